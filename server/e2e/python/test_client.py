@@ -16,6 +16,7 @@ import sdk_models
 import shiva_client
 from conftest import Server, Start, wait
 from shiva_client import AsyncClient, Client
+from shiva_client.shared import DATATYPES
 from test_e2e import bits, same_bits
 
 import shiva
@@ -44,6 +45,14 @@ def test_every_dtype(client: Client, name: str) -> None:
 def test_texts_and_parameters(client: Client) -> None:
     answer = client.infer("shout", {"text": ["abc", "grün"]}, parameters={"mark": "!"})
     assert answer["loud"].tolist() == ["ABC!", "GRÜN!"]
+
+
+@pytest.mark.parametrize("name", [name for name in sdk_models.ECHOED if name in DATATYPES.values()])
+def test_shared_memory(server: Server, name: str) -> None:
+    sent = bits(name, (64, 4096))
+    with Client(server.tcp, shared_memory=16 << 20) as client:
+        for given in (sent, {"x": sent}):
+            assert same_bits(client.infer(f"echo_{name.lower()}", given)["x"], sent)
 
 
 def test_threads_share_a_connection(client: Client) -> None:

@@ -17,6 +17,7 @@ from .backoff import Backoff
 from .connection import Call, Connection
 from .errors import ClientClosed, NotAnswered, Unreachable
 from .request import Answer, question
+from .shared import WORTH
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Client:
 
     def __init__(
         self, host: str = "localhost", port: int | None = None, *,
-        connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30,
+        connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
     ) -> None:
         """Ask the server at host, which may be "host:port".
 
@@ -65,6 +66,7 @@ class Client:
             connect_timeout: in seconds
             in_flight: how many requests may be unanswered at a time; more wait in ``submit``. Servers allow 256.
             max_message: the largest answer that is read, in bytes
+            shared_memory: bytes to share with a server on this machine, in which large inputs are left instead of sent
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -72,6 +74,8 @@ class Client:
         self._connect_timeout = connect_timeout
         self._max_message = max_message
         self._in_flight = in_flight
+        self._shared_memory = shared_memory
+        self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
         self._begin()
         _clients.add(self)
 
@@ -117,7 +121,25 @@ class Client:
         in the thread that reads the connection, so they must not wait for other answers of this client.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        return self._send(question(model, inputs, timeout=timeout, metadata=metadata), Answer, timeout)
+        message = question(model, inputs, timeout=timeout, metadata=metadata)
+        if self._shared_memory and any(array.nbytes >= WORTH for array in message.tensors):
+            self._name_inputs(message, timeout)
+        return self._send(message, Answer, timeout)
+
+    def _name_inputs(self, message: Message, timeout: float | None) -> None:
+        """Give the inputs of a message the names that the model declares, if they have none."""
+        if "__tensors__" in message.metadata:
+            return
+        model = message.namespace
+        if model not in self._names:
+            name, _, version = model.partition("/")
+            path = f"v2/models/{name}/versions/{version}" if version else f"v2/models/{name}"
+            said = self.request(Message(path), timeout=timeout).result()
+            if said.namespace == "!error":
+                return  # what is wrong with the model the request itself is told
+            self._names[model] = [one["name"] for one in said.metadata["inputs"]]
+        if len(self._names[model]) == len(message.tensors):
+            message.metadata["__tensors__"] = self._names[model]
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
         """Send a message as it is, and wait for its answer as long as timeout says, which the server is not told.
@@ -135,6 +157,7 @@ class Client:
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
+            shared_memory=self._shared_memory,
         )
         return Stream(client, model, name, keep=keep, timeout=timeout)
 
@@ -143,6 +166,9 @@ class Client:
         self._closed.set()
         with self._lock:
             connection = self._connection
+        if connection and connection.memory and not connection.ended:
+            call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name(), 1)
+            connection.send(wire.encode(connection.memory.unregistration()), call)
         if connection:
             connection.end(ClientClosed, f"the client of {self._name()} was closed")
             if threading.current_thread() is not connection.reader:
@@ -169,7 +195,7 @@ class Client:
     def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
         """Send a message. The future has what ``then`` makes of the answer."""
         began = time.monotonic()
-        pieces = wire.encode(message)
+        pieces = None if self._shared_memory else wire.encode(message)
         slots = self._slots
         call = Call(then, slots, self._name(), timeout)
         if not slots.acquire(timeout=call.left()):
@@ -179,8 +205,10 @@ class Client:
             if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
                 raise call.timed_out(may_have_run=False)
             try:
-                while not self._connect(call, began).send(pieces, call):
-                    pass  # it ended between the two; unless it had answered before, _connect says why
+                while True:  # unless it ends between the two; if it had not answered before, _connect says why
+                    connection = self._connect(call, began)
+                    if connection.send(pieces or connection.encode(message, call), call):
+                        break
             finally:
                 self._sending.release()
         except BaseException as error:
@@ -214,6 +242,8 @@ class Client:
             self._backoff.failed(why, time.monotonic())
             raise Unreachable(why, may_have_run=False) from error
         connection = Connection(sock, self._name(), self._max_message)
+        if self._shared_memory:
+            connection.share(self._shared_memory, patience)
         with self._lock:
             self._connection = connection
         if self._closed.is_set():

@@ -6,6 +6,7 @@ import math
 import socket
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,7 +14,8 @@ from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from . import wire
-from .errors import ConnectionLost, NotAnswered, ProtocolError, TimedOut
+from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
+from .shared import Memory, Span
 from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
@@ -47,6 +49,7 @@ class Call(Generic[T]):
         self.sent = False  # whether it is a connection's, which finishes it
         self._then, self._slots, self._name, self._timeout = then, slots, name, timeout
         self._once = threading.Lock()
+        self.spans: list[Span] = []  # of the connection's memory
 
     def left(self) -> float | None:
         """Seconds that are left for it."""
@@ -94,9 +97,43 @@ class Connection:
         self._look = 0.0  # when deadlines are looked at next
         self.ended: End | None = None
         self.answered = False
+        self.memory: Memory | None = None  # that it shares with the server
         self._decoder = wire.Decoder(max_message)
         self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
         self.reader.start()
+
+    def share(self, size: int, patience: float) -> None:
+        """Share memory with the server. If it will not have it, the connection goes on without, and a warning says why.
+        Nobody else has the connection yet.
+        """
+        try:
+            memory = Memory(size)
+        except OSError as error:
+            warnings.warn(f"{self._name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
+            return
+        call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
+        try:
+            if self.send(wire.encode(memory.registration()), call):
+                raise_for(call.future.result())
+                self.memory = memory
+        except RemoteError as error:
+            warnings.warn(f"{self._name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
+        except NotAnswered:
+            pass  # the connection has ended, or the server is late
+        finally:
+            memory.unlink()
+
+    def encode(self, message: Message, call: Call[Any]) -> list[bytes | memoryview]:
+        """A message as it is sent on this connection."""
+        if self.memory:
+            message, call.spans = self.memory.place(message)
+        return wire.encode(message)
+
+    def give_back(self, call: Call[Any]) -> None:
+        """End a call's use of the memory."""
+        if self.memory and call.spans:
+            self.memory.give_back(call.spans)
+            call.spans = []
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call is finished from here on. False: the connection has ended before."""
@@ -158,6 +195,7 @@ class Connection:
         if call is None:
             raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
         self.answered = True
+        self.give_back(call)
         call.finish(message)
 
     def _expire(self) -> None:
