@@ -104,9 +104,12 @@ scripts: ## shell scripts parse
 imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
-# What "go test" would vet, vet has seen. The tag poll has the load generator wait as it does on other systems than Linux.
+# What "go test" would vet, vet has seen. TestNoAbsorbingState takes as long as the other tests of its
+# package, so "go test ./..." does a part of it, and this all. The tag poll has the load generator
+# wait as it does on other systems than Linux.
 unit: redis ## unit tests, golden vectors and allocation budgets
 	$(call each,go test $(AT_ONCE) -vet=off ./...)
+	go test -vet=off -run TestNoAbsorbingState ./scheduler -all
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 
 # The race detector finds nothing in tests of one goroutine, and makes them ten times slower,
@@ -158,7 +161,7 @@ bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="
 bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
 	go run ./bench/goodput
 	go test ./scheduler/sim -run TestFaults -count=1 -all
-	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
+	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -all -beliefs 1112
 	go run ./bench/goodput -wire
 
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
