@@ -56,7 +56,7 @@ func TestAllocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	vecs := make([][]byte, 0, 8)
+	vecs := make([]shiva.Vec, 0, 8)
 	budget("append vectored", 0, func() {
 		if _, _, err := shiva.AppendVectored(dst, vecs, m); err != nil {
 			t.Fatal(err)

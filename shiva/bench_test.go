@@ -114,7 +114,7 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkEncodeVectored(b *testing.B) {
 	eachBench(b, func(b *testing.B, m *shiva.Message) {
 		var scratch []byte
-		var vecs [][]byte
+		var vecs []shiva.Vec
 		for b.Loop() {
 			var err error
 			if scratch, vecs, err = shiva.AppendVectored(scratch[:0], vecs[:0], m); err != nil {

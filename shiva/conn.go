@@ -110,7 +110,9 @@ func (w *connWriter) add(b *tensor.Buffer) {
 	}
 	start := len(w.block)
 	w.block = append(w.block, p...)
-	w.vecs = appendVec(w.vecs, w.block, start)
+	if n := len(w.vecs); n == 0 || !extend(&w.vecs[n-1], w.block, start) {
+		w.vecs = append(w.vecs, w.block[start:])
+	}
 	b.Release()
 }
 

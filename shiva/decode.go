@@ -215,12 +215,21 @@ func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 // takes a whole one.
 func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
+// BodyLeft is how many bytes are still to come of the body that the stream is inside of, a tensor's
+// data or the metadata; 0 elsewhere.
+func (d *Decoder) BodyLeft() int {
+	if d.failed != nil || d.state != inData && d.state != inMetadata {
+		return 0
+	}
+	return d.need - d.have
+}
+
 // Direct is the memory for the next bytes of the stream, so that a large body can be read from a
 // socket without a detour; nil unless the stream is inside a body that needs no swap.
 // [Decoder.Advance] says how much of it was filled; until then nothing else of the Decoder may be
 // called.
 func (d *Decoder) Direct() []byte {
-	if d.failed != nil || d.fault != nil || d.state != inData && d.state != inMetadata || d.width != 1 || d.have == d.need {
+	if d.BodyLeft() == 0 || d.fault != nil || d.width != 1 {
 		return nil
 	}
 	if d.have == len(d.body) && !d.grow(1) {

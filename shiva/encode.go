@@ -79,14 +79,23 @@ func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	return append(dst, m.Namespace...), nil
 }
 
-// AppendVectored appends m to vecs, for one writev, without copying the large tensors that need
-// no swap: those are referenced where they lie, and all else is appended to scratch, which the
-// other vecs are slices of. Several messages may be gathered with the same scratch and vecs;
-// what continues the last vec is added to it.
+// A Vec is a run of bytes to send. With a Width above 1 these are elements as they lie in memory:
+// units of that many bytes, which who writes them swaps on the way, by [tensor.SwapCopy], a block
+// at a time. Swapped as a whole beforehand, a large tensor would take as much memory again, and
+// pass through the caches once more.
+type Vec struct {
+	Data  []byte
+	Width int
+}
+
+// AppendVectored appends m to vecs without copying the large tensors: those are referenced where
+// they lie, and all else is appended to scratch, which the other vecs are slices of. Several
+// messages may be gathered with the same scratch and vecs; what continues the last vec is added to
+// it.
 //
 // The caller keeps m's tensors, and scratch, untouched until the vecs are written. If it fails,
 // as [AppendMessage], scratch and vecs come back as they were.
-func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte, error) {
+func AppendVectored(scratch []byte, vecs []Vec, m *Message) ([]byte, []Vec, error) {
 	total, referenced, err := measure(m)
 	if err != nil {
 		return scratch, vecs, err
@@ -103,7 +112,7 @@ func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte
 			continue
 		}
 		vecs = appendVec(vecs, scratch, start)
-		vecs = append(vecs, t.Data)
+		vecs = append(vecs, Vec{t.Data, swapWidth(t.DType)})
 		start = len(scratch)
 	}
 	scratch = append(scratch, m.Metadata...)
@@ -111,30 +120,41 @@ func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte
 	return scratch, appendVec(vecs, scratch, start), nil
 }
 
-// minReferenceBytes is the size from which a tensor is worth a vector of its own: below,
-// copying it is cheaper than what the kernel does for one more.
-const minReferenceBytes = 2 << 10
+const (
+	// The size from which a tensor is worth a vector of its own: below, copying it is cheaper
+	// than what the kernel does for one more.
+	minReferenceBytes = 2 << 10
+	// The same for one that has to be swapped, and so copied in any case.
+	minSwapReferenceBytes = 64 << 10
+)
 
 // byReference reports whether the vectored form leaves t where it lies.
 func byReference(t *tensor.Tensor) bool {
-	return len(t.Data) >= minReferenceBytes && swapWidth(t.DType) == 1
+	if swapWidth(t.DType) == 1 {
+		return len(t.Data) >= minReferenceBytes
+	}
+	return len(t.Data) >= minSwapReferenceBytes && t.DType != tensor.LongDouble // see appendElements
 }
 
 // appendVec adds scratch[start:] to vecs, to the last one if it ends where this begins.
-func appendVec(vecs [][]byte, scratch []byte, start int) [][]byte {
-	if start == len(scratch) {
+func appendVec(vecs []Vec, scratch []byte, start int) []Vec {
+	if n := len(vecs); n > 0 && extend(&vecs[n-1].Data, scratch, start) || start == len(scratch) {
 		return vecs
 	}
-	if n := len(vecs); n > 0 {
-		last := vecs[n-1]
-		// The vecs that are cut from scratch, and only those, share the end of its memory.
-		if cap(last) > 0 && &last[:cap(last)][cap(last)-1] == &scratch[:cap(scratch)][cap(scratch)-1] &&
-			cap(last)-len(last) == cap(scratch)-start {
-			vecs[n-1] = last[:len(last)+len(scratch)-start]
-			return vecs
-		}
+	return append(vecs, Vec{scratch[start:], 1})
+}
+
+// extend makes last end where scratch does, if it is cut from scratch and ends at start, and tells
+// whether it did.
+func extend(last *[]byte, scratch []byte, start int) bool {
+	v := *last
+	// What is cut from scratch, and only that, shares the end of its memory.
+	if cap(v) == 0 || cap(scratch) == 0 || &v[:cap(v)][cap(v)-1] != &scratch[:cap(scratch)][cap(scratch)-1] ||
+		cap(v)-len(v) != cap(scratch)-start {
+		return false
 	}
-	return append(vecs, scratch[start:])
+	*last = v[:len(v)+len(scratch)-start]
+	return true
 }
 
 func messageHeader(m *Message) header {

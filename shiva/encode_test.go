@@ -55,7 +55,7 @@ func TestEncodeRefuses(t *testing.T) {
 		if !strings.HasPrefix(err.Error(), "shiva: ") {
 			t.Errorf("%s: %q does not begin with the package's name", name, err)
 		}
-		vecs := [][]byte{before}
+		vecs := []shiva.Vec{{Data: before, Width: 1}}
 		scratch, vecs, verr := shiva.AppendVectored(before, vecs, &tt.m)
 		if verr == nil || verr.Error() != err.Error() || string(scratch) != "before" || len(vecs) != 1 {
 			t.Errorf("%s: vectored: %q, %d vecs, %v", name, scratch, len(vecs), verr)
@@ -63,20 +63,35 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
+// onWire is vecs as they are written.
+func onWire(vecs []shiva.Vec) (wire []byte) {
+	for _, v := range vecs {
+		start := len(wire)
+		wire = append(wire, v.Data...)
+		tensor.SwapCopy(wire[start:], v.Data, v.Width)
+	}
+	return wire
+}
+
 // TestAppendVectored: several messages gathered for one write are the same bytes as appended;
-// large tensors that need no swap are where they were, and all that is copied side by side is
-// one vec.
+// large tensors are where they were, and all that is copied side by side is one vec.
 func TestAppendVectored(t *testing.T) {
 	image := mustTensor(t, tensor.Shape{100, 100}, make([]uint8, 10_000))
 	for i := range image.Data {
 		image.Data[i] = byte(i)
 	}
 	floats := mustTensor(t, tensor.Shape{3000}, slices.Repeat([]float32{1.5, 2, -3}, 1000))
+	long := mustTensor(t, tensor.Shape{30_000}, slices.Repeat([]float32{1.5, 2, -3}, 10_000))
+	padded, err := tensor.New(tensor.LongDouble, tensor.Shape{8000}, bytes.Repeat([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0, 0, 0, 0, 9}, 8000))
+	if err != nil {
+		t.Fatal(err)
+	}
 	small := mustTensor(t, tensor.Shape{3}, []uint8{1, 2, 3})
 	messages := []*shiva.Message{
 		{Namespace: "a", Tensors: []tensor.Tensor{small}},
 		{Namespace: "b", Metadata: []byte(`{"id":1}`), Tensors: []tensor.Tensor{floats, image, small}},
 		{Tensors: []tensor.Tensor{image, image}}, // nothing after the last tensor
+		{Tensors: []tensor.Tensor{long, padded}}, // the padding of long doubles is no one's business
 		{Namespace: "d"},
 		{},
 	}
@@ -85,29 +100,32 @@ func TestAppendVectored(t *testing.T) {
 		want = append(want, mustEncode(t, m)...)
 	}
 	for _, room := range []int{0, 1 << 20} { // scratch that moves between messages, and one that does not
-		scratch, vecs := make([]byte, 0, room), [][]byte(nil)
+		scratch, vecs := make([]byte, 0, room), []shiva.Vec(nil)
 		for _, m := range messages {
 			var err error
 			if scratch, vecs, err = shiva.AppendVectored(scratch, vecs, m); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if !bytes.Equal(bytes.Join(vecs, nil), want) {
+		if !bytes.Equal(onWire(vecs), want) {
 			t.Errorf("with room for %d: other bytes than appended", room)
 		}
-		referenced := 0
+		var images, longs int
 		for _, v := range vecs {
-			if &v[0] == &image.Data[0] {
-				referenced++
+			switch &v.Data[0] {
+			case &image.Data[0]:
+				images++
+			case &long.Data[0]:
+				longs++
 			}
 		}
-		if referenced != 3 {
-			t.Errorf("with room for %d: the image was referenced %d times of 3", room, referenced)
+		if images != 3 || longs != 1 {
+			t.Errorf("with room for %d: the image was referenced %d times of 3, the floats %d of 1", room, images, longs)
 		}
-		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, d
-		// and e.
-		if room > 0 && len(vecs) != 7 {
-			t.Errorf("%d vecs, want 7", len(vecs))
+		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, the
+		// header of long, long, the rest.
+		if room > 0 && len(vecs) != 9 {
+			t.Errorf("%d vecs, want 9", len(vecs))
 		}
 	}
 }
@@ -123,8 +141,8 @@ func TestAppendVectoredBetween(t *testing.T) {
 	if _, vecs, err = shiva.AppendVectored(append(scratch, "mine"...), vecs, m); err != nil {
 		t.Fatal(err)
 	}
-	if want := bytes.Repeat(mustEncode(t, m), 2); !bytes.Equal(bytes.Join(vecs, nil), want) {
-		t.Errorf("%q, want %q", bytes.Join(vecs, nil), want)
+	if want := bytes.Repeat(mustEncode(t, m), 2); !bytes.Equal(onWire(vecs), want) {
+		t.Errorf("%q, want %q", onWire(vecs), want)
 	}
 }
 

@@ -42,7 +42,9 @@ type loop struct {
 	decoder    *shiva.Decoder // for the next session that reads; nil when lent
 	spares     shiva.Spares   // messages for it
 	out        []byte         // answers of one session, being encoded
-	vecs       [][]byte
+	vecs       []shiva.Vec
+	block      []byte   // what is swapped between the wire and memory passes through it; nil until needed
+	iovecs     [][]byte // of one write
 	metadata   []byte
 	tensors    []tensor.Tensor
 	texts      []tensor.Tensor
@@ -259,6 +261,17 @@ func (l *loop) remove(s *session) {
 	l.sessions[s.index].index = s.index
 	l.sessions[last] = nil
 	l.sessions = l.sessions[:last]
+}
+
+// passage is the block through which large tensors pass that are swapped, on their way in as on their
+// way out: much of the second-level cache, where it stays from one piece to the next, so that of a
+// tensor's bytes each is brought from memory or back to it once.
+func (l *loop) passage() []byte {
+	const size = 256 << 10
+	if l.block == nil {
+		l.block = make([]byte, size)
+	}
+	return l.block
 }
 
 // takeDecoder lends the loop's decoder to a session that reads, or makes one if it is lent

@@ -1,23 +1,65 @@
 package tcp
 
+import (
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
 // outbound is a run of answers, encoded and not yet taken by the transport. Its memory is the
 // loop's while a write is tried, and its own when that had too little room: then the small parts
 // stay in the buffer that they were encoded into, and large tensors where they are, in their
 // calls.
 type outbound struct {
 	first, last *call // nil: nothing is unsent
-	vecs        [][]byte
-	bytes       int  // in vecs
+	vecs        []shiva.Vec
+	cut         int  // bytes of the first vec's first unit that were written
+	bytes       int  // in vecs, without those
 	own         bool // vecs and what they are cut from are no longer the loop's
 }
 
-// keep takes the first n bytes off, which were written, and the loop's buffers over.
-func (u *outbound) keep(l *loop, n int) {
-	for n >= len(u.vecs[0]) {
-		n -= len(u.vecs[0])
-		u.vecs = u.vecs[1:]
+// next is what is to be written next, as it goes on the wire: what needs no swap where it lies, and
+// of what does as much as the loop's block takes.
+func (u *outbound) next(l *loop) [][]byte {
+	l.iovecs = l.iovecs[:0]
+	var free []byte
+	for _, v := range u.vecs {
+		if v.Width == 1 {
+			l.iovecs = append(l.iovecs, v.Data)
+			continue
+		}
+		if free == nil {
+			free = l.passage()
+		}
+		n := min(len(v.Data), len(free)&^(v.Width-1))
+		if n > 0 {
+			tensor.SwapCopy(free, v.Data[:n], v.Width)
+			l.iovecs = append(l.iovecs, free[:n])
+			free = free[n:]
+		}
+		if n < len(v.Data) {
+			break
+		}
 	}
-	u.vecs[0] = u.vecs[0][n:]
+	l.iovecs[0] = l.iovecs[0][u.cut:]
+	return l.iovecs
+}
+
+// wrote takes the first n bytes off.
+func (u *outbound) wrote(n int) {
+	u.bytes -= n
+	n += u.cut
+	for u.cut = 0; n > 0 && n >= len(u.vecs[0].Data); u.vecs = u.vecs[1:] {
+		n -= len(u.vecs[0].Data)
+	}
+	if n > 0 {
+		v := &u.vecs[0]
+		u.cut = n % v.Width
+		v.Data = v.Data[n-u.cut:]
+	}
+}
+
+// keep takes the loop's buffers over.
+func (u *outbound) keep(l *loop) {
 	if !u.own {
 		l.out, l.vecs, u.own = nil, nil, true
 	}
@@ -30,7 +72,7 @@ func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs
 	ends := make(map[*byte]*[]byte, len(vecs))
 	for i, v := range vecs {
-		ends[&v[len(v)-1]] = &vecs[i]
+		ends[&v.Data[len(v.Data)-1]] = &vecs[i].Data
 	}
 	referred := func(data []byte) []byte {
 		if len(data) > 0 {

@@ -132,17 +132,23 @@ func (s *session) dropHalf() {
 	}
 }
 
-// readInto reads the rest of a large body straight into its tensor: no pass through the loop's
-// buffer, and fewer system calls.
+// readInto reads the rest of a large body: fewer turns than by gnet's buffer, and straight into its
+// tensor unless it is swapped on the way.
 func (s *session) readInto(d *shiva.Decoder) {
 	const (
 		worth = 32 << 10 // smaller rests come with the next event anyway
 		turn  = 4 << 20  // then the loop's other sessions are served
 	)
 	for total := 0; total < turn; {
-		dst := d.Direct()
-		if len(dst) < worth {
+		left := d.BodyLeft()
+		if left < worth {
 			return
+		}
+		dst := d.Direct()
+		direct := dst != nil
+		if !direct {
+			block := s.loop.passage()
+			dst = block[:min(left, len(block))]
 		}
 		n := s.transport.Read(dst)
 		if n == 0 {
@@ -151,8 +157,13 @@ func (s *session) readInto(d *shiva.Decoder) {
 		total += n
 		s.clock.Bytes += int64(n)
 		s.loop.tally.Received(n)
-		d.Advance(n)
-		if _, m, err := d.Push(nil); m != nil || err != nil {
+		if direct {
+			d.Advance(n)
+			dst = nil
+		} else {
+			dst = dst[:n]
+		}
+		if _, m, err := d.Push(dst); m != nil || err != nil {
 			s.question(m, err)
 			return
 		}
@@ -421,10 +432,12 @@ func (s *session) encode() {
 	u.vecs = l.vecs
 	if s.probed {
 		s.probed = false
-		u.vecs[0] = u.vecs[0][1:]
+		u.vecs[0].Data = u.vecs[0].Data[1:]
 	}
 	s.progress = l.now
-	u.bytes = size(u.vecs)
+	for _, v := range u.vecs {
+		u.bytes += len(v.Data)
+	}
 }
 
 // drain writes what is unsent. It reports whether nothing is left and more may be encoded.
@@ -433,20 +446,25 @@ func (s *session) drain() bool {
 	if u.first == nil || s.gone || s.ending {
 		return !s.gone && !s.ending
 	}
-	n, err := s.transport.Write(u.vecs)
-	if err != nil {
-		s.why = metrics.ClosedError
-		s.close()
-		u.release(s) // the loop's buffers are needed for others
-		return false
-	}
-	if n > 0 {
-		l.tally.Sent(n)
-		s.progress = l.now
-	}
-	if u.bytes -= n; u.bytes > 0 {
-		u.keep(l, n)
-		return false
+	for u.bytes > 0 {
+		vecs := u.next(l)
+		tried := size(vecs)
+		n, err := s.transport.Write(vecs)
+		clear(vecs)
+		if err != nil {
+			s.why = metrics.ClosedError
+			s.close()
+			u.release(s) // the loop's buffers are needed for others
+			return false
+		}
+		if n > 0 {
+			l.tally.Sent(n)
+			s.progress = l.now
+		}
+		if u.wrote(n); n < tried {
+			u.keep(l)
+			return false
+		}
 	}
 	u.release(s)
 	return true

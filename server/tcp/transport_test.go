@@ -63,6 +63,49 @@ func TestAnyPieces(t *testing.T) {
 	}
 }
 
+// Large tensors are swapped a block at a time, on their way in and on their way out: wherever a read
+// or a write ends, between two blocks or inside an element, every byte is in its place.
+func TestLargeTensorsInPieces(t *testing.T) {
+	const row = 4 * 12_500
+	values := make([]float32, 4*row) // 800 KB: four blocks
+	for i := range values {
+		values[i] = float32(i) + 0.25
+	}
+	large, err := tensor.FromSlice(tensor.Shape{len(values) / row, row}, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, len(large.Data))
+	tensor.SwapCopy(data, large.Data, 4)
+	var question []byte
+	for _, m := range []*shiva.Message{{Namespace: "m", Tensors: []tensor.Tensor{large}}, message("small", "", 1, 2, 3, 4)} {
+		if question, err = shiva.AppendMessage(question, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range []struct{ piece, buffer int }{{2 << 20, 2 << 20}, {64 << 10, 262_143}, {10_001, 99_991}, {4 << 10, 1 << 20}, {300_000, 7777}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.memory.piece, r.memory.buffer = k.piece, k.buffer
+			x := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}
+			r.model("m", scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, r.echo)
+			r.model("small", floats("x"), r.echo)
+			c := r.dial()
+			go func() {
+				_, _ = c.Write(bytes.Repeat(question, 3))
+				_ = c.CloseWrite()
+			}()
+			answers, err := io.ReadAll(c)
+			if err != nil {
+				t.Error(err)
+			}
+			if n := bytes.Count(answers, data); n != 3 {
+				t.Errorf("in pieces of %d, with room for %d: %d bytes of answers have the tensor %d times, want 3", k.piece, k.buffer, len(answers), n)
+			}
+		})
+	}
+}
+
 // A client that reads nothing is closed when it has stood still for the door's stall timeout, and
 // not before; one beside it is served meanwhile.
 func TestClientThatNeverReads(t *testing.T) {

@@ -184,11 +184,17 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 // What waits for a client that stands still takes what it counts, and not the batches that it
 // came in; and it is still what it was.
 func TestStandingAnswersAreUnpinned(t *testing.T) {
+	t.Run("uint8", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10) })
+	t.Run("swapped", func(t *testing.T) { testUnpinned(t, tensor.Float32, 64<<10) })
+}
+
+func testUnpinned(t *testing.T, dtype tensor.DType, row int) {
 	synctest.Test(t, func(t *testing.T) {
-		const row, batch, asked = 4 << 10, 1 << 20, 20
+		const batch, asked = 1 << 20, 12
+		shape := tensor.Shape{1, row / dtype.Size()}
 		pool := tensor.NewPool(1 << 30)
 		spec := floats("x")
-		spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}}
+		spec.Outputs = []tensor.Spec{{Name: "y", DType: dtype, Shape: tensor.Shape{-1, shape[1]}}}
 		n := byte(0)
 		s, m := newSessionOf(t, spec, func(b *scheduler.Batch) error {
 			buf, err := pool.Get(batch) // as if it were others' as well
@@ -198,9 +204,9 @@ func TestStandingAnswersAreUnpinned(t *testing.T) {
 			n++
 			data := buf.Bytes()[:row]
 			for i := range data {
-				data[i] = n
+				data[i] = n + byte(i%4)
 			}
-			b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, row}, Data: data, Buf: buf}}, nil)
+			b.Complete([]tensor.Tensor{{DType: dtype, Shape: shape, Data: data, Buf: buf}}, nil)
 			return nil
 		}, pool)
 		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -218,7 +224,7 @@ func TestStandingAnswersAreUnpinned(t *testing.T) {
 		}
 		time.Sleep(2 * standing)
 		s.loop.tick()
-		if n := pool.InUse(); n > 2*asked*row {
+		if n := pool.InUse(); n > int64(2*asked*row) {
 			t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)
 		}
 		m.full, m.few = false, 0
@@ -230,8 +236,8 @@ func TestStandingAnswersAreUnpinned(t *testing.T) {
 				t.Fatalf("answer %d: %v", want, err)
 			}
 			rest = rest[used:]
-			for _, v := range answer.Tensors[0].Data {
-				if v != want {
+			for i, v := range answer.Tensors[0].Data {
+				if v != want+byte(i%4) {
 					t.Fatalf("answer %d has %d in it", want, v)
 				}
 			}
