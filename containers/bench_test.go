@@ -14,6 +14,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
@@ -301,6 +302,78 @@ func (r *noopRig) warmUp(tb testing.TB, q *scheduler.Request) {
 	for range warmUps {
 		r.roundTrip(tb, q)
 	}
+}
+
+// BenchmarkArena compares a frame of 1080p through a container that answers with a copy of it, by
+// shared memory (by=arena) and as bytes. CPU is the time of both processes.
+//
+//	go test ./containers -run '^$' -bench Arena -count 6 | benchstat -col /by -
+func BenchmarkArena(b *testing.B) {
+	for _, transport := range []string{"tcp", "ipc"} {
+		for _, by := range []string{"bytes", "arena"} {
+			b.Run("over="+transport+"/by="+by, func(b *testing.B) { benchArena(b, transport, by == "bytes") })
+		}
+	}
+}
+
+func benchArena(b *testing.B, transport string, asBytes bool) {
+	const size = 1920 * 1080 * 3
+	a := arena.New(256*mib, func(err error) { b.Fatal(err) }, func(*arena.Segment) {})
+	pool := tensor.NewPoolFrom(a, 256*mib)
+	addr := "tcp://127.0.0.1:0"
+	if transport == "ipc" {
+		addr = "ipc://" + b.TempDir() + "/s"
+	}
+	sched, err := scheduler.New(scheduler.Config{Pool: pool, Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := containers.Listen(containers.Config{Addrs: []string{addr}, Scheduler: sched, Pool: pool, Arena: a, Settings: containers.Settings{Bytes: asBytes}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := spawn(b, "noop", l.Dialable()[0])
+	r := &noopRig{Listener: l, sched: sched, done: make(chan struct{}, 1)}
+	budgettest.Until(b, "the container", func() bool { return l.Stats().Registered == 1 })
+	data := written(size)
+	once := func() { // a frame is read from a client's socket into memory of the pool
+		buf, err := pool.Get(size)
+		if err != nil {
+			b.Fatal(err)
+		}
+		copy(buf.Bytes(), data)
+		q := r.request(1, 1)
+		q.Inputs[0].Shape, q.Inputs[0].Data, q.Inputs[0].Buf = tensor.Shape{1, size}, buf.Bytes(), buf
+		r.roundTrip(b, q)
+		buf.Release()
+	}
+	for range warmUps {
+		once()
+	}
+	b.SetBytes(2 * size)
+	began := cpuTime(b, cmd.Process.Pid) + cpuTime(b, os.Getpid())
+	for b.Loop() {
+		once()
+	}
+	b.ReportMetric(float64(cpuTime(b, cmd.Process.Pid)+cpuTime(b, os.Getpid())-began)/1e3/float64(b.N), "cpu-µs/op")
+	l.Close()
+	sched.Close()
+	a.Renew()
+}
+
+// cpuTime is the processor time that a process has taken.
+func cpuTime(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	var user, system int64
+	fmt.Sscan(f[11], &user)
+	fmt.Sscan(f[12], &system)
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
 // TestOneWrite: one system call sends a batch of many rows of one request, and of many requests.

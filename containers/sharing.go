@@ -321,7 +321,11 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, interpreted bool) (zm
 		return f, nil
 	}
 	region, segment := x.region(t)
-	if region == nil || len(f.Data) > 0 {
+	if region != nil && len(f.Data) > 0 {
+		segment.Put(region)
+		region = nil
+	}
+	if region == nil {
 		return zmtp.Frame{}, fmt.Errorf("output %q is at %v: %w", clip(t.Name), t.At, errShared)
 	}
 	lent := tensor.Lend(region, segment)

@@ -23,3 +23,11 @@ func (s *Server) makePool() {
 		})
 	s.pool = tensor.NewPoolFrom(s.arena, payloads)
 }
+
+// sharedBytes is the size of the arena, in use and idle.
+func (s *Server) sharedBytes() int64 {
+	if s.arena == nil {
+		return 0
+	}
+	return s.arena.Resident()
+}

@@ -44,6 +44,7 @@ func (s *Server) manage() {
 		Metrics:   s.metrics,
 		Pool:      s.pool,
 		Unpacked:  s.unpacked,
+		Arena:     s.sharedBytes,
 		Sessions:  s.containers,
 		Processes: s.processes,
 	}

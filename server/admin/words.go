@@ -177,7 +177,10 @@ type Session struct {
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 
-	Feedback        int64 `json:"feedback,omitempty"`         // sent to a container that asks for it
+	Feedback int64  `json:"feedback,omitempty"`       // sent to a container that asks for it
+	Arena    string `json:"arena,omitempty"`          // what goes by shared memory: "inputs", "outputs" or "inputs, outputs"
+	Readable int64  `json:"readable_bytes,omitempty"` // inputs in it that the container may be reading
+
 	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken the feedback before
 }
 

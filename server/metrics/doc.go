@@ -71,6 +71,8 @@
 //	payload_refusals_total                  times that such memory was refused
 //	payload_idle_bytes                      free for the next payloads; returned to the
 //	                                        system in time
+//	arena_bytes                             of both, what is shared with containers here
+//	container_readable_bytes                inputs there that containers may be reading
 //	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that
 //	                                        unpack to far more than came
 //	container_sessions

@@ -66,6 +66,8 @@ type ServerGauges struct {
 	PayloadBytes int64          // out of the pool now
 	PayloadLimit int64          // the pool's budget
 	PayloadIdle  int64          // free in the pool, for the next
+	ArenaBytes   int64          // of both, what lies in shared memory
+	Readable     int64          // inputs there that containers may be reading
 	Unpacked     int64          // of what is out, what the part for compressed requests has
 	UnpackLimit  int64          // that part's budget
 	Refusals     uint64         // of memory for payloads

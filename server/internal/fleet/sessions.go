@@ -147,6 +147,14 @@ func (ss *Sessions) List() []containers.SessionInfo {
 	return list
 }
 
+// Readable is the size of the inputs in shared memory that containers may be reading.
+func (ss *Sessions) Readable() (bytes int64) {
+	for _, i := range ss.connected() {
+		bytes += i.Readable
+	}
+	return bytes
+}
+
 // Count is how many containers are connected.
 func (ss *Sessions) Count() (n int) {
 	for _, i := range ss.List() {

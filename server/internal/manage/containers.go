@@ -106,6 +106,9 @@ func Sessions(list []containers.SessionInfo) []admin.Session {
 			LastFailure: i.LastFailure,
 			Reason:      i.Reason,
 
+			Arena:    i.Arena,
+			Readable: i.Readable,
+
 			Feedback:        int64(i.Feedback),
 			FeedbackDropped: int64(i.FeedbackDropped),
 		})

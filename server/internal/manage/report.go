@@ -29,6 +29,7 @@ type Report struct {
 	Metrics   *metrics.Metrics
 	Pool      *tensor.Pool
 	Unpacked  *tensor.Pool // the part of Pool for compressed requests
+	Arena     func() int64 // bytes of shared memory, in use and idle
 	Sessions  *fleet.Sessions
 	Processes *fleet.Processes
 }
@@ -175,6 +176,8 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		PayloadBytes: r.Pool.InUse(),
 		PayloadLimit: r.Pool.Budget(),
 		PayloadIdle:  r.Pool.Idle(),
+		ArenaBytes:   r.Arena(),
+		Readable:     r.Sessions.Readable(),
 		Unpacked:     r.Unpacked.InUse(),
 		UnpackLimit:  r.Unpacked.Budget(),
 		Refusals:     r.Pool.Refused(),

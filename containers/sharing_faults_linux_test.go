@@ -1,0 +1,491 @@
+package containers_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A liar is a container of the model sharing, by hand, that maps what it is offered and answers
+// whatever the test wants.
+type liar struct {
+	*containertest.Peer
+	t   *testing.T
+	in  map[int64][]byte
+	out []byte // the segment of outputs
+	no  int64  // its number
+}
+
+// newLiar registers with an output of the given datatype, and a count of its rows if counts.
+func newLiar(t *testing.T, r *rig, datatype string, counts bool) *liar {
+	t.Helper()
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	l := &liar{Peer: p, t: t, in: make(map[int64][]byte)}
+	hello := wire.HelloMessage{Protocol: wire.Version, Model: "sharing", Version: "1", Batched: new(true), Arena: true,
+		Inputs:  []wire.TensorMessage{{Name: "x", Datatype: "UINT8", Shape: []int{-1, mib}}},
+		Outputs: []wire.TensorMessage{{Name: "y", Datatype: datatype, Shape: []int{-1}}}}
+	if counts {
+		hello.Outputs[0].Ragged = "n"
+		hello.Outputs = append(hello.Outputs, wire.TensorMessage{Name: "n", Datatype: "INT32", Shape: []int{-1}})
+	}
+	l.send(wire.Hello, hello)
+	m := l.receive(wire.Welcome)
+	var w wire.WelcomeMessage
+	if err := json.Unmarshal(m[1], &w); err != nil || w.Arena == nil {
+		t.Fatalf("welcome %s (%v)", m[1], err)
+	}
+	l.take(*w.Arena)
+	return l
+}
+
+func (l *liar) send(kind string, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.Send([]byte(kind), text); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// receive waits for a message of a kind, and maps what is offered meanwhile.
+func (l *liar) receive(kind string) [][]byte {
+	for {
+		m, err := l.Receive()
+		if err != nil {
+			return nil
+		}
+		if string(m[0]) == wire.Arena {
+			var a wire.ArenaMessage
+			if err := json.Unmarshal(m[1], &a); err != nil {
+				l.t.Errorf("%s: %v", m[1], err)
+			}
+			l.take(a)
+		}
+		if string(m[0]) == kind {
+			return m
+		}
+	}
+}
+
+// take maps a segment and says so.
+func (l *liar) take(a wire.ArenaMessage) {
+	token, _ := hex.DecodeString(a.Token)
+	mem, err := arena.Map(a.Path, a.Bytes, token, a.Use == wire.UseOutputs)
+	if err != nil {
+		l.t.Error(err)
+		return
+	}
+	l.t.Cleanup(func() { arena.Unmap(mem) })
+	if l.in[a.Segment] = mem; a.Use == wire.UseOutputs {
+		l.out, l.no = mem, a.Segment
+	}
+	l.send(wire.Arena, wire.ArenaMessage{Segment: a.Segment})
+}
+
+// answer sends a result with the JSON of its outputs and their frames.
+func (l *liar) answer(batch [][]byte, outputs string, frames ...[]byte) {
+	m := append([][]byte{[]byte(wire.Result), batch[1], []byte(`{"outputs":[` + outputs + `]}`)}, frames...)
+	if err := l.Send(m...); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// later submits a request of one row, and returns the answer when the container has given it.
+func (r *rig) later(t *testing.T) <-chan answered {
+	done := make(chan answered, 1)
+	in := r.input(t, 1, 1)
+	go func() { // ends with the answer
+		defer in.Release()
+		out, err := r.infer(sharingID, in)
+		done <- answered{out, err}
+	}()
+	return done
+}
+
+type answered struct {
+	out []tensor.Tensor
+	err error
+}
+
+// TestSharingLies: an answer that names memory which it may not fails its own batch, and the next
+// one is right.
+func TestSharingLies(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{})
+	l := newLiar(t, r, "UINT8", false)
+	r.wait(t, sharingID, 1)
+	// Large outputs as bytes get it a segment.
+	const size = 64 << 10
+	y := fmt.Sprintf(`{"name":"y","datatype":"UINT8","shape":[%d]`, 1)
+	first := r.later(t)
+	l.answer(l.receive(wire.Batch), y+`}`, make([]byte, size))
+	if a := <-first; a.err == nil {
+		t.Error("65,536 bytes were taken for one row of one byte")
+	}
+	good := r.later(t)
+	b := l.receive(wire.Batch)
+	if l.out == nil {
+		t.Fatal("it was offered no segment for outputs")
+	}
+	end := int64(len(l.out))
+	var input int64
+	for no := range l.in {
+		if no != l.no {
+			input = no
+		}
+	}
+	l.out[4160] = 9
+	l.answer(b, y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), nil)
+	if a := <-good; a.err != nil || a.out[0].Data[0] != 9 {
+		t.Fatalf("a right answer: %v", a.err)
+	} else {
+		l.out[4096] = 1
+		a.out[0].Release()
+		if l.out[4096] != 0 {
+			t.Error("the region was not freed")
+		}
+	}
+	for _, at := range []string{
+		fmt.Sprintf("%d,%d,1", l.no, end), fmt.Sprintf("%d,%d,1", l.no, end+64), fmt.Sprintf("%d,-64,1", l.no), fmt.Sprintf("%d,0,1", l.no),
+		fmt.Sprintf("%d,4161,1", l.no), fmt.Sprintf("%d,4160,%d", l.no, end), fmt.Sprintf("%d,4160,-1", l.no), fmt.Sprintf("%d,4160,0", l.no),
+		fmt.Sprintf("%d,9223372036854775744,64", l.no), fmt.Sprintf("%d,4160,9223372036854775807", l.no),
+		fmt.Sprintf("%d,4160,1", input), "99999,4160,1", "-1,4160,1", "0,4160,1",
+		fmt.Sprintf("%d,4160,1,%d,4224,1", l.no, l.no), fmt.Sprintf("%d,4160", l.no), fmt.Sprintf("%d,4160,1.5", l.no), fmt.Sprintf("%d,4160,2", l.no),
+	} {
+		asked := r.later(t)
+		l.answer(l.receive(wire.Batch), y+`,"at":[`+at+`]}`, nil)
+		if a := <-asked; !errors.Is(a.err, scheduler.ErrContainerFailed) {
+			t.Errorf("at %s: %v", at, a.err)
+		}
+	}
+	asked := r.later(t)
+	l.answer(l.receive(wire.Batch), y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), []byte{1})
+	if a := <-asked; !errors.Is(a.err, scheduler.ErrContainerFailed) {
+		t.Errorf("memory and a frame: %v", a.err)
+	}
+	// A stray is freed as well, and answers to nothing change nothing.
+	binary.LittleEndian.PutUint32(l.out[4096:], 1)
+	l.answer([][]byte{nil, make([]byte, 8)}, y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), nil)
+	for _, m := range []wire.ArenaMessage{{Segment: 12345}, {Segment: l.no}, {Unmapped: 777}, {Segment: input, Error: "late"}} {
+		l.send(wire.Arena, m)
+	}
+	last := r.later(t)
+	l.answer(l.receive(wire.Batch), y+`}`, []byte{5})
+	if a := <-last; a.err != nil || a.out[0].Data[0] != 5 {
+		t.Errorf("after all that: %v", a.err)
+	} else {
+		a.out[0].Release()
+	}
+	if l.out[4096] != 0 {
+		t.Error("the region of an answer to no batch was not freed")
+	}
+}
+
+// TestScribbler: a container that writes at random into its region after its answer spoils that
+// answer, and nothing that the server interprets.
+func TestScribbler(t *testing.T) {
+	for name, c := range map[string]struct {
+		datatype string
+		counts   bool
+	}{"strings": {"BYTES", false}, "counts": {"UINT8", true}} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newSharedRig(t, containers.Config{})
+			l := newLiar(t, r, c.datatype, c.counts)
+			r.wait(t, sharingID, 1)
+			first := r.later(t)
+			if b := l.receive(wire.Batch); c.counts {
+				l.answer(b, `{"name":"y","datatype":"UINT8","shape":[40000]},{"name":"n","datatype":"INT32","shape":[1]}`, make([]byte, 40000), []byte{0x40, 0x9c, 0, 0})
+			} else {
+				l.answer(b, `{"name":"y","datatype":"BYTES","shape":[1]}`, append([]byte{0x40, 0x9c, 0, 0}, make([]byte, 40000)...))
+			}
+			if a := <-first; a.err != nil {
+				t.Fatal(a.err)
+			} else {
+				for _, o := range a.out {
+					o.Release()
+				}
+			}
+			next := r.later(t)
+			b := l.receive(wire.Batch)
+			if l.out == nil {
+				t.Fatal("it was offered no segment for outputs")
+			}
+			var stop atomic.Bool
+			scribbled := make(chan struct{})
+			var outs string
+			word := l.out[4160+64:] // the count, or the length of the string
+			if c.counts {
+				outs = fmt.Sprintf(`{"name":"n","datatype":"INT32","shape":[1],"at":[%d,4224,4]},{"name":"y","datatype":"UINT8","shape":[100],"at":[%d,8256,100]}`, l.no, l.no)
+			} else {
+				outs = fmt.Sprintf(`{"name":"y","datatype":"BYTES","shape":[1],"at":[%d,4224,104]}`, l.no)
+			}
+			go func() { // ends with stop
+				defer close(scribbled)
+				random := rand.New(rand.NewPCG(1, 2))
+				for !stop.Load() {
+					binary.LittleEndian.PutUint32(word, 100)
+					binary.LittleEndian.PutUint32(word, random.Uint32()>>random.IntN(32))
+				}
+			}()
+			frames := [][]byte{nil}
+			if c.counts {
+				frames = append(frames, nil)
+			}
+			right := 0
+			for range 1000 {
+				l.answer(b, outs, frames...)
+				a := <-next
+				switch {
+				case a.err == nil:
+					right++
+					if c.counts {
+						if n := binary.LittleEndian.Uint32(a.out[1].Data); n != 100 {
+							t.Fatalf("%d values were counted, and 100 answered", n)
+						}
+					} else if s, err := tensor.BytesElems(a.out[0]); err != nil || len(s[0]) != 100 {
+						t.Fatalf("a string of %d bytes, %v", len(s[0]), err)
+					}
+					for _, o := range a.out {
+						o.Release()
+					}
+				case !errors.Is(a.err, scheduler.ErrContainerFailed):
+					t.Fatal(a.err)
+				}
+				next = r.later(t)
+				b = l.receive(wire.Batch)
+			}
+			stop.Store(true)
+			<-scribbled
+			l.answer(b, `{"error":"done"}`)
+			<-next
+			t.Logf("%d of 1000 answers were right", right)
+		})
+	}
+}
+
+// TestStoppedReader: while a stopped container may be reading an input, nobody else gets its memory,
+// although the request is over; it counts, is shown, and comes back with the end of the session.
+func TestStoppedReader(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
+	cmd := spawn(t, "sharing", r.Dialable()[0])
+	r.shares(t)
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	in := r.input(t, 1, 42)
+	data := in.Data
+	_, at := a.Find(data)
+	_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(50 * time.Millisecond)}, sharingID)
+	if !errors.Is(err, scheduler.ErrDeadlineExceeded) {
+		t.Errorf("a request to a stopped container: %v", err)
+	}
+	in.Release()
+	if s := r.Sessions(); len(s) == 1 && s[0].Readable != mib || r.pool.InUse() < mib {
+		t.Errorf("sessions %+v, %d bytes in use", s, r.pool.InUse())
+	}
+	for len(r.Sessions()) > 0 {
+		other := r.input(t, 1, 13)
+		if _, there := a.Find(other.Data); there == at && len(r.Sessions()) > 0 {
+			t.Fatal("others get the memory that a stopped container may read")
+		}
+		other.Release()
+		time.Sleep(20 * time.Millisecond)
+	}
+	budgettest.Until(t, "the memory", func() bool { return r.pool.InUse() == 0 })
+	// Killed, as a supervisor would, and another one instead: nothing is left of the first.
+	cmd.Process.Kill()
+	spawn(t, "sharing", r.Dialable()[0])
+	r.shares(t)
+}
+
+// TestKilledReader: kill -9 of a container in the midst of batches costs those, and its memory is
+// back at once.
+func TestKilledReader(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{})
+	for range 3 {
+		cmd := spawn(t, "sharing", r.Dialable()[0])
+		r.shares(t)
+		done := make(chan error, 1)
+		in := r.input(t, 1, 255) // never answered
+		go func() {              // ends with the answer
+			_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(2 * time.Second)}, sharingID)
+			in.Release()
+			done <- err
+		}()
+		budgettest.Until(t, "the batch", func() bool { return r.session(t).Readable == mib })
+		cmd.Process.Kill()
+		if err := <-done; err == nil {
+			t.Error("a request that nobody computes was answered")
+		}
+		budgettest.Until(t, "the session to end", func() bool { return len(r.Sessions()) == 0 })
+		budgettest.Until(t, "the memory", func() bool { return r.pool.InUse() == 0 })
+	}
+}
+
+// TestReplacement: after a peak the segment of inputs is replaced under a container that works, which
+// unmaps the old one.
+func TestReplacement(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{})
+	cmd := spawn(t, "sharing", r.Dialable()[0])
+	r.shares(t)
+	for round := range 3 {
+		peak := r.input(t, 40, 1)
+		peak.Release()
+		for range 4 {
+			if !tensor.Invariants || round == 0 {
+				r.pool.Trim()
+			}
+			if err := r.adds(t, 1, byte(round)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tensor.Invariants {
+			continue // released memory waits, and is in use until then
+		}
+		budgettest.Until(t, "the memory of the peak", func() bool {
+			if err := r.adds(t, 2, byte(round)); err != nil {
+				t.Fatal(err)
+			}
+			return a.Resident() < 20*mib && r.session(t).Arena == "inputs, outputs"
+		})
+	}
+	if n := mapped(t, cmd.Process.Pid); n > 3 {
+		t.Errorf("the container has %d segments mapped", n)
+	}
+}
+
+// mapped counts the segments that a process maps.
+func mapped(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(text, []byte("shivad-arena"))
+}
+
+// TestKilledServer: after kill -9 of the server its container has nothing of it, and nothing has a
+// name that could stay behind.
+func TestKilledServer(t *testing.T) {
+	addr := "ipc://" + t.TempDir() + "/s"
+	files := func() int {
+		list, err := os.ReadDir("/dev/shm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := files()
+	server := exec.Command(os.Args[0])
+	server.Env = append(os.Environ(), childEnv+"=sharing server", benchAddrEnv+"="+addr)
+	server.Stderr = os.Stderr
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := spawn(t, "sharing", addr)
+	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "inputs, outputs"; {
+	}
+	if mapped(t, cmd.Process.Pid) == 0 {
+		t.Error("the container maps nothing")
+	}
+	server.Process.Kill()
+	server.Wait()
+	budgettest.Until(t, "the container to unmap", func() bool { return mapped(t, cmd.Process.Pid) == 0 })
+	if n := files(); n > before {
+		t.Errorf("%d files in /dev/shm, %d before", n, before)
+	}
+}
+
+// TestStrangers: a container that may not open the server's memory gets bytes, and the log says why.
+func TestStrangers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("this test changes its user and namespaces, as root")
+	}
+	for name, c := range map[string]struct {
+		attr   syscall.SysProcAttr
+		reason string
+	}{
+		"another user":      {syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}, "permission denied"},
+		"another namespace": {syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, "/proc/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newSharedRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+			self, err := os.Open(os.Args[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer self.Close()
+			cmd := exec.Command("/bin/sh", "-c", "[ $$ != 1 ] || { mount --make-rprivate / && mount -t proc proc /proc; }; exec /proc/self/fd/3")
+			cmd.Env = append(os.Environ(), childEnv+"=sharing", benchAddrEnv+"="+r.Dialable()[0])
+			cmd.ExtraFiles = []*os.File{self}
+			cmd.Dir, cmd.Stderr = "/", os.Stderr
+			cmd.SysProcAttr = &c.attr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				cmd.Process.Kill()
+				cmd.Wait()
+			})
+			r.logs(t, "as bytes", c.reason)
+			for i := range 5 {
+				if err := r.adds(t, 1, byte(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if i := r.session(t); i.Arena != "" {
+				t.Errorf("it goes by shared memory: %q", i.Arena)
+			}
+		})
+	}
+}
+
+// TestElsewhere: who is on another machine, or does not ask, is offered nothing.
+func TestElsewhere(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{})
+	p, err := containertest.NewPeer(net.Conn(dial(t, r)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Send([]byte(wire.Hello), containertest.Hello(echo(nil))); err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Receive()
+	if err != nil || string(m[0]) != wire.Welcome || strings.Contains(string(m[1]), "arena") {
+		t.Errorf("%q, %v", m, err)
+	}
+	if err := p.Send([]byte(wire.Arena), []byte(`{"segment":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	r.logs(t, "gone", "arena")
+}
