@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/state"
@@ -416,4 +417,32 @@ func TestStreamsAreShown(t *testing.T) {
 		t.Errorf("more than one: %s", answer)
 	}
 	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" shows frames `, `: the model does `, `4 frames had a seq that was not above`)
+
+	// One whose frames are old when they arrive, and wait.
+	taken := time.Now().Add(-100 * time.Second).UnixMilli()
+	if got := model.film(cam, "slow", fmt.Sprintf(`{"stream":"cam-5","captured_at":%d}`, taken), 2); got != "1 2" {
+		t.Fatal(got)
+	}
+	for range 2 {
+		cam.send("slow", `{"stream":"cam-6","keep":2}`, 1)
+	}
+	budgettest.Until(t, "a frame to wait", func() bool { return model.model.Stats().QueueRows == 1 })
+	var list struct{ Versions []admin.VersionStreams }
+	if err := json.Unmarshal([]byte(o.expect("GET", "/v1/models/slow/streams", "", 200)), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Versions) != 1 || len(list.Versions[0].Streams) != 4 {
+		t.Fatalf("got %+v, expected one version with four streams", list)
+	}
+	for _, s := range list.Versions[0].Streams {
+		old := s.Name == "cam-5"
+		if s.Name != "cam-6" && (s.Silent <= 0 || s.Waiting != 0) || s.Span < s.Silent || s.Span < s.Age && !old || s.Late < 0 || s.Late >= s.Age && s.Waiting == 0 ||
+			old && (s.Late < 99 || s.Age > 200) || !old && s.Late > 50 || s.Name == "cam-6" && (s.Waiting != 2 || s.Frames != 2 || s.Answered != 0) {
+			t.Errorf("stream %+v", s)
+		}
+	}
+	for range 2 {
+		_, finish := model.next()
+		finish()
+	}
 }

@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -42,15 +43,24 @@ func TestSentencesOfStreams(t *testing.T) {
 		"no batches": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch = 1 }, []string{"so do batches, which have a frame of each stream: max_batch is 1."}, ""},
 		"nothing is answered": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered, l[0].Answered = 0, 0 }, []string{
 			`Stream "cam-3" shows nothing, of 1800 frames in the last 1m0s: the model does 0 a second`, "More replicas, a faster model",
-		}, "Inf"},
+		}, "take turns"},
 		"fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 7200 }, []string{
 			`Stream "cam-3" shows frames 430ms old; the model does what its streams bring, 120 a second.`,
+		}, "replicas"},
+		"not fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6400 }, []string{
+			"the model does 107 a second, its streams bring 120.", "replicas",
+		}, "does what"},
+		"as good as fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6500 }, []string{
+			"the model does what its streams bring, 120 a second.",
 		}, "replicas"},
 		"late on arrival": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 300 * time.Millisecond }, []string{
 			"Its frames were up to 300ms old when they arrived: the network is slow, or the clock behind",
 		}, ""},
 		"a little late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 200 * time.Millisecond }, nil, "arrived"},
-		"out of order":  {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Recent.Reordered = 9 }, []string{"9 frames had a seq that was not above"}, ""},
+		"young, and late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
+			l[0].Age, l[0].Late = 100*time.Millisecond, 99*time.Millisecond
+		}, nil, "arrived"},
+		"out of order": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Recent.Reordered = 9 }, []string{"9 frames had a seq that was not above"}, ""},
 		"an odd name": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Name = "\x1b[2J" + strings.Repeat("x", 300) }, []string{
 			`Stream "\x1b[2Jxxx`,
 		}, strings.Repeat("x", 120)},
@@ -71,6 +81,14 @@ func TestSentencesOfStreams(t *testing.T) {
 				t.Errorf("%q is in\n%s", c.not, text)
 			}
 		})
+	}
+	s, list := base()
+	for i := range 3 {
+		list = append(list, list[0])
+		list[2+i].Name = fmt.Sprint("more ", i)
+	}
+	if text := strings.Join(filmed(s, list), "\n"); !strings.Contains(text, "more 0") || strings.Contains(text, "more 1") {
+		t.Errorf("expected the worst three of five streams in\n%s", text)
 	}
 	if s, _ := base(); filmed(s, nil) != nil {
 		t.Error("a model without streams is spoken of")
