@@ -120,6 +120,8 @@ func (all samples) ratios(names []string) []ratio.Ratio {
 		case "go":
 			rates, images = ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.2}, ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.35}
 			trip = ratio.Ratio{Bound: ratio.AtMost, Limit: 3}
+		case "python":
+			rates, trip = ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.45}, ratio.Ratio{Bound: ratio.AtMost, Limit: 3}
 		}
 		add(rates, "rate, "+workloads[deep].name, name, deep, rate)
 		add(ratio.Ratio{}, "rate, "+workloads[gathered].name, name, gathered, rate)

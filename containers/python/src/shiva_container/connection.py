@@ -28,6 +28,8 @@ class Connection:
         """Begin to connect to ``tcp://host:port``, a literal address, or ``ipc://path``. OSError."""
         self.socket = _socket(endpoint)
         self.connected = False
+        self.drained = False
+        """Whether the last read has taken all that there was, so that another one can wait for the poller."""
         self._failed = ""
         self._decoder = zmtp.Decoder()
         self._unsent: deque[Buffer] = deque()
@@ -68,9 +70,9 @@ class Connection:
         try:
             if target is None:
                 data = self.socket.recv(_CHUNK)
-                count = len(data)
+                count, most = len(data), _CHUNK
             else:
-                count = self.socket.recv_into(target)
+                count, most = self.socket.recv_into(target), len(target)
         except (BlockingIOError, InterruptedError):
             if self._failed:  # and all that came before has been read
                 raise Lost(self._failed) from None
@@ -80,6 +82,7 @@ class Connection:
         if not count:
             raise Lost("closed inside a message" if decoder.partial else "")
         messages = decoder.feed(data) if target is None else decoder.filled(count)
+        self.drained = count < most and not decoder.error
         if decoder.replies:
             self._unsent.extend(decoder.replies)  # between messages, as whatever is unsent ends with one
             decoder.replies.clear()

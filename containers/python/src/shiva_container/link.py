@@ -194,6 +194,8 @@ class Link:
                 session.hear(connection.partial, now)
                 for frames in messages:
                     self._take(session, frames, now)
+                if connection.drained:
+                    return
         except Lost as e:
             session.lost(self._why(str(e)))
 

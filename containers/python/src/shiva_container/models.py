@@ -115,6 +115,7 @@ class Model(Generic[P, R]):
         user: bool = False,
     ) -> None:
         self.function = function
+        self._function: Callable[..., Any] = function
         self.name = name
         self.version = version
         self.inputs = _tensors(name, "inputs", inputs)
@@ -304,7 +305,7 @@ class Model(Generic[P, R]):
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
     def _call(self, arrays: Sequence[Array | None], extra: Batch | Request) -> Any:
-        function = cast(Callable[..., Any], self.function)
+        function = self._function
         kwargs: dict[str, object] = {self._extra: extra} if self._extra else {}
         if self._positional:
             return function(*arrays, **kwargs)
