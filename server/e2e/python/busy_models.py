@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 from shiva_container import Container, Tensor, model
 
 X = [Tensor("x", "INT64", [-1, 1])]
@@ -21,6 +22,21 @@ four = threading.Barrier(4)
 def big(x: Any) -> Any:
     """Gives back what may be large."""
     return x
+
+
+BYTES = Tensor("x", "UINT8", [-1, -1])
+
+
+@model(name="shared", inputs=[BYTES], outputs=[BYTES, Tensor("where", "INT64", [-1])], batched=True)
+def shared(x: Any) -> Any:
+    """Gives back what it gets, and whether that is in shared memory (1), and whether there is some for outputs (2)."""
+    where = 0
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if "memfd:" in line:
+                first, last = (int(end, 16) for end in line.split()[0].split("-"))
+                where |= (first <= x.ctypes.data < last) | 2 * ("rw-s" in line)
+    return x, np.full(len(x), where)
 
 
 @model(name="together", inputs=X, outputs=X, max_batch=1, concurrency=4)
@@ -59,5 +75,5 @@ def load() -> None:
 
 if __name__ == "__main__":
     address, *names = sys.argv[1:]
-    with Container(*(m for m in (big, together, picky, quiet, greedy) if m.name in names), servers=address) as container:
+    with Container(*(m for m in (big, shared, together, picky, quiet, greedy) if m.name in names), servers=address) as container:
         container.wait()
