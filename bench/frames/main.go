@@ -2,7 +2,7 @@
 // back: a frame of video and a picture, over each protocol, to containers in Go and in Python and to
 // other servers. All models are the identity, so that nothing but the way is measured.
 //
-//	frames [-rounds N] [-duration D] [-short] [-peers DIR] [-chart FILE.svg] [-pages]
+//	frames [-rounds N] [-duration D] [-short] [-peers DIR] [-copies] [-chart FILE.svg] [-pages]
 //
 // With -peers the other servers are measured, too, which bench/peers/install has installed there.
 // It exits with 1 if a bar of bars.go does not hold.
@@ -31,8 +31,10 @@ type options struct {
 	peers    string // directory; "": without them
 	chart    string // file; "": none
 	pages    bool
+	copies   bool
 
-	bin    string // directory of programs and logs
+	bin    string   // directory of programs and logs
+	env    []string // of all programs, beside this one's
 	frames map[*way]map[*size][][]byte
 }
 
@@ -47,6 +49,7 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
 	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")
+	flag.BoolVar(&o.copies, "copies", false, "also count what is copied, by servers that are built for that; needs a C compiler, and minutes the first time")
 	flag.Parse()
 	if *short {
 		o.rounds, o.duration = 2, time.Second/5
@@ -72,7 +75,7 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(o.bin)
-	if err := process.Build(ctx, o.bin, "cmd/shivad", "bench/echo", "bench/door", "bench/noop"); err != nil {
+	if err := process.Build(ctx, o.bin, programs...); err != nil {
 		return 0, err
 	}
 	if err := o.encode(); err != nil {
@@ -81,6 +84,11 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 	all, err := measure(ctx, o)
 	if err != nil {
 		return 0, err
+	}
+	if o.copies {
+		if err := count(ctx, o, all); err != nil {
+			return 0, err
+		}
 	}
 	fmt.Println()
 	for _, size := range sizes {
@@ -110,6 +118,9 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))
 	return broken, nil
 }
+
+// programs are those of this tree that systems start.
+var programs = []string{"cmd/shivad", "bench/echo", "bench/door", "bench/noop"}
 
 // encode makes the requests: eight of each, which are as many as HTTP has connections.
 func (o *options) encode() error {

@@ -30,6 +30,7 @@ type turn struct {
 type series struct {
 	turns   []turn
 	latency load.Histogram // of all rounds
+	copies  float64        // of the tensor on its way; 0: not counted
 }
 
 // results are the series of a run.
@@ -123,12 +124,8 @@ func measure(ctx context.Context, o *options) (results, error) {
 	return all, nil
 }
 
-// turn offers the load of a cell once.
-func (s *system) turn(ctx context.Context, o *options, c cell, into *series) error {
-	before, err := s.cpu()
-	if err != nil {
-		return err
-	}
+// offer offers the load of a cell once.
+func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, error) {
 	l := c.way.config(c.size, c.alone)
 	l.Addr, l.Frames = s.addrs[c.way.door], o.frames[c.way][c.size]
 	// A slow server has a turn in which it answers all that are in flight twice.
@@ -136,6 +133,22 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 	l.Warmup, l.Grace = l.Duration/4, time.Minute
 	r, err := load.Run(ctx, l)
 	if err := errors.Join(err, s.alive()); err != nil {
+		return nil, err
+	}
+	if r.Failed > 0 || r.Lost > 0 || r.Taken == 0 {
+		return nil, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
+	}
+	return r, nil
+}
+
+// turn measures a cell once.
+func (s *system) turn(ctx context.Context, o *options, c cell, into *series) error {
+	before, err := s.cpu()
+	if err != nil {
+		return err
+	}
+	r, err := s.offer(ctx, o, c)
+	if err != nil {
 		return err
 	}
 	after, err := s.cpu()
@@ -147,9 +160,6 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 		in = "one"
 	}
 	fmt.Print(r.Line(fmt.Sprintf("Frames/system=%s/way=%s-%s/size=%s/inflight=%s", c.kind.name, c.way.form, c.way.door, c.size.model, in)))
-	if r.Failed > 0 || r.Lost > 0 || r.Taken == 0 {
-		return fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
-	}
 	into.latency.Merge(&r.Latency)
 	into.turns = append(into.turns, turn{rate: r.Rate(), p50: r.Latency.Quantile(0.5), cpu: (after - before) / time.Duration(r.Taken)})
 	return nil

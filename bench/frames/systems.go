@@ -146,6 +146,9 @@ func (s *system) output() (text string) {
 
 // run starts a process of the system.
 func (s *system) run(o *options, program string, args ...string) error {
+	if o.env != nil {
+		program, args = "env", append(append(slices.Clone(o.env), program), args...)
+	}
 	p, err := process.Start(o.bin, program, args...)
 	if err != nil {
 		return fmt.Errorf("frames: %s: %w", s.name, err)

@@ -118,10 +118,13 @@ func (p *Process) Output() string {
 // CPU returns the processor time of the process, user and system, to the nanosecond.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
-// TreeCPU returns the processor time of the process and of all that descend from it and run. What
-// has ended is not counted, so it is for processes that end after the second look.
+// Tree returns the numbers of the process and of all that descend from it and run.
+func (p *Process) Tree() ([]int, error) { return treeOf(p.cmd.Process.Pid) }
+
+// TreeCPU returns the processor time of its Tree. What has ended is not counted, so it is for
+// processes that end after the second look.
 func (p *Process) TreeCPU() (sum time.Duration, err error) {
-	tree, err := treeOf(p.cmd.Process.Pid)
+	tree, err := p.Tree()
 	if err != nil {
 		return 0, err
 	}
