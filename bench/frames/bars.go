@@ -37,6 +37,7 @@ func (r results) bars(peers bool) []ratio.Ratio {
 		r.bar("python / door: CPU, "+video.name, cpu, many(inPython, shivaTCP, video), many(door, shivaTCP, video), 1, most, 1.6),
 		r.bar("go: CPU of 24 MB / of 6 MB", cpu, many(inGo, shivaTCP, wide), many(inGo, shivaTCP, video), 1, most, 4.3),
 		r.bar("python: CPU of 24 MB / of 6 MB", cpu, many(inPython, shivaTCP, wide), many(inPython, shivaTCP, video), 1, most, 4.3),
+		r.bar("python: p50 of one at a time, shared memory / TCP, "+video.name, p50, alone(inPython, shivaShared, video), alone(inPython, shivaTCP, video), 1, most, 0.35),
 		r.bar("python / echo: p50 of one at a time, to two round trips, "+small.name, p50, alone(inPython, shivaTCP, small), alone(echo, shivaTCP, small), 2, most, 3),
 		r.bar("python / echo: rate, "+small.name+", 16 connections x 16", rate, many(inPython, shivaTCP, small), many(echo, shivaTCP, small), 1, least, 0.45),
 	}

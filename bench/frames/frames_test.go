@@ -28,7 +28,7 @@ func TestBars(t *testing.T) {
 	}
 	all[many(inGo, shivaTCP, video)] = turns(90, 9, 100)
 	bars := all.bars(true)
-	if len(bars) != 13 {
+	if len(bars) != 14 {
 		t.Fatalf("%d bars", len(bars))
 	}
 	for i, bar := range bars {

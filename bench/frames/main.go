@@ -78,6 +78,11 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 	if err := process.Build(ctx, o.bin, programs...); err != nil {
 		return 0, err
 	}
+	defer func() {
+		for _, s := range sizes {
+			s.unshare()
+		}
+	}()
 	if err := o.encode(); err != nil {
 		return 0, err
 	}
@@ -129,6 +134,11 @@ func (o *options) encode() error {
 		xs, err := s.tensors(8)
 		if err != nil {
 			return err
+		}
+		if s.inTable {
+			if err := s.share(xs); err != nil {
+				return err
+			}
 		}
 		for _, w := range ways {
 			if o.frames[w] == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/ratio"
@@ -126,8 +127,8 @@ func measure(ctx context.Context, o *options) (results, error) {
 
 // offer offers the load of a cell once.
 func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, error) {
-	l := c.way.config(c.size, c.alone)
-	l.Addr, l.Frames = s.addrs[c.way.door], o.frames[c.way][c.size]
+	l := c.way.config(c.size, c.alone, o.frames[c.way][c.size])
+	l.Addr = s.addrs[c.way.door]
 	// A slow server has a turn in which it answers all that are in flight twice.
 	l.Duration = max(o.duration, 2*time.Duration(l.Conns*l.InFlight)*s.takes[c.way][c.size])
 	l.Warmup, l.Grace = l.Duration/4, time.Minute
@@ -159,7 +160,7 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 	if c.alone {
 		in = "one"
 	}
-	fmt.Print(r.Line(fmt.Sprintf("Frames/system=%s/way=%s-%s/size=%s/inflight=%s", c.kind.name, c.way.form, c.way.door, c.size.model, in)))
+	fmt.Print(r.Line(fmt.Sprintf("Frames/system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"), c.size.model, in)))
 	into.latency.Merge(&r.Latency)
 	into.turns = append(into.turns, turn{rate: r.Rate(), p50: r.Latency.Quantile(0.5), cpu: (after - before) / time.Duration(r.Taken)})
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,7 +32,7 @@ var (
 	inGo      = &kind{name: "go", label: "shivad, Go", ways: ways, sizes: sizes, start: startGo}
 	inPython  = &kind{name: "python", label: "shivad, Python", ways: ways, sizes: sizes, start: startPython}
 	reference = &kind{name: "reference", label: "eyecan-shiva", peer: "reference", ways: []*way{shivaTCP}, sizes: []*size{video, picture, floats}, start: startReference}
-	pytriton  = &kind{name: "pytriton", label: "pytriton", peer: "pytriton", ways: []*way{rest, grpcRaw}, sizes: []*size{video, picture}, start: startV2}
+	pytriton  = &kind{name: "pytriton", label: "pytriton", peer: "pytriton", ways: []*way{rest, grpcRaw, grpcShared}, sizes: []*size{video, picture}, start: startV2}
 	mlserver  = &kind{name: "mlserver", label: "MLServer", peer: "mlserver", ways: []*way{grpcRaw}, sizes: []*size{video, picture}, start: startV2}
 
 	kinds = []*kind{echo, door, inGo, inPython, reference, pytriton, mlserver}
@@ -42,6 +43,7 @@ type system struct {
 	*kind
 	addrs     map[string]string                // of its doors
 	takes     map[*way]map[*size]time.Duration // one request, on an idle machine
+	shares    map[*size]bool                   // whose regions it knows
 	processes []*process.Process
 }
 
@@ -56,12 +58,13 @@ const startTime = 2 * time.Minute
 
 // startSystem starts a server and waits until it answers to each of its sizes on each of its ways.
 func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error) {
-	s := &system{kind: k, addrs: make(map[string]string), takes: make(map[*way]map[*size]time.Duration)}
+	s := &system{kind: k, addrs: make(map[string]string), takes: make(map[*way]map[*size]time.Duration), shares: make(map[*size]bool)}
 	for _, door := range doors {
 		if s.addrs[door], err = process.FreeAddr(); err != nil {
 			return nil, err
 		}
 	}
+	s.addrs["unix"] = filepath.Join(o.bin, k.name+".sock")
 	defer func() {
 		if err != nil {
 			s.stop()
@@ -86,10 +89,18 @@ func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error
 
 // await returns when the system answers to a size on a way, and how long that takes once it does.
 func (s *system) await(ctx context.Context, o *options, w *way, size *size, end time.Time) (time.Duration, error) {
-	c := w.config(size, true)
-	c.Addr, c.Frames, c.Poll, c.Duration, c.Grace = s.addrs[w.door], o.frames[w][size][:1], false, 5*time.Millisecond, time.Minute
+	c := w.config(size, true, o.frames[w][size])
+	c.Addr, c.Poll, c.Duration, c.Grace = s.addrs[w.door], false, 5*time.Millisecond, time.Minute
 	for answers := 0; ; time.Sleep(100 * time.Millisecond) {
-		r, err := load.Run(ctx, c)
+		var r *load.Result
+		var err error
+		if w.shared && !s.shares[size] {
+			err = size.region.register(s.addrs["rest"], size.model)
+			s.shares[size] = err == nil
+		}
+		if err == nil {
+			r, err = load.Run(ctx, c)
+		}
 		if err == nil && r.Latency.Count() > 0 {
 			if answers++; answers == 2 { // the first one may have waited for a model to load
 				return r.Latency.Quantile(0.5), nil
@@ -184,9 +195,13 @@ func startPython(s *system, o *options) error {
 
 // serve starts shivad and a container, by its command line.
 func (s *system) serve(o *options, container ...string) error {
+	config := filepath.Join(o.bin, "shivad.toml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "[shared_memory]\ndirectory = %q\n", sharedDirectory), 0o600); err != nil {
+		return err
+	}
 	args := append(container[1:], "-servers", s.addrs["containers"], "-max-batch", strconv.Itoa(maxBatch))
 	return errors.Join(
-		s.run(o, filepath.Join(o.bin, "shivad"), "--tcp", s.addrs["tcp"], "--rest", s.addrs["rest"], "--grpc", s.addrs["grpc"],
+		s.run(o, filepath.Join(o.bin, "shivad"), "--config", config, "--tcp", s.addrs["tcp"]+",unix:"+s.addrs["unix"], "--rest", s.addrs["rest"], "--grpc", s.addrs["grpc"],
 			"--admin", s.addrs["admin"], "--containers", s.addrs["containers"]),
 		s.run(o, container[0], append(args, s.declarations()...)...))
 }

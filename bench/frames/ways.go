@@ -18,6 +18,8 @@ type size struct {
 	// In a turn of many: connections and requests in flight on each.
 	conns, inFlight int
 	inTable         bool
+
+	region *region // nil: it is sent only through sockets
 }
 
 var (
@@ -64,14 +66,19 @@ type way struct {
 	name string
 	form string // of load.Forms
 	door string // of the server, among its addresses
+	// Tensors are in shared memory, and only their places travel.
+	shared bool
 }
 
 var (
-	shivaTCP = &way{"Shiva, TCP", "shiva", "tcp"}
-	rest     = &way{"REST, bytes", "rest", "rest"}
-	grpcRaw  = &way{"gRPC, raw", "grpc", "grpc"}
+	shivaTCP    = &way{name: "Shiva, TCP", form: "shiva", door: "tcp"}
+	shivaUnix   = &way{name: "Shiva, Unix socket", form: "shiva", door: "unix"}
+	shivaShared = &way{name: "Shiva, shared memory", form: "shiva", door: "tcp", shared: true}
+	rest        = &way{name: "REST, bytes", form: "rest", door: "rest"}
+	grpcRaw     = &way{name: "gRPC, raw", form: "grpc", door: "grpc"}
+	grpcShared  = &way{name: "gRPC, shared memory", form: "grpc", door: "grpc", shared: true}
 
-	ways = []*way{shivaTCP, rest, grpcRaw}
+	ways = []*way{shivaTCP, shivaUnix, shivaShared, rest, grpcRaw, grpcShared}
 )
 
 // encoding is the form of a way's requests.
@@ -82,11 +89,17 @@ func (w *way) encoding() load.Form {
 
 // frames are the requests of a size on this way, one for each connection.
 func (w *way) frames(s *size, xs []tensor.Tensor) (frames [][]byte, err error) {
-	for _, x := range xs {
-		if w.form != "shiva" {
+	for i, x := range xs {
+		if w.form != "shiva" || w.shared {
 			x.Shape = append(tensor.Shape{1}, x.Shape...)
 		}
-		frame, err := w.encoding().Frame(s.model, x)
+		var frame []byte
+		if w.shared {
+			x.Name = "x"
+			frame, _, err = (&load.Request{Model: s.model, Inputs: []tensor.Tensor{x}, InputsAt: []load.Place{s.input(i)}, OutputsAt: []load.Output{{Name: "x", Place: s.output(i)}}}).Encode(w.encoding().Wire)
+		} else {
+			frame, err = w.encoding().Frame(s.model, x)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -95,17 +108,25 @@ func (w *way) frames(s *size, xs []tensor.Tensor) (frames [][]byte, err error) {
 	return frames, nil
 }
 
-// config is the load of a turn on this way: one at a time, or as many in flight as the size says.
-// HTTP has one request in flight on a connection.
-func (w *way) config(s *size, alone bool) load.Config {
+// config is the load of a turn on this way: one at a time, or as many in flight as the size says. A
+// connection has one in flight over HTTP, and with shared memory, of which each has its own.
+func (w *way) config(s *size, alone bool, frames [][]byte) load.Config {
 	f := w.encoding()
-	c := load.Config{Wire: f.Wire, Conns: s.conns, InFlight: s.inFlight}
-	if f.Wire == load.HTTP {
+	c := load.Config{Wire: f.Wire, Conns: s.conns, InFlight: s.inFlight, Frames: frames}
+	if w.door == "unix" {
+		c.Network = "unix"
+	}
+	if f.Wire == load.HTTP || w.shared {
 		c.Conns, c.InFlight = s.conns*s.inFlight, 1
 	}
 	if alone {
 		c.Conns, c.InFlight, c.Poll = 1, 1, true
 	}
 	c.Check = func(request, answer []byte) error { return f.Same(s.bytes(), request, answer) }
+	if w.shared {
+		c.Check = func(request, _ []byte) error {
+			return s.same(slices.IndexFunc(frames, func(frame []byte) bool { return &frame[0] == &request[0] }))
+		}
+	}
 	return c
 }

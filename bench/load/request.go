@@ -28,9 +28,26 @@ type Request struct {
 	// Stream, if set, makes the request a frame of a stream, whose name is Stream and a number of
 	// four digits.
 	Stream string
+	// InputsAt, if set, says where each of Inputs is in shared memory that the server knows: its data
+	// does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over Shiva and
+	// gRPC.
+	InputsAt  []Place
+	OutputsAt []Output
 	// Keep is how many frames of a stream may wait, as the parameter takes it: "all", "latest"
 	// or a number. "": as the server is configured.
 	Keep string
+}
+
+// A Place is part of a region of shared memory.
+type Place struct {
+	Region       string
+	Offset, Size int
+}
+
+// An Output is a tensor of an answer that goes to shared memory.
+type Output struct {
+	Name string
+	Place
 }
 
 // A Stamp says where a frame of a stream has what differs from one frame to the next. Run writes
@@ -104,6 +121,9 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 	names := []string{}
 	var texts []tensor.Tensor
 	for _, t := range q.Inputs {
+		if q.InputsAt != nil {
+			break
+		}
 		if t.DType == tensor.Bytes {
 			texts = append(texts, t)
 			continue
@@ -119,6 +139,9 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 			return nil, Stamp{}, err
 		}
 		members = append(members, `"__tensors__":`+string(list))
+	}
+	if q.InputsAt != nil || q.OutputsAt != nil {
+		members = append(members, `"shared_memory":`+q.places())
 	}
 	if texts != nil {
 		object, err := shiva.AppendTexts(nil, texts...)
@@ -139,6 +162,22 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 	}
 	frame, err := shiva.AppendMessage(nil, m)
 	return frame, q.stampOf(frame, parameters), err
+}
+
+// places are the tensors in shared memory, as Shiva's metadata has them.
+func (q *Request) places() string {
+	place := func(name, middle string, p Place) string {
+		return fmt.Sprintf(`{"name":%q%s,"region":%q,"offset":%d,"byte_size":%d}`, name, middle, p.Region, p.Offset, p.Size)
+	}
+	var inputs, outputs []string
+	for i, p := range q.InputsAt {
+		t := q.Inputs[i]
+		inputs = append(inputs, place(t.Name, fmt.Sprintf(`,"datatype":%q,"shape":%s`, t.DType.V2(), dims(t.Shape)), p))
+	}
+	for _, o := range q.OutputsAt {
+		outputs = append(outputs, place(o.Name, "", o.Place))
+	}
+	return `{"inputs":[` + strings.Join(inputs, ",") + `],"outputs":[` + strings.Join(outputs, ",") + `]}`
 }
 
 // dims returns a shape in JSON.
@@ -185,10 +224,12 @@ func (q *Request) post(head string, data []byte) []byte {
 
 // Field numbers of the protocol's grpc_service.proto.
 const (
-	requestModel, requestVersion, requestParameters, requestInputs, requestRaw = 1, 2, 4, 5, 7
-	tensorName, tensorDatatype, tensorShape                                    = 1, 2, 3
-	mapKey, mapValue                                                           = 1, 2
-	parameterInt, parameterText                                                = 2, 3
+	requestModel, requestVersion, requestParameters, requestInputs, requestOutputs, requestRaw = 1, 2, 4, 5, 6, 7
+
+	tensorName, tensorDatatype, tensorShape, tensorParameters = 1, 2, 3, 4
+	outputName, outputParameters                              = 1, 2
+	mapKey, mapValue                                          = 1, 2
+	parameterInt, parameterText                               = 2, 3
 )
 
 // grpc encodes a ModelInferRequest with raw contents. Parameters come first, so that they are in
@@ -228,15 +269,37 @@ func (q *Request) grpc() ([]byte, Stamp, error) {
 	if q.Timeout > 0 {
 		parameter("timeout", number(protowire.AppendVarint(nil, uint64(q.Timeout.Microseconds()))))
 	}
-	for _, t := range q.Inputs {
+	// places appends the entries of a tensor's parameters that say where it is.
+	places := func(tensor []byte, parameters protowire.Number, p Place) []byte {
+		for _, entry := range []struct {
+			key   string
+			value []byte
+		}{
+			{"shared_memory_region", text(p.Region)}, {"shared_memory_offset", number(protowire.AppendVarint(nil, uint64(p.Offset)))},
+			{"shared_memory_byte_size", number(protowire.AppendVarint(nil, uint64(p.Size)))},
+		} {
+			tensor = field(tensor, parameters, field(field(nil, mapKey, []byte(entry.key)), mapValue, entry.value))
+		}
+		return tensor
+	}
+	for i, t := range q.Inputs {
 		var sizes []byte
 		for _, d := range t.Shape {
 			sizes = protowire.AppendVarint(sizes, uint64(d))
 		}
-		m = field(m, requestInputs, field(field(field(nil, tensorName, []byte(t.Name)), tensorDatatype, []byte(t.DType.V2())), tensorShape, sizes))
+		input := field(field(field(nil, tensorName, []byte(t.Name)), tensorDatatype, []byte(t.DType.V2())), tensorShape, sizes)
+		if q.InputsAt != nil {
+			input = places(input, tensorParameters, q.InputsAt[i])
+		}
+		m = field(m, requestInputs, input)
+	}
+	for _, o := range q.OutputsAt {
+		m = field(m, requestOutputs, places(field(nil, outputName, []byte(o.Name)), outputParameters, o.Place))
 	}
 	for _, t := range q.Inputs {
-		m = field(m, requestRaw, t.Data)
+		if q.InputsAt == nil {
+			m = field(m, requestRaw, t.Data)
+		}
 	}
 	return m, stamp, nil
 }

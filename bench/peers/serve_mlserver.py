@@ -18,7 +18,7 @@ class Identity(MLModel):
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         x = NumpyCodec.decode_input(payload.inputs[0])
-        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("y", x)])
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("x", x)])
 
 
 async def main() -> None:

@@ -15,7 +15,7 @@ DTYPES = {"UINT8": np.uint8, "FP32": np.float32}
 
 @batch
 def identity(x: np.ndarray) -> dict[str, np.ndarray]:
-    return {"y": x}
+    return {"x": x}
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
                 model_name=name,
                 infer_func=identity,
                 inputs=[Tensor(name="x", dtype=DTYPES[datatype], shape=shape)],
-                outputs=[Tensor(name="y", dtype=DTYPES[datatype], shape=shape)],
+                outputs=[Tensor(name="x", dtype=DTYPES[datatype], shape=shape)],
                 config=ModelConfig(max_batch_size=8),  # as many as are in flight
             )
         triton.serve()
