@@ -62,7 +62,7 @@ func constant(t *testing.T, s *Server, name string, label int32, delay time.Dura
 // has one.
 func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.Tensor) (map[string]any, int32) {
 	t.Helper()
-	c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

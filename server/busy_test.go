@@ -33,7 +33,7 @@ func keepBusy(t *testing.T, s *Server, model string) *load {
 	})
 	for range 4 {
 		clients.Go(func() {
-			c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+			c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 			if err != nil {
 				t.Error(err)
 				return

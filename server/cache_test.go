@@ -49,7 +49,7 @@ func executed(c *containertest.Container) (rows int) {
 
 func dial(t *testing.T, s *Server) *shiva.Client {
 	t.Helper()
-	c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

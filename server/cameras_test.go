@@ -65,8 +65,8 @@ func (d cameraDoor) send(route string, f frame) shown { return d.do(d.t.Context(
 // cameraDoors are all there are; that of ModelStreamInfer has a stream for each frame.
 func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 	t.Helper()
-	web, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC)
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

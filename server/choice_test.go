@@ -34,7 +34,7 @@ func choosers(t *testing.T, s *Server) []chooser {
 		}
 		return string(b)
 	}
-	web, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC)
+	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
 	return []chooser{
 		{"tcp", func(name string, parameters map[string]any) (int32, error) {
 			metadata := "{}"
@@ -172,7 +172,7 @@ func TestCandidateModels(t *testing.T) {
 			}
 		})
 	}
-	web := newHTTP(t, s.Addrs().REST)
+	web := newHTTP(t, s.Addrs().REST[0])
 	var learned struct{ Learned bool }
 	if err := web.call("POST", "/app/update", `{"input":[1,2],"label":2,"candidate_models":["two"]}`, &learned); err != nil || !learned.Learned {
 		t.Errorf("feedback with an input, about one of the models: %+v %v", learned, err)

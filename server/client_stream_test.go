@@ -25,7 +25,7 @@ func TestClientInfer(t *testing.T) {
 		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestClientStream(t *testing.T) {
 	s := start(t, oneByOne)
 	slow := addSlow(t, s)
 	pool := tensor.NewPool(0)
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String(), shiva.WithPool(pool))
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestClientStream(t *testing.T) {
 // TestClientStreamRestart: a stream outlives its server.
 func TestClientStreamRestart(t *testing.T) {
 	s := start(t, nil)
-	addr := s.Addrs().TCP.String()
+	addr := s.Addrs().TCP[0].String()
 	client, err := shiva.Dial(t.Context(), addr, shiva.WithBackoff(10*time.Millisecond, 10*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestClientStreamRestart(t *testing.T) {
 	if err := <-failed; !errors.As(err, new(*shiva.CallError)) {
 		t.Errorf("while no server is there: %v", err)
 	}
-	start(t, func(c *config.Config) { c.TCP.Listen = addr })
+	start(t, func(c *config.Config) { c.TCP.Listen = config.Addrs{addr} })
 	deadline := time.After(10 * time.Second)
 	for first = push(); ; push() {
 		select {

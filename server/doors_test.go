@@ -61,9 +61,9 @@ func (f *fault) Error() string {
 func ways(t *testing.T, s *Server) []way {
 	onlyBytes := "cannot be written as JSON"
 	onlyRaw := "travels in raw_input_contents only"
-	http := newHTTP(t, s.Addrs().REST)
-	rpc := newGRPC(t, s.Addrs().GRPC)
-	tcp := newTCP(t, s.Addrs().TCP)
+	http := newHTTP(t, s.Addrs().REST[0])
+	rpc := newGRPC(t, s.Addrs().GRPC[0])
+	tcp := newTCP(t, s.Addrs().TCP[0])
 	ofGRPC := func(c condition) fault { return fault{kind: c.kind, code: c.grpc, retryable: c.retryable} }
 	// 429 and 503 say when to come again; the wire has no word for the other conditions.
 	ofHTTP := func(c condition) fault { return fault{code: c.http, retryable: c.http == 429 || c.http == 503} }

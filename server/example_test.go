@@ -18,7 +18,7 @@ import (
 // can be added by their addresses in the configuration.
 func Example() {
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "", "", "", "", nil
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = nil, nil, nil, "", nil
 	m := cfg.Model("careful")
 	m.Cache = 1 << 20
 	cfg.Models["careful"] = m

@@ -28,7 +28,7 @@ func (s *Server) warnOfStrangers() {
 	}
 	for _, d := range s.doors {
 		if d.name != "tcp" {
-			warn("load and unload models", "server.repository", d.listener.Addr())
+			warn("load and unload models", "server.repository", d.listener.Addrs()...)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func exposed(t *testing.T, log *logged, host, reach string) *Server {
 	t.Helper()
 	return startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 		at := host + ":0"
-		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = at, at, at, config.Addrs{at}
+		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = config.Addrs{at}, config.Addrs{at}, at, config.Addrs{at}
 		c.Server.Repository = reach
 		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: 1, StopTimeout: 10 * time.Second}}
 	})
@@ -41,7 +41,7 @@ func here(a net.Addr) string {
 // extensions are what the HTTP door announces.
 func extensions(t *testing.T, s *Server) string {
 	t.Helper()
-	resp, err := http.Get("http://" + here(s.Addrs().REST) + "/v2")
+	resp, err := http.Get("http://" + here(s.Addrs().REST[0]) + "/v2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestUnloadByStrangers(t *testing.T) {
 			s := exposed(t, log, c.host, c.reach)
 			unloaded := func() bool { return s.processes.List()[0].State == "unloaded" }
 
-			resp, err := http.Post("http://"+here(s.Addrs().REST)+"/v2/repository/models/m/unload", "application/json", strings.NewReader("{}"))
+			resp, err := http.Post("http://"+here(s.Addrs().REST[0])+"/v2/repository/models/m/unload", "application/json", strings.NewReader("{}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestUnloadByStrangers(t *testing.T) {
 				t.Errorf("HTTP: unloaded is %v", unloaded())
 			}
 
-			conn, err := grpc.NewClient(here(s.Addrs().GRPC), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, err := grpc.NewClient(here(s.Addrs().GRPC[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}

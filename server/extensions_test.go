@@ -103,7 +103,7 @@ func (c *httpClient) call(method, path, body string, answer any) error {
 
 func restDoorway(t *testing.T, s *Server, container *containertest.Container) doorway {
 	t.Helper()
-	c := newHTTP(t, s.Addrs().REST)
+	c := newHTTP(t, s.Addrs().REST[0])
 	var server struct{ Extensions []string }
 	if err := c.call("GET", "/v2", "", &server); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func (c *httpClient) rowsOf(model string) (int, error) {
 
 func grpcDoorway(t *testing.T, s *Server, container *containertest.Container) doorway {
 	t.Helper()
-	c := newGRPC(t, s.Addrs().GRPC).client
+	c := newGRPC(t, s.Addrs().GRPC[0]).client
 	ctx := t.Context()
 	server, err := c.ServerMetadata(ctx, &pb.ServerMetadataRequest{})
 	if err != nil {
@@ -292,7 +292,7 @@ func grpcDoorway(t *testing.T, s *Server, container *containertest.Container) do
 
 func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doorway {
 	t.Helper()
-	c := newTCP(t, s.Addrs().TCP).client
+	c := newTCP(t, s.Addrs().TCP[0]).client
 	ask := func(route, metadata string, tensors ...tensor.Tensor) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -372,7 +372,7 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 // those of ours are TYPE_INVALID.
 func TestDatatypesAreNamed(t *testing.T) {
 	s := start(t, nil)
-	rest, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC).client
+	rest, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
 	for _, d := range dtypes {
 		name := d.V2()
 		join(t, s, "m_"+name, d, tensor.Shape{-1}, nil)
@@ -416,7 +416,7 @@ func TestDatatypesAreNamed(t *testing.T) {
 func TestUnknownDatatypes(t *testing.T) {
 	s := start(t, nil)
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1}, nil)
-	rest, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC).client
+	rest, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
 	for _, name := range []string{"FP8", "fp32", "FLOAT", "TYPE_FP32", "STRING", ""} {
 		for _, data := range []string{`"data":[1]`, `"parameters":{"binary_data_size":4}`} {
 			err := rest.call("POST", "/v2/models/m/infer", fmt.Sprintf(`{"inputs":[{"name":"x","datatype":%q,"shape":[1],%s}]}`, name, data), nil)
@@ -439,7 +439,7 @@ func TestUnknownDatatypes(t *testing.T) {
 	const header, rank = 12, 1
 	for _, code := range []byte{16, 18, 31, 32, 33, 255} { // 32 and 33 are ours, but not on this wire
 		m[header+rank] = code
-		err := newTCP(t, s.Addrs().TCP).send(m)
+		err := newTCP(t, s.Addrs().TCP[0]).send(m)
 		if f, ok := err.(*fault); !ok || f.kind != "Protocol" || !strings.Contains(f.text, fmt.Sprint(code)) {
 			t.Errorf("tcp, %d: %v", code, err)
 		}

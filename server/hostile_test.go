@@ -203,8 +203,8 @@ func TestHostileClients(t *testing.T) {
 
 	var attackers sync.WaitGroup
 	var sent, peak atomic.Int64
-	rest := newHTTP(t, s.Addrs().REST)
-	attacks := map[string][]attack{"rest": httpAttacks(rest), "grpc": grpcAttacks(newGRPC(t, s.Addrs().GRPC)), "tcp": tcpAttacks(t, newTCP(t, s.Addrs().TCP))}
+	rest := newHTTP(t, s.Addrs().REST[0])
+	attacks := map[string][]attack{"rest": httpAttacks(rest), "grpc": grpcAttacks(newGRPC(t, s.Addrs().GRPC[0])), "tcp": tcpAttacks(t, newTCP(t, s.Addrs().TCP[0]))}
 	const attackersEach, rounds = 2, 3
 	for door, list := range attacks {
 		for range attackersEach {
@@ -279,15 +279,15 @@ func slowClients(t *testing.T, s *Server) (conns []net.Conn) {
 	head := `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1],"parameters":{"binary_data_size":1}}]}`
 	post := "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
 	for addr, begins := range map[net.Addr][]string{
-		s.Addrs().TCP: {string(m[:40]), string(m[:5])},
-		s.Addrs().REST: {
+		s.Addrs().TCP[0]: {string(m[:40]), string(m[:5])},
+		s.Addrs().REST[0]: {
 			fmt.Sprintf("%sContent-Length: %d\r\n\r\n{", post, announced),
 			fmt.Sprintf("%sContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s", post, announced, len(head), head),
 			post + "Transfer-Encoding: chunked\r\n\r\n100000\r\n{",
 			post[:20],
 		},
 		// The beginning of HTTP/2, and of a frame of settings.
-		s.Addrs().GRPC: {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00", "PRI"},
+		s.Addrs().GRPC[0]: {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00", "PRI"},
 	} {
 		for _, begin := range begins {
 			for range each {

@@ -22,7 +22,7 @@ func TestIntegersKeepTheirDigits(t *testing.T) {
 		t.Fatal(err)
 	}
 	const text = "[9007199254740993,-9223372036854775808,9223372036854775807]"
-	answer, err := http.Post("http://"+s.Addrs().REST.String()+"/ints/predict", "application/json", strings.NewReader(`{"input":`+text+`}`))
+	answer, err := http.Post("http://"+s.Addrs().REST[0].String()+"/ints/predict", "application/json", strings.NewReader(`{"input":`+text+`}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestIntegersKeepTheirDigits(t *testing.T) {
 	if body, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(body), `"output":`+text) {
 		t.Errorf("Clipper's path: %s, %v", body, err)
 	}
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ type camera struct {
 
 func newCamera(t *testing.T, s *Server) *camera {
 	t.Helper()
-	return &camera{t: t, conn: mustDial(t, s.Addrs().TCP), decoder: shiva.NewDecoder(shiva.DecoderConfig{})}
+	return &camera{t: t, conn: mustDial(t, s.Addrs().TCP[0]), decoder: shiva.NewDecoder(shiva.DecoderConfig{})}
 }
 
 func (c *camera) send(route, metadata string, number int32) {

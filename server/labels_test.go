@@ -15,7 +15,7 @@ import (
 // keep their number.
 func TestLabels(t *testing.T) {
 	s := start(t, nil)
-	web, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC).client
+	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
 	x := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{1, 5, 1}, Format: tensor.FormatNCHW}
 	y := tensor.Spec{Name: "y", DType: tensor.Float32, Shape: x.Shape, Labels: []string{"cat", "a: dog", "", "grün & <blau>"}}
 	connect(t, s, containertest.Model{Name: "single", Batched: new(false), Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{y}})

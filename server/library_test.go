@@ -16,7 +16,7 @@ import (
 func inside(t *testing.T) *Server {
 	t.Helper()
 	return start(t, func(c *config.Config) {
-		c.TCP.Listen, c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = "", "", "", "", nil
+		c.TCP.Listen, c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = nil, nil, nil, "", nil
 	})
 }
 

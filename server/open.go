@@ -21,8 +21,8 @@ import (
 
 // A door is one that clients have, and that is open.
 type door struct {
-	listener  interface{ Addr() net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
-	name      string                       // as metrics and logs have it
+	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
+	name      string                          // as metrics and logs have it
 	configure func(config.Config)
 	shutdown  func(context.Context) error
 	failed    <-chan error // nil of one that goes on until it is shut
@@ -34,9 +34,9 @@ func (s *Server) openDoors(c config.Config) error {
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
-	if c.TCP.Listen != "" {
+	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.predict.Describe, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: tcpSettings(c),
 		})
 		if err != nil {
@@ -44,18 +44,18 @@ func (s *Server) openDoors(c config.Config) error {
 		}
 		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c)) }, d.Shutdown, nil})
 	}
-	if c.REST.Listen != "" {
+	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addr: c.REST.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
 		})
 		if err != nil {
 			return err
 		}
 		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(s.restSettings(c)) }, d.Shutdown, d.Failed()})
 	}
-	if g := c.GRPC; g.Listen != "" {
+	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Addr: g.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
+			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
 		})
@@ -71,11 +71,11 @@ func (s *Server) openDoors(c config.Config) error {
 	return nil
 }
 
-// addr is where the door of that name listens; nil if it is left out.
-func (s *Server) addr(name string) net.Addr {
+// addrs are where the door of that name listens; nil if it is left out.
+func (s *Server) addrs(name string) []net.Addr {
 	for _, d := range s.doors {
 		if d.name == name {
-			return d.listener.Addr()
+			return d.listener.Addrs()
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/shivad/shivad/containers"
@@ -95,18 +94,19 @@ func (c configuration) Reload() (admin.Reloaded, error) { return c.server.Reload
 
 func (s *Server) listening() admin.Addresses {
 	a := s.Addrs()
-	one := func(addr net.Addr) string { return strings.Join(spelled([]net.Addr{addr}), "") }
-	return admin.Addresses{
-		TCP: one(a.TCP), REST: one(a.REST), GRPC: one(a.GRPC), Admin: one(a.Admin),
+	list := admin.Addresses{
+		TCP: spelled(a.TCP), REST: spelled(a.REST), GRPC: spelled(a.GRPC),
 		Containers: spelled(a.Containers), V1b: spelled(a.ContainersV1b), V2: spelled(a.ContainersV2), V2a: spelled(a.ContainersV2a),
 	}
+	if a.Admin != nil {
+		list.Admin = a.Admin.String()
+	}
+	return list
 }
 
 func spelled(addrs []net.Addr) (list []string) {
 	for _, a := range addrs {
-		if a != nil {
-			list = append(list, a.String())
-		}
+		list = append(list, a.String())
 	}
 	return list
 }

@@ -39,7 +39,7 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		}
 		return "{" + strings.Trim(more+","+string(b[1:len(b)-1]), ",") + "}"
 	}
-	web, rpc, manage := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newHTTP(t, s.Addrs().Admin)
+	web, rpc, manage := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newHTTP(t, s.Addrs().Admin)
 	question := func(parameters map[string]any) *pb.ModelInferRequest {
 		q := grpcQuestion(name, x, 0)
 		q.RawInputContents = [][]byte{x.Data}

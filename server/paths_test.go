@@ -32,7 +32,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
-	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)
+	web, tcp, rpc := newHTTP(t, s.Addrs().REST[0]), newTCP(t, s.Addrs().TCP[0]), newGRPC(t, s.Addrs().GRPC[0])
 	ask := func(route, metadata string) (map[string]any, error) {
 		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(metadata)})
 		if err != nil {
@@ -137,7 +137,7 @@ func sameMetadata(t *testing.T, path string, a *pb.ModelMetadataResponse, want m
 // shown as the container says them.
 func TestPlatforms(t *testing.T) {
 	s := start(t, nil)
-	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)
+	web, tcp, rpc := newHTTP(t, s.Addrs().REST[0]), newTCP(t, s.Addrs().TCP[0]), newGRPC(t, s.Addrs().GRPC[0])
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
 	for i, tc := range []struct{ says, want string }{
 		{"ONNXRuntime", "onnx_onnxv1"}, {"tensorrt_plan", "tensorrt_plan"}, {"torchscript", "pytorch_torchscript"}, {"python", "python"}, {"", ""},

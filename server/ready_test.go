@@ -62,7 +62,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	if code != http.StatusServiceUnavailable || !strings.Contains(r.Reason, "no live replica of said (said: its process has started and not registered yet)") {
 		t.Errorf("%d %+v", code, r)
 	}
-	web := newHTTP(t, s.Addrs().REST)
+	web := newHTTP(t, s.Addrs().REST[0])
 	if err := web.call("GET", "/v2/health/ready", "", nil); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("over HTTP: %v", err)
 	}

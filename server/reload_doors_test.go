@@ -86,11 +86,14 @@ func another(key string, v reflect.Value) {
 			*at = time.Millisecond
 		}
 	case *string:
-		if strings.HasSuffix(key, ".listen") {
+		switch {
+		case strings.HasSuffix(key, ".listen"):
 			*at = "127.0.0.1:1"
-			return
+		case strings.HasSuffix(key, ".socket_mode"):
+			*at = "0600"
+		default:
+			*at += "x"
 		}
-		*at += "x"
 	case *[]string:
 		*at = append(*at, "x")
 	case *config.Addrs:
@@ -212,7 +215,7 @@ func mustDial(t *testing.T, a net.Addr) net.Conn {
 func TestReloadOfTimeouts(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
-	half, idle := mustDial(t, s.Addrs().TCP), mustDial(t, s.Addrs().TCP)
+	half, idle := mustDial(t, s.Addrs().TCP[0]), mustDial(t, s.Addrs().TCP[0])
 	message, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "!ready", Metadata: []byte(`{"id":1}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +225,7 @@ func TestReloadOfTimeouts(t *testing.T) {
 			t.Fatal(write)
 		}
 	}
-	head, quiet := mustDial(t, s.Addrs().REST), mustDial(t, s.Addrs().REST)
+	head, quiet := mustDial(t, s.Addrs().REST[0]), mustDial(t, s.Addrs().REST[0])
 	live := func(c net.Conn) string {
 		if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			return err.Error()
@@ -280,7 +283,7 @@ func TestReloadOfLimits(t *testing.T) {
 		}
 	}
 	origin := func() string {
-		q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addrs().REST.String()+"/v2/health/live", nil)
+		q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addrs().REST[0].String()+"/v2/health/live", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +317,7 @@ func TestReloadOfLimits(t *testing.T) {
 		}
 	}
 
-	open := newTCP(t, s.Addrs().TCP)
+	open := newTCP(t, s.Addrs().TCP[0])
 	if _, err := open.ask(t.Context(), "m", x, 0); err != nil {
 		t.Error(err)
 	}
@@ -343,7 +346,7 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	greedy := func() net.Conn {
-		c := mustDial(t, s.Addrs().TCP)
+		c := mustDial(t, s.Addrs().TCP[0])
 		_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
 		return c
 	}
@@ -364,7 +367,7 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
 		most = max(most, s.pool.InUse())
 		// A turn of the loop, in which it could have let more of them through.
-		if err := newTCP(t, s.Addrs().TCP).garbage(); err == nil {
+		if err := newTCP(t, s.Addrs().TCP[0]).garbage(); err == nil {
 			t.Fatal("no answer to garbage")
 		}
 	}
@@ -419,7 +422,7 @@ func TestReloadOfHeartbeat(t *testing.T) {
 		t.Fatal("a container that beats once a second, as it was told, was held to the new heartbeat")
 	default:
 	}
-	if _, err := newTCP(t, s.Addrs().TCP).ask(t.Context(), "old", tensor.Tensor{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 1}, Data: make([]byte, 4)}, 0); err != nil {
+	if _, err := newTCP(t, s.Addrs().TCP[0]).ask(t.Context(), "old", tensor.Tensor{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 1}, Data: make([]byte, 4)}, 0); err != nil {
 		t.Error(err)
 	}
 }

@@ -20,8 +20,8 @@ func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, 
 	t.Helper()
 	file = new(config.Config)
 	*file = config.Default()
-	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
-	file.Containers.Listen = config.Addrs{"127.0.0.1:0"}
+	free := config.Addrs{"127.0.0.1:0"}
+	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen, file.Containers.Listen = free, free, free, free[0], free
 	if change != nil {
 		change(file)
 	}

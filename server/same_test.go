@@ -379,7 +379,7 @@ func TestGivingUpLeavesTheQueue(t *testing.T) {
 			for range clients {
 				ask := w.ask
 				if w.name == "tcp" { // its only way to say so is to hang up
-					c := newTCP(t, s.Addrs().TCP)
+					c := newTCP(t, s.Addrs().TCP[0])
 					ask = c.ask
 					context.AfterFunc(ctx, func() { c.client.Close() })
 				}

@@ -75,7 +75,7 @@ type Server struct {
 // Addrs are the addresses in use: where the configuration says port 0, the ports that were taken.
 // nil where it leaves a door out.
 type Addrs struct {
-	TCP, REST, GRPC                            net.Addr
+	TCP, REST, GRPC                            []net.Addr
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
 	Admin                                      net.Addr
@@ -178,8 +178,8 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	s.share.Store(&connections)
-	if s.cfg.Admin.Listen != "" {
-		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
+	if a := s.cfg.Admin; a.Listen != "" {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), admin.Handler(s.sources()), s.log); err != nil {
 			return err
 		}
 	}
@@ -225,7 +225,7 @@ func (s *Server) watch(door <-chan error) {
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	a := Addrs{TCP: s.addr("tcp"), REST: s.addr("rest"), GRPC: s.addr("grpc")}
+	a := Addrs{TCP: s.addrs("tcp"), REST: s.addrs("rest"), GRPC: s.addrs("grpc")}
 	if l := s.containers.Listener(); l != nil {
 		a.Containers = l.Addrs()
 		others, c := l.Others(), s.cfg.Containers

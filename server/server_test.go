@@ -50,7 +50,8 @@ func startLogging(t testing.TB, log *slog.Logger, change func(*config.Config)) *
 func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+	free := config.Addrs{"127.0.0.1:0"}
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free, free[0], free
 	if change != nil {
 		change(&cfg)
 	}
@@ -95,7 +96,7 @@ func ask(t *testing.T, s *Server) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	c, err := shiva.Dial(ctx, s.Addrs().TCP.String())
+	c, err := shiva.Dial(ctx, s.Addrs().TCP[0].String())
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	var status admin.Status
 	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
-		status.Listen.TCP != s.Addrs().TCP.String() || status.Listen.REST != s.Addrs().REST.String() || status.Listen.GRPC != s.Addrs().GRPC.String() || len(status.Doors) != 3 || status.Version != Version {
+		status.Listen.TCP[0] != s.Addrs().TCP[0].String() || status.Listen.REST[0] != s.Addrs().REST[0].String() || status.Listen.GRPC[0] != s.Addrs().GRPC[0].String() || len(status.Doors) != 3 || status.Version != Version {
 		t.Errorf("status %d: %+v", code, status)
 	}
 	var models admin.ModelList
@@ -147,7 +148,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	stop(t, s)
 	stop(t, s) // once more is no fault
-	for _, a := range []net.Addr{addrs.TCP, addrs.Containers[0], addrs.Admin} {
+	for _, a := range []net.Addr{addrs.TCP[0], addrs.Containers[0], addrs.Admin} {
 		if c, err := net.Dial("tcp", a.String()); err == nil {
 			c.Close()
 			t.Errorf("something still listens on %s", a)
@@ -190,14 +191,15 @@ func TestStartUndoesItself(t *testing.T) {
 	}
 	defer taken.Close()
 	for name, change := range map[string]func(*config.Config){
-		"tcp":        func(c *config.Config) { c.TCP.Listen = taken.Addr().String() },
-		"rest":       func(c *config.Config) { c.REST.Listen = taken.Addr().String() },
-		"grpc":       func(c *config.Config) { c.GRPC.Listen = taken.Addr().String() },
+		"tcp":        func(c *config.Config) { c.TCP.Listen = config.Addrs{taken.Addr().String()} },
+		"rest":       func(c *config.Config) { c.REST.Listen = config.Addrs{taken.Addr().String()} },
+		"grpc":       func(c *config.Config) { c.GRPC.Listen = config.Addrs{taken.Addr().String()} },
 		"containers": func(c *config.Config) { c.Containers.Listen = config.Addrs{taken.Addr().String()} },
 		"admin":      func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
 	} {
 		cfg := config.Default()
-		cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+		free := config.Addrs{"127.0.0.1:0"}
+		cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free, free[0], free
 		change(&cfg)
 		s, err := New(cfg, nil)
 		if err != nil {
@@ -212,7 +214,7 @@ func TestStartUndoesItself(t *testing.T) {
 // The same model over gRPC, counted at its own door; and a drain is one for that door, too.
 func TestGRPCDoor(t *testing.T) {
 	s := start(t, nil)
-	conn, err := grpc.NewClient(s.Addrs().GRPC.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +242,7 @@ func TestGRPCDoor(t *testing.T) {
 
 func TestDoorsCanBeLeftOut(t *testing.T) {
 	s := start(t, func(c *config.Config) {
-		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = "", "", "", nil
+		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = nil, nil, "", nil
 	})
 	if a := s.Addrs(); a.REST != nil || a.GRPC != nil || a.Admin != nil || len(a.Containers) != 0 || a.TCP == nil {
 		t.Errorf("%+v", a)
@@ -287,7 +289,7 @@ func TestRESTDoor(t *testing.T) {
 	}
 	infer := func(model string) string {
 		body := strings.NewReader(`{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`)
-		resp, err := http.Post("http://"+s.Addrs().REST.String()+"/v2/models/"+model+"/infer", "", body)
+		resp, err := http.Post("http://"+s.Addrs().REST[0].String()+"/v2/models/"+model+"/infer", "", body)
 		if err != nil {
 			return err.Error()
 		}
@@ -349,7 +351,7 @@ func TestStopWithStuckContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	conn, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	conn, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +374,7 @@ func TestStopWithStalledClient(t *testing.T) {
 	t.Parallel() // it waits
 	// However long the questions take to be sent: it is the stop that ends this client.
 	s := start(t, func(c *config.Config) { c.TCP.StallTimeout = time.Hour })
-	conn, err := net.Dial("tcp", s.Addrs().TCP.String())
+	conn, err := net.Dial("tcp", s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func said(t tensor.Tensor) string {
 }
 
 func callers(t *testing.T, s *Server) []caller {
-	web, rpc, tcp := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newTCP(t, s.Addrs().TCP)
+	web, rpc, tcp := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newTCP(t, s.Addrs().TCP[0])
 	overHTTP := func(binary bool) func(context.Context, string, ...tensor.Tensor) (map[string]string, error) {
 		return func(ctx context.Context, model string, inputs ...tensor.Tensor) (map[string]string, error) {
 			list, data := []httpTensor{}, []byte(nil)
@@ -251,7 +251,7 @@ func TestOptionalInputs(t *testing.T) {
 		}
 	}
 	// Tensors without names go by position, and the last ones may be missing.
-	a, err := newTCP(t, s.Addrs().TCP).client.Do(t.Context(), &shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
+	a, err := newTCP(t, s.Addrs().TCP[0]).client.Do(t.Context(), &shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestWhatIsSaidOfShapes(t *testing.T) {
 	connect(t, s, ragged("rows"))
 	in := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1}}, {Name: "m", DType: tensor.Int64, Shape: tensor.Shape{-1}, Optional: true}}
 	connect(t, s, containertest.Model{Name: "clip", Batched: new(false), Inputs: in, Outputs: in[:1]})
-	web, rpc, tcp := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newTCP(t, s.Addrs().TCP)
+	web, rpc, tcp := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newTCP(t, s.Addrs().TCP[0])
 	get := func(path string) string {
 		q, err := http.NewRequestWithContext(t.Context(), "GET", web.base+path, nil)
 		if err != nil {

@@ -71,7 +71,7 @@ func TestStopWhileParting(t *testing.T) {
 			Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}}
 	})
 	budgettest.Until(t, "version 1", func() bool { return serves(s, "rolled", "1") })
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func TestSupersededKeepsItsPlace(t *testing.T) {
 func TestStreamOnModelStreamInfer(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
-	stream, err := newGRPC(t, s.Addrs().GRPC).client.ModelStreamInfer(t.Context())
+	stream, err := newGRPC(t, s.Addrs().GRPC[0]).client.ModelStreamInfer(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func newLine(t *testing.T, s *Server) *line {
 func newLineFrom(t *testing.T, s *Server, host string) *line {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", s.Addrs().TCP.String())
+	conn, err := dialer.DialContext(t.Context(), "tcp", s.Addrs().TCP[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // ErrClosed is why a call fails whose client was closed.
@@ -88,13 +89,16 @@ func (c *Client) freeCall(k *call) {
 	c.calls.Put(k)
 }
 
-// Dial connects to a server. The address is host:port, or a host alone for [DefaultPort]. The
-// context bounds this first connecting only.
+// Dial connects to a server. The address is host:port, a host alone for [DefaultPort], or
+// "unix:PATH" for a socket on this machine ("unix:@name": an abstract one). The context bounds this
+// first connecting only.
 //
 // The Client has a goroutine or two until it is closed.
 func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
+	if _, unix := unixsocket.Cut(addr); !unix {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
+		}
 	}
 	return start(ctx, addr, newOptions(opts), 0)
 }
@@ -122,7 +126,11 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
-	conn, err := c.opts.dial(ctx, "tcp", c.addr)
+	network, addr := "tcp", c.addr
+	if path, unix := unixsocket.Cut(addr); unix {
+		network, addr = "unix", path
+	}
+	conn, err := c.opts.dial(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
 	}

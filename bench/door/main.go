@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,17 +27,25 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("door: ")
-	listen := flag.String("listen", "127.0.0.1:6174", "`address` of the TCP door")
+	listen := flag.String("listen", "127.0.0.1:6174", "`addresses` of the TCP door")
 	rest := flag.String("rest", "", "`address` of the HTTP door; empty: closed")
 	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: closed")
 	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
 	flag.Parse()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = *listen, *rest, *grpc, *admin, nil
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = addrs(*listen), addrs(*rest), addrs(*grpc), *admin, nil
 	if err := run(cfg, *maxBatch, flag.Args()); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// addrs is a list of addresses, with commas between them.
+func addrs(list string) config.Addrs {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }
 
 func run(cfg config.Config, maxBatch int, models []string) error {

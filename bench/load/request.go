@@ -141,7 +141,7 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 		members = append(members, `"__tensors__":`+string(list))
 	}
 	if q.InputsAt != nil || q.OutputsAt != nil {
-		members = append(members, `"shared_memory":`+q.places())
+		members = append(members, `"`+shiva.MemoryKey+`":`+q.places())
 	}
 	if texts != nil {
 		object, err := shiva.AppendTexts(nil, texts...)

@@ -183,7 +183,7 @@ var fakeList = []admin.Model{
 var fakeStatus = admin.Status{
 	Version: "1.2.3", PID: 42, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Uptime: 3723,
 	Readiness: admin.Readiness{State: "serving", Reason: "no live replica of iris", Missing: []string{"iris"}},
-	Listen:    admin.Addresses{TCP: "[::]:6174", REST: "[::]:8000", GRPC: "[::]:8001", Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
+	Listen:    admin.Addresses{TCP: []string{"[::]:6174", "unix:/run/shivad/shiva.sock"}, REST: []string{"[::]:8000"}, GRPC: []string{"[::]:8001"}, Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
 	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
 	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
 	Queue:     admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},

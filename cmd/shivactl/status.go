@@ -51,9 +51,9 @@ func (c *cli) printStatus(s admin.Status) error {
 
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, cmp.Or(addr, "off")) }
-	listen("clients (tcp)", s.Listen.TCP)
-	listen("clients (rest)", s.Listen.REST)
-	listen("clients (grpc)", s.Listen.GRPC)
+	listen("clients (tcp)", strings.Join(s.Listen.TCP, ", "))
+	listen("clients (rest)", strings.Join(s.Listen.REST, ", "))
+	listen("clients (grpc)", strings.Join(s.Listen.GRPC, ", "))
 	listen("containers", strings.Join(s.Listen.Containers, ", "))
 	for _, l := range []struct {
 		name  string

@@ -23,9 +23,9 @@ type override struct{ flag, key, value string }
 // settings are the flags that override the file.
 // One without a value sets true.
 var settings = []struct{ flag, key, value, help string }{
-	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
-	{"rest", "rest.listen", "HOST:PORT", "door for the Predict Protocol V2 over HTTP"},
-	{"grpc", "grpc.listen", "HOST:PORT", "door for clients that speak the Predict Protocol V2 over gRPC"},
+	{"tcp", "tcp.listen", "HOST:PORT,...", "door for clients that speak Shiva"},
+	{"rest", "rest.listen", "HOST:PORT,...", "door for the Predict Protocol V2 over HTTP"},
+	{"grpc", "grpc.listen", "HOST:PORT,...", "door for clients that speak the Predict Protocol V2 over gRPC"},
 	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
@@ -45,8 +45,9 @@ Usage: shivad [flags]
   --version                    print the version and exit
   -h, --help                   print this and exit
 
-An address has the form host:port. Port 0 takes a free one, and the log says which; an empty address
-leaves the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
+An address has the form host:port, or unix:PATH for a socket on this machine; the doors of clients take
+several, separated by commas. Port 0 takes a free one, and the log says which; an empty address leaves
+the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
 
 SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
 second signal ends the process at once. SIGHUP reads the file again: what can change while the server runs
@@ -92,7 +93,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen, "rest": d.REST.Listen, "grpc": d.GRPC.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off",
+		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off",
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""

@@ -156,22 +156,22 @@ func addresses(a server.Addrs) []any {
 	add := func(name string, addrs ...net.Addr) {
 		var texts []string
 		for _, addr := range addrs {
-			if addr != nil {
-				texts = append(texts, addr.String())
-			}
+			texts = append(texts, addr.String())
 		}
 		if texts != nil {
 			args = append(args, name, strings.Join(texts, ","))
 		}
 	}
-	add("tcp", a.TCP)
-	add("rest", a.REST)
-	add("grpc", a.GRPC)
+	add("tcp", a.TCP...)
+	add("rest", a.REST...)
+	add("grpc", a.GRPC...)
 	add("containers", a.Containers...)
 	add("containers_v1b", a.ContainersV1b...)
 	add("containers_v2", a.ContainersV2...)
 	add("containers_v2a", a.ContainersV2a...)
-	add("admin", a.Admin)
+	if a.Admin != nil {
+		add("admin", a.Admin)
+	}
 	return args
 }
 

@@ -34,7 +34,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.TCP.Listen != ":5" || c.TCP.Loops != 3 || c.Admin.Listen != ":2" || len(c.Containers.Listen) != 2 || c.Log.Level != "debug" || c.Log.Format != "json" {
+	if c.TCP.Listen[0] != ":5" || c.TCP.Loops != 3 || c.Admin.Listen != ":2" || len(c.Containers.Listen) != 2 || c.Log.Level != "debug" || c.Log.Format != "json" {
 		t.Errorf("defaults, file and flags gave %+v", c)
 	}
 }
@@ -45,8 +45,8 @@ func TestHelp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, want := range []string{
-		"  --tcp HOST:PORT              door for clients that speak Shiva (default :6174)\n",
-		"  --rest HOST:PORT             door for the Predict Protocol V2 over HTTP (default :8000)\n",
+		"  --tcp HOST:PORT,...          door for clients that speak Shiva (default :6174)\n",
+		"  --rest HOST:PORT,...         door for the Predict Protocol V2 over HTTP (default :8000)\n",
 		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH (default 127.0.0.1:7000)\n",
 		"  --admin HOST:PORT            health, metrics and state over HTTP (default 127.0.0.1:8002)\n",
 		"Exit code: 0 stopped as asked",
@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--nope"}, "shivad: flag provided but not defined: -nope; shivad -h lists the flags\n"},
 		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
 		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
-		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad + ":2:1: tcp.listen: expected a string, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
+		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad + ":2:1: tcp.listen: expected an address or a list of addresses, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
 		{[]string{"--tcp", "6174"}, "shivad: config: --tcp: tcp.listen: \"6174\" is not an address: want host:port, as \"127.0.0.1:6174\" or \":6174\"\n"},
 		{[]string{"--check", "--log-level", "loud"}, "shivad: config: --log-level: log.level: expected one of debug, info, warn, error, got \"loud\"\n"},
 	} {
@@ -100,7 +100,7 @@ func TestVersionAndCheck(t *testing.T) {
 	if err := os.WriteFile(file, stdout.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := config.Load(file); err != nil || c.TCP.Listen != ":7" {
+	if c, err := config.Load(file); err != nil || c.TCP.Listen[0] != ":7" {
 		t.Errorf("%v %+v", err, c.TCP)
 	}
 }
@@ -189,7 +189,7 @@ func TestServesUntilASignal(t *testing.T) {
 		resp.Body.Close()
 	}
 	effective, _ := j.wait(t, "configuration")["effective"].(map[string]any)
-	if tcp, _ := effective["tcp"].(map[string]any); tcp["listen"] != "127.0.0.1:0" {
+	if tcp, _ := effective["tcp"].(map[string]any); fmt.Sprint(tcp["listen"]) != "[127.0.0.1:0]" {
 		t.Errorf("the configuration in the log is %v", effective)
 	}
 	signals <- syscall.SIGTERM

@@ -3,18 +3,21 @@ package main
 import (
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // threads is how many threads may run Go code at once: one for each processor, and one more for
-// each event loop. A loop waits in epoll_wait, which the runtime takes for a short system call: the
-// thread keeps its right to run until sysmon takes it away, up to 10 ms later. With one loop per
-// core, as many as may run by default, answers of containers and timers waited for that: at half
-// load, the p50 of a model that takes 13 ms was 32 ms instead of 15.
+// each event loop, which serve clients on TCP. A loop waits in epoll_wait, which the runtime takes
+// for a short system call: the thread keeps its right to run until sysmon takes it away, up to
+// 10 ms later. With one loop per core, as many as may run by default, answers of containers and
+// timers waited for that: at half load, the p50 of a model that takes 13 ms was 32 ms instead of
+// 15.
 func threads(c config.TCP, processors int) int {
 	switch {
-	case c.Listen == "":
+	case !slices.ContainsFunc(c.Listen, func(addr string) bool { _, unix := unixsocket.Cut(addr); return !unix }):
 		return processors
 	case c.Loops == 0: // one per core
 		return 2 * processors

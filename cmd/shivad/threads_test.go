@@ -14,8 +14,8 @@ func TestThreads(t *testing.T) {
 	}{
 		{config.TCP{}, 4},
 		{config.TCP{Loops: 3}, 4}, // the door is closed
-		{config.TCP{Listen: ":0"}, 8},
-		{config.TCP{Listen: ":0", Loops: 3}, 7},
+		{config.TCP{Listen: config.Addrs{":0"}}, 8},
+		{config.TCP{Listen: config.Addrs{":0"}, Loops: 3}, 7},
 	} {
 		if got := threads(c.tcp, 4); got != c.want {
 			t.Errorf("%+v on 4 processors: %d threads, expected %d", c.tcp, got, c.want)
@@ -23,7 +23,7 @@ func TestThreads(t *testing.T) {
 	}
 	before := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(before)
-	loops := config.TCP{Listen: ":0", Loops: before + 1}
+	loops := config.TCP{Listen: config.Addrs{":0"}, Loops: before + 1}
 	t.Setenv("GOMAXPROCS", "1")
 	if raiseThreads(loops); runtime.GOMAXPROCS(0) != before {
 		t.Error("the environment is overruled")

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // A Server serves a handler on one address.
@@ -19,13 +21,13 @@ type Server struct {
 	serving  sync.WaitGroup // the goroutine of Listen
 }
 
-// Listen opens the address and begins to serve. The caller ends it with Shutdown. A nil log is
-// silent.
-func Listen(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
+// Listen opens the address, "host:port" or "unix:PATH", and begins to serve. The caller ends it with
+// Shutdown. A nil log is silent.
+func Listen(addr string, access unixsocket.Access, h http.Handler, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := unixsocket.Open(addr, access)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)
 	}

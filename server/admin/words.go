@@ -97,9 +97,9 @@ type Status struct {
 
 // Addresses are those in use; with port 0 in the configuration, the ports that were taken.
 type Addresses struct {
-	TCP        string   `json:"tcp,omitempty"`
-	REST       string   `json:"rest,omitempty"`
-	GRPC       string   `json:"grpc,omitempty"`
+	TCP        []string `json:"tcp,omitempty"`
+	REST       []string `json:"rest,omitempty"`
+	GRPC       []string `json:"grpc,omitempty"`
 	Containers []string `json:"containers,omitempty"`
 	V1b        []string `json:"containers_v1b,omitempty"` // for containers of RPC v1b, and so on
 	V2         []string `json:"containers_v2,omitempty"`

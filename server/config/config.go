@@ -1,16 +1,19 @@
 package config
 
 import (
+	"io/fs"
 	"maps"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // A Config is everything that can be set. Its toml tags are the keys of the file; the same
@@ -87,8 +90,10 @@ type Log struct {
 
 // TCP is the Shiva door.
 type TCP struct {
-	// Listen is host:port, and port 0 takes a free one; "" leaves the door out.
-	Listen string `toml:"listen" default:":6174" restart:"it is open"`
+	// Listen are "host:port", of which port 0 takes a free one, or "unix:PATH"; a string or a list.
+	// Without any the door is left out.
+	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
+	Socket
 	// Loops is the number of event loops; 0 = one per core.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most there are, and never more than the process's descriptors allow;
@@ -122,6 +127,20 @@ type TCP struct {
 	Keep   setting.Keep `toml:"keep"`
 }
 
+// Socket is who may connect to the Unix sockets of a door: whoever may write to their files.
+// Abstract names, "unix:@name", have no files, and take every user of the machine.
+type Socket struct {
+	Mode  string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
+	Owner string `toml:"socket_owner" restart:"it is open"`               // name or number; "" = the server's user
+	Group string `toml:"socket_group" restart:"it is open"`               // likewise
+}
+
+// Access is that of the sockets to be opened, of a Socket that is valid.
+func (s Socket) Access() unixsocket.Access {
+	mode, _ := strconv.ParseUint(s.Mode, 8, 32)
+	return unixsocket.Access{Mode: fs.FileMode(mode), Owner: s.Owner, Group: s.Group}
+}
+
 // Values of TCP.Stream.
 const (
 	StreamNone       = "none"
@@ -131,9 +150,10 @@ const (
 // REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment are as those
 // of TCP.
 type REST struct {
-	Listen                string `toml:"listen" default:":8000" restart:"it is open"`
-	Connections           int    `toml:"connections" default:"4096" min:"1" max:"16777216"`
-	ConnectionsPerAddress int    `toml:"connections_per_address" min:"0" max:"16777216"`
+	Listen Addrs `toml:"listen" default:":8000" restart:"it is open"`
+	Socket
+	Connections           int `toml:"connections" default:"4096" min:"1" max:"16777216"`
+	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
 	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the head
 	// of a request to be complete that has begun, MessageTimeout for its body, likewise.
 	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
@@ -148,9 +168,10 @@ type REST struct {
 // GRPC is the door for clients that speak the Predict Protocol V2 over gRPC. Fields without a
 // comment are as those of TCP.
 type GRPC struct {
-	Listen                string `toml:"listen" default:":8001" restart:"it is open"`
-	Connections           int    `toml:"connections" default:"1024" min:"1" max:"16777216"`
-	ConnectionsPerAddress int    `toml:"connections_per_address" min:"0" max:"16777216"`
+	Listen Addrs `toml:"listen" default:":8001" restart:"it is open"`
+	Socket
+	Connections           int `toml:"connections" default:"1024" min:"1" max:"16777216"`
+	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
 	// StreamsPerConnection is how many calls one connection has at a time; a client's library
 	// holds more back.
 	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
@@ -204,7 +225,8 @@ func (k Containers) Settings() containers.Settings {
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as TCP.Listen
+	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as one of TCP.Listen
+	Socket
 	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
 	// pages may use it; "*" = be asked by any.
 	Hosts       []string `toml:"hosts" default:""`
@@ -434,7 +456,7 @@ func (c Config) Clone() Config {
 	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
 	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
 	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
-	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
 	c.Models = cloned(c.Models)

@@ -34,6 +34,9 @@ type faulty struct {
 	want       []string
 }
 
+// permissions is what a socket's mode is refused with.
+const permissions = `expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`
+
 var unreadable = []faulty{
 	{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
 	{"twice", "[tcp]\nloops = 1\nloops = 2\n", []string{`x.toml:3:1: `}},
@@ -41,7 +44,7 @@ var unreadable = []faulty{
 		`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
 	{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 		`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
+		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
 	{"how many frames may wait", `
 [defaults]
 keep = 0
@@ -80,7 +83,7 @@ connections = 1.5
 required_models = "digits"
 `, []string{
 		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, state, limits, shared_memory, defaults, model, container`,
-		`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
+		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
 		`x.toml:7:1: tcp.idle_timeout: expected a duration such as "30s", got the integer 30`,
@@ -290,10 +293,36 @@ listen = ["tcp://0.0.0.0:7000", "ipc://", "ipc:///tmp/a", "ipc:///tmp/a", "local
 listen = ":70000"
 `, []string{
 		`x.toml:5:1: containers.listen[0]: 0.0.0.0:7000 is already taken by tcp.listen`,
-		`x.toml:5:1: containers.listen[1]: ipc:// without a path`,
-		`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is listed twice`,
+		`x.toml:5:1: containers.listen[1]: "ipc://": a Unix socket without a path`,
+		`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is already taken by containers.listen[2]`,
 		`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
 		`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
+	}},
+	{"Unix sockets", `
+[tcp]
+listen = [":6174", "unix:/run/a.sock", "unix:///run/b.sock", "unix:@a"]
+[rest]
+listen = ["unix:", "unix:/run/./a.sock", "unix:@a", "/run/c.sock"]
+socket_mode = "0444"
+[grpc]
+listen = "unix:` + strings.Repeat("x", 108) + `"
+socket_mode = "rw-rw----"
+[containers]
+listen = "ipc:///run/b.sock"
+[admin]
+listen = "unix:@"
+socket_mode = "1777"
+`, []string{
+		`x.toml:5:1: rest.listen[0]: "unix:": a Unix socket without a path`,
+		`x.toml:5:1: rest.listen[1]: unix:/run/./a.sock is already taken by tcp.listen[1]`,
+		`x.toml:5:1: rest.listen[2]: unix:@a is already taken by tcp.listen[3]`,
+		`x.toml:5:1: rest.listen[3]: "/run/c.sock" is not an address: want host:port, or unix:PATH for a Unix socket`,
+		`x.toml:6:1: rest.socket_mode: "0444": ` + permissions,
+		`x.toml:8:1: grpc.listen: "unix:` + strings.Repeat("x", 108) + `": the path of a Unix socket has at most 107 bytes, this one has 108`,
+		`x.toml:9:1: grpc.socket_mode: "rw-rw----": ` + permissions,
+		`x.toml:11:1: containers.listen[0]: ipc:///run/b.sock is already taken by tcp.listen[2]`,
+		`x.toml:13:1: admin.listen: "unix:@": an abstract Unix socket without a name: expected "@name"`,
+		`x.toml:14:1: admin.socket_mode: "1777": ` + permissions,
 	}},
 	{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
 		`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,

@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Validate checks every value and the rules between values, and reports all faults at once as
@@ -118,7 +119,7 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	fs := p.Scheduler().Faults()
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	// Where gRPC is left out, whose streams carry many requests each.
-	if reach, how := c.reach(); how != "" && c.GRPC.Listen == "" && p.MaxBatch > reach {
+	if reach, how := c.reach(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > reach {
 		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
 	}
 	if p.QueueBytes < c.Limits.MessageBytes {
@@ -132,11 +133,11 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 
 // reach is how many requests can be in flight, and by which settings; "" if no door is open.
 func (c Config) reach() (n int, how string) {
-	if t := c.TCP; t.Listen != "" {
+	if t := c.TCP; len(t.Listen) > 0 {
 		n = t.Connections * t.InFlightPerConnection
 		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d", t.Connections, t.InFlightPerConnection)
 	}
-	if r := c.REST; r.Listen != "" {
+	if r := c.REST; len(r.Listen) > 0 {
 		n += r.Connections
 		how = strings.TrimPrefix(how+fmt.Sprintf(" + rest.connections %d", r.Connections), " + ")
 	}
@@ -289,10 +290,25 @@ func (c Config) validateSharedMemory(fs *faults) {
 	fs.OneOf("shared_memory.clients", m.Clients, ClientsLocal, ClientsAll)
 }
 
-// validateListeners checks every address, and that no two doors want the same one.
+// validateListeners checks every address, and that none is listed twice.
 func (c Config) validateListeners(fs *faults) {
 	type door struct{ key, host, port string }
 	var taken []door
+	paths := map[string]string{} // the key of each
+	unix := func(key, addr, path string) {
+		if err := unixsocket.Check(path); err != nil {
+			fs.Add(key, "%q: %v", addr, err)
+			return
+		}
+		if !unixsocket.Abstract(path) {
+			path = filepath.Clean(path)
+		}
+		if first, ok := paths[path]; ok {
+			fs.Add(key, "%s is already taken by %s", addr, first)
+			return
+		}
+		paths[path] = key
+	}
 	check := func(key, addr string) {
 		host, port, err := splitAddr(addr)
 		if fs.Check(key, err); err != nil || port == "0" {
@@ -306,14 +322,31 @@ func (c Config) validateListeners(fs *faults) {
 		}
 		taken = append(taken, door{key, host, port})
 	}
-	for _, d := range []struct{ key, addr string }{
-		{"tcp.listen", c.TCP.Listen}, {"rest.listen", c.REST.Listen}, {"grpc.listen", c.GRPC.Listen}, {"admin.listen", c.Admin.Listen},
-	} {
-		if d.addr != "" {
-			check(d.key, d.addr)
+	for _, d := range []struct {
+		name   string
+		addrs  Addrs
+		socket Socket
+	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket}, {"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
+		for i, addr := range d.addrs {
+			key := d.name + ".listen"
+			if len(d.addrs) > 1 {
+				key = indexKey(key, i)
+			} else if d.name == "admin" && addr == "" {
+				continue // it is left out
+			}
+			if path, ok := unixsocket.Cut(addr); ok {
+				unix(key, addr, path)
+			} else if strings.Contains(addr, "/") {
+				fs.Add(key, "%q is not an address: want host:port, or unix:PATH for a Unix socket", addr)
+			} else {
+				check(key, addr)
+			}
+		}
+		mode, err := strconv.ParseUint(d.socket.Mode, 8, 32)
+		if err != nil || mode > 0o777 || mode&0o222 == 0 {
+			fs.Add(d.name+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`, d.socket.Mode)
 		}
 	}
-	paths := map[string]bool{}
 	k := c.Containers
 	for _, list := range []struct {
 		key   string
@@ -321,18 +354,11 @@ func (c Config) validateListeners(fs *faults) {
 	}{{"listen", k.Listen}, {"listen_v1b", k.ListenV1b}, {"listen_v2", k.ListenV2}, {"listen_v2a", k.ListenV2a}} {
 		for i, addr := range list.addrs {
 			key := indexKey("containers."+list.key, i)
-			path, ipc := strings.CutPrefix(addr, "ipc://")
-			switch {
-			case !ipc:
+			if path, ipc := strings.CutPrefix(addr, "ipc://"); ipc {
+				unix(key, addr, path)
+			} else {
 				check(key, strings.TrimPrefix(addr, "tcp://"))
-			case path == "":
-				fs.Add(key, "ipc:// without a path")
-			case len(path) > 107: // sockaddr_un of Linux
-				fs.Add(key, "the path of a Unix socket has at most 107 bytes, this one has %d", len(path))
-			case paths[path]:
-				fs.Add(key, "%s is listed twice", addr)
 			}
-			paths[path] = true
 		}
 	}
 }

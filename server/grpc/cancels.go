@@ -2,11 +2,11 @@ package grpc
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -187,7 +187,7 @@ const (
 )
 
 // ban remembers that a connection from a host was closed for cancelling.
-func (d *Door) ban(host netip.Addr, now time.Time) {
+func (d *Door) ban(host intake.Host, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.bans) >= maxBans {
@@ -197,7 +197,7 @@ func (d *Door) ban(host netip.Addr, now time.Time) {
 }
 
 // banned reports whether a connection from a host was closed for that lately.
-func (d *Door) banned(host netip.Addr, now time.Time) bool {
+func (d *Door) banned(host intake.Host, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, ok := d.bans[host]

@@ -31,7 +31,7 @@ type caller struct {
 
 func (r *rig) caller(settings ...http2.Setting) *caller {
 	r.t.Helper()
-	conn, err := net.Dial("tcp", r.door.Addr().String())
+	conn, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		r.t.Fatal(err)
 	}

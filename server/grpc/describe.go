@@ -88,8 +88,8 @@ func convert[M proto.Message](message M, answer any, err error) (M, error) {
 	return message, nil
 }
 
-func (s *service) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	return convert(&pb.ServerMetadataResponse{}, s.door.Server(s.door.Addr()), nil)
+func (s *service) ServerMetadata(ctx context.Context, _ *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
+	return convert(&pb.ServerMetadataResponse{}, s.door.Server(connOf(ctx).Door()), nil)
 }
 
 func (s *service) ModelMetadata(_ context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
@@ -125,7 +125,7 @@ func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryMod
 
 // caller is whose call it is.
 func (s *service) caller(ctx context.Context) predict.Caller {
-	by := predict.Caller{Door: s.door.Addr()}
+	by := predict.Caller{Door: connOf(ctx).Door()}
 	if p, ok := peer.FromContext(ctx); ok {
 		by.From = p.Addr.String()
 	}

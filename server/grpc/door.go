@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/netip"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -24,11 +23,13 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
-	Addr    string // "host:port", port 0 for any free one
+	Addrs   []string          // as of intake.Config
+	Access  unixsocket.Access // to its Unix sockets
 	Predict *predict.Service
 	Log     *slog.Logger
 	Metrics *metrics.Door
@@ -61,7 +62,7 @@ type Door struct {
 	*predict.Door
 
 	log      *slog.Logger
-	listener net.Listener
+	listener *listener
 	server   *grpc.Server
 
 	// stopping ends when Shutdown begins.
@@ -74,7 +75,7 @@ type Door struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	bans  map[netip.Addr]time.Time // whose connections were closed for cancelling, and when
+	bans  map[intake.Host]time.Time // whose connections were closed for cancelling, and when
 }
 
 // connectTimeout bounds HTTP/2's handshake.
@@ -96,10 +97,10 @@ const callWorkers = 256
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
-		conns: make(map[*conn]struct{}), bans: make(map[netip.Addr]time.Time)}
+		conns: make(map[*conn]struct{}), bans: make(map[intake.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
-	l, err := intake.Listen(cfg.Addr, intake.Config{
-		Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
+	l, err := intake.Listen(intake.Config{
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 	})
 	if err != nil {
@@ -148,8 +149,8 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// Addr is the address in use.
-func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+// Addrs are the addresses in use.
+func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
 // Failed yields an error when the door ends by itself.
 func (d *Door) Failed() <-chan error { return d.failed }

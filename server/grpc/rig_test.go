@@ -66,7 +66,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 	goroutines := runtime.NumGoroutine()
 	r := &rig{t: t, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
-		Addr:    "127.0.0.1:0",
+		Addrs:   []string{"127.0.0.1:0"},
 		Metrics: r.metrics.Door("grpc"),
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
 		Streams: 256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
@@ -141,7 +141,7 @@ func (r *rig) close() {
 // dial connects a client that takes any size and is closed before the door.
 func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.door.Addr().String(), append([]grpc.DialOption{
+	conn, err := grpc.NewClient(r.door.Addrs()[0].String(), append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)),
 	}, options...)...)

@@ -284,7 +284,7 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 		half <- err
 	}()
 	budgettest.Until(r.t, "half a message", func() bool { return r.pool.InUse() > 0 })
-	dead, err := net.Dial("tcp", r.door.Addr().String())
+	dead, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

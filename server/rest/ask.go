@@ -22,7 +22,7 @@ func (c *call) openAPI() error {
 
 // server reports what the server is.
 func (c *call) server() error {
-	return c.answer(c.door.predict.Server(c.door.Addr(), "binary_tensor_data"), nil)
+	return c.answer(c.door.predict.Server(c.conn.Door(), "binary_tensor_data"), nil)
 }
 
 // tell answers a path of the protocol that takes no body.
@@ -50,7 +50,7 @@ func (c *call) index() error {
 
 // caller is who sent the request.
 func (c *call) caller() predict.Caller {
-	return predict.Caller{From: c.r.RemoteAddr, Door: c.door.Addr()}
+	return predict.Caller{From: c.r.RemoteAddr, Door: c.conn.Door()}
 }
 
 // load makes a model served.

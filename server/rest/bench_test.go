@@ -45,7 +45,7 @@ func (r *rig) bare(shape tensor.Shape) *bare {
 		b.Complete(outputs, nil)
 		return nil
 	}))
-	c, err := net.Dial("tcp", r.door.Addr().String())
+	c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // headerBytes bounds the head of a request: what net/http calls MaxHeaderBytes.
@@ -22,7 +23,8 @@ const headerBytes = 64 << 10
 
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
-	Addr    string // "host:port", port 0 for any free one
+	Addrs   []string          // as of intake.Config
+	Access  unixsocket.Access // to its Unix sockets
 	Predict *predict.Service
 	Metrics *metrics.Door
 	Log     *slog.Logger
@@ -70,8 +72,8 @@ func Listen(cfg Config) (*Door, error) {
 	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
 	var err error
-	if d.listener, err = intake.Listen(cfg.Addr, intake.Config{
-		Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
+	if d.listener, err = intake.Listen(intake.Config{
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
@@ -97,8 +99,8 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// Addr is the address the door listens on.
-func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+// Addrs are the addresses that the door listens on.
+func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
 // Failed receives the error if serving ends before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }

@@ -382,7 +382,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		r.answerOn(r.raw(ask))
 	}
 	r.refused(r.answerOn(r.raw(ask)), 429, "rest.connections_per_address = 2")
-	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addr().String())
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

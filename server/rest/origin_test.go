@@ -80,7 +80,7 @@ func TestOrigins(t *testing.T) {
 // What loads and unloads models is no page's, unless the page is the server's own or listed.
 func TestRepositoryByPages(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Origins = []string{"*", "https://ops.example"} })
-	addr := r.door.Addr().String()
+	addr := r.door.Addrs()[0].String()
 	for _, c := range []struct {
 		name   string
 		header []string

@@ -60,7 +60,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addr: "127.0.0.1:0", Metrics: r.metrics.Door("rest"),
+		Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("rest"),
 		Predict: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Repository: r.repo, Version: "test",
 			Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
@@ -243,7 +243,7 @@ func (r *rig) try(method, path string, body io.Reader, headers ...string) (answe
 	if s, ok := body.(*strings.Reader); ok && s.Len() == 0 {
 		body = nil
 	}
-	q, err := http.NewRequest(method, "http://"+r.door.Addr().String()+path, body)
+	q, err := http.NewRequest(method, "http://"+r.door.Addrs()[0].String()+path, body)
 	if err != nil {
 		return answer{}, err
 	}
@@ -286,7 +286,7 @@ func (r *rig) refused(a answer, status int, words ...string) {
 // raw is a connection of a client that writes what it likes.
 func (r *rig) raw(text string) net.Conn {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.door.Addr().String())
+	c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		r.t.Fatal(err)
 	}

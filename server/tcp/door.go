@@ -16,12 +16,14 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
-	Addr string // "host:port", port 0 for any free one
-	Gate *gate.Gate
+	Addrs  []string          // as of intake.Config
+	Access unixsocket.Access // to its Unix sockets
+	Gate   *gate.Gate
 	// Describe answers the paths of the Predict Protocol that are not inference: predict's
 	// function of that name. nil: there are none.
 	Describe func(path string, onlyReady bool) (answer []byte, ok bool, err error)
@@ -72,8 +74,8 @@ type Door struct {
 func Listen(cfg Config) (*Door, error) {
 	d := newDoor(cfg)
 	var err error
-	if d.listener, err = intake.Listen(cfg.Addr, intake.Config{
-		Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
+	if d.listener, err = intake.Listen(intake.Config{
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
@@ -105,8 +107,8 @@ func refuse(err error) []byte {
 	return answer
 }
 
-// Addr is the address the door listens on.
-func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+// Addrs are the addresses that the door listens on.
+func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
 // Configure returns the door other settings. Those about connections hold for the next that
 // comes, those about messages for the next that begins on any connection, and clocks from the

@@ -300,7 +300,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	if !strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="address_limit"} 1`) {
 		t.Error("it is not counted")
 	}
-	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addr().String())
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

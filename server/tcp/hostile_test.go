@@ -85,7 +85,7 @@ func TestMalformedVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp", r.door.Addr().String())
+		c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestRandomBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 300 {
-		c, err := net.Dial("tcp", r.door.Addr().String())
+		c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 		if err != nil {
 			t.Fatal(err)
 		}

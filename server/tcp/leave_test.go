@@ -327,7 +327,7 @@ func TestManyHalfClosed(t *testing.T) {
 	for i := range 8 {
 		clients.Go(func() {
 			for k := range 30 {
-				c, err := net.Dial("tcp", r.door.Addr().String())
+				c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 				if err != nil {
 					t.Error(err)
 					return

@@ -73,7 +73,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	r.gate.Attach(r.sched)
 	r.regions = regions.New(regions.Settings{})
 	cfg := Config{
-		Addr: "127.0.0.1:0", Gate: r.gate, Regions: r.regions, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Addrs: []string{"127.0.0.1:0"}, Gate: r.gate, Regions: r.regions, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Describe: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).Describe,
 
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
@@ -196,7 +196,7 @@ func (r *rig) dial() *wire {
 	if r.memory != nil {
 		c = r.memory.dial()
 	} else {
-		conn, err := net.Dial("tcp", r.door.Addr().String())
+		conn, err := net.Dial("tcp", r.door.Addrs()[0].String())
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -115,8 +115,13 @@ func (p *Params) streamer() string {
 }
 
 // ClientOf is the machine behind a peer's address, "host:port", as streams tell clients apart. Of
-// an IPv6 address the first half counts: a machine has as many of the rest as it likes.
+// an IPv6 address the first half counts: a machine has as many of the rest as it likes. Of a
+// process on this machine, "uid=1000,pid=4711", it is the user.
 func ClientOf(peer string) string {
+	if strings.HasPrefix(peer, "uid=") {
+		user, _, _ := strings.Cut(peer, ",")
+		return user
+	}
 	addr, err := netip.ParseAddrPort(peer)
 	if err != nil {
 		return peer

@@ -13,6 +13,7 @@ func TestClientOf(t *testing.T) {
 		"[2001:db8:1:2:ffff::1]:99": "2001:db8:1:2::/64",
 		"[fe80::1%eth0]:99":         "fe80::/64",
 		"/run/shivad.sock":          "/run/shivad.sock",
+		"uid=1000,pid=4711":         "uid=1000",
 		"":                          "",
 	} {
 		if got := ClientOf(peer); got != want {

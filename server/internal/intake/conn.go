@@ -2,7 +2,6 @@ package intake
 
 import (
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -13,32 +12,23 @@ import (
 type Conn struct {
 	net.Conn
 	listener *Listener
-	host     netip.Addr
+	door     net.Addr
+	host     Host
+	peer     net.Addr
 	why      atomic.Pointer[metrics.Closed]
 	left     sync.Once
 	lingers  atomic.Bool // the listener closes it
 }
 
-// Host is where the connection comes from: the IP address of the client, or of IPv6 the network
-// of 64 bits, all of which one host may use. It is the zero Addr for what is no address of the
-// Internet.
-func (c *Conn) Host() netip.Addr { return c.host }
+// Host is whose connection it is, where clients are counted.
+func (c *Conn) Host() Host { return c.host }
 
-func hostOf(a net.Addr) netip.Addr {
-	if a == nil {
-		return netip.Addr{}
-	}
-	at, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.Addr{}
-	}
-	host := at.Addr().Unmap().WithZone("")
-	if host.Is6() && !host.IsLoopback() {
-		network, _ := host.Prefix(64)
-		return network.Addr()
-	}
-	return host
-}
+// RemoteAddr is the client's address; of a Unix socket that of its process, as
+// "uid=1000,pid=4711", whose network is "unix".
+func (c *Conn) RemoteAddr() net.Addr { return c.peer }
+
+// Door is the address that the client has connected to, as the door listens on it.
+func (c *Conn) Door() net.Addr { return c.door }
 
 // Read reads and counts.
 func (c *Conn) Read(p []byte) (int, error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-func TestHostOf(t *testing.T) {
+func TestAddrOf(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.1.2.3:80":               "10.1.2.3",
 		"[::ffff:10.1.2.3]:80":      "10.1.2.3",
@@ -30,11 +30,11 @@ func TestHostOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := hostOf(at).String(); got != want {
+		if got := addrOf(at).String(); got != want {
 			t.Errorf("%s counts as %s, want %s", text, got, want)
 		}
 	}
-	if hostOf(&net.UnixAddr{Name: "/x"}).IsValid() || hostOf(nil).IsValid() {
+	if addrOf(&net.UnixAddr{Name: "/x"}).IsValid() || addrOf(nil).IsValid() {
 		t.Error("no address of the Internet is a host")
 	}
 }
@@ -48,10 +48,11 @@ func config(limits *Limits) Config {
 }
 
 func TestLimits(t *testing.T) {
-	a, b, here := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.1")
+	host := func(addr string) Host { return Host{addr: netip.MustParseAddr(addr)} }
+	a, b, here, user := host("10.0.0.1"), host("10.0.0.2"), host("127.0.0.1"), Host{user: 1000, unix: true}
 	limits := Limits{Total: 100, PerAddress: 2}
-	l := newListener(nil, config(&limits))
-	enter := func(host netip.Addr) bool {
+	l := newListener(config(&limits))
+	enter := func(host Host) bool {
 		_, err := l.enter(host)
 		return err == nil
 	}
@@ -68,13 +69,13 @@ func TestLimits(t *testing.T) {
 		t.Error("a connection that has left makes room for one")
 	}
 	for range 10 {
-		if !enter(here) || !enter(netip.Addr{}) {
+		if !enter(here) || !enter(user) || !enter(Host{}) {
 			t.Error("this machine is not bounded")
 		}
 	}
 
 	// Other limits hold for the connections that were there before them.
-	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) {
+	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
 	if limits.PerAddress = 11; !enter(here) {
@@ -86,10 +87,10 @@ func TestLimits(t *testing.T) {
 	if limits.PerAddress = 1; enter(a) {
 		t.Error("an address of three does not follow the limit")
 	}
-	if limits.Total = l.Open() + 1; !enter(netip.Addr{}) || enter(netip.Addr{}) {
+	if limits.Total = l.Open() + 1; !enter(Host{}) || enter(Host{}) {
 		t.Error("expected room for one more connection of any address")
 	}
-	for host, n := range map[netip.Addr]int{a: 3, b: 1, here: 11, {}: 11} {
+	for host, n := range map[Host]int{a: 3, b: 1, here: 11, user: 10, {}: 11} {
 		for range n {
 			l.leave(host)
 		}
@@ -106,7 +107,10 @@ func TestLimits(t *testing.T) {
 func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	l, err := Listen("127.0.0.1:0", cfg)
+	if cfg.Addrs == nil {
+		cfg.Addrs = []string{"127.0.0.1:0"}
+	}
+	l, err := Listen(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +240,8 @@ func (n *noDescriptors) Close() error {
 func TestAcceptPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(broken, config(&Limits{Total: 1}))
+		l := newListener(config(&Limits{Total: 1}), broken)
+		l.start()
 		began := time.Now()
 		ended := make(chan error)
 		go func() {
@@ -258,7 +263,8 @@ func TestAcceptPauses(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(broken, config(&Limits{Total: 1}))
+		l := newListener(config(&Limits{Total: 1}), broken)
+		l.start()
 		time.AfterFunc(2*time.Second, func() { l.Close() }) // in the pause from 1.275 s to 2.275 s
 		began := time.Now()
 		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {

@@ -9,7 +9,10 @@
 // A door supplies its name, which errors use for its settings, its limits, and the form that an
 // error has on its wire.
 //
-// Concurrency: Accept is for one goroutine. Everything else may be called from any.
+// A door listens on a list of addresses, of TCP and of Unix sockets. A client on a Unix socket has
+// no address: it is told apart by its user, whom the kernel names (SO_PEERCRED).
+//
+// Concurrency: everything may be called from any goroutine.
 package intake
 
 import (
@@ -17,34 +20,36 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Limits bound the connections of a door, so that neither all clients together nor one of them
 // take the descriptors of the process.
 type Limits struct {
 	Total      int  // open at one time
-	PerAddress int  // of these, of one address; 0: half of Total, at least one
-	Loopback   bool // PerAddress holds for the addresses of this machine, too
+	PerAddress int  // of these, of one Host; 0: half of Total, at least one
+	Loopback   bool // PerAddress holds for the clients on this machine, too
 }
 
-// perAddress is the limit of one address; free tells that it has none.
-func (l Limits) perAddress(host netip.Addr) (most int, free bool) {
+// perAddress is the limit of one host; free tells that it has none.
+func (l Limits) perAddress(host Host) (most int, free bool) {
 	if most = l.PerAddress; most == 0 {
 		most = max(l.Total/2, 1)
 	}
-	return most, !host.IsValid() || host.IsLoopback() && !l.Loopback
+	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// Config of a Listener. All fields must be set but Refusal.
+// Config of a Listener. All fields must be set but Access and Refusal.
 type Config struct {
-	Door    string        // its section of the configuration, such as "tcp"
-	Limits  func() Limits // those that hold for the next connection
+	Addrs   []string          // "host:port", with port 0 for any free one, or "unix:PATH" (see package unixsocket)
+	Access  unixsocket.Access // to its Unix sockets
+	Door    string            // its section of the configuration, such as "tcp"
+	Limits  func() Limits     // those that hold for the next connection
 	Metrics *metrics.Door
 	Log     *slog.Logger
 	// Refusal returns the bytes that a connection above a limit is sent before it is closed. nil:
@@ -55,35 +60,59 @@ type Config struct {
 // A Listener lets connections in, up to the limits.
 type Listener struct {
 	Config
-	listener net.Listener
-	closing  chan struct{} // closed by Close
+	listeners []net.Listener
+	accepted  chan *Conn
+	closing   chan struct{} // closed by Close
+	accepting sync.WaitGroup
 
 	mu        sync.Mutex
 	closed    bool
-	open      int                // connections that were let in
-	hosts     map[netip.Addr]int // of these, by host, those without a limit among them
+	open      int          // connections that were let in
+	hosts     map[Host]int // of these, by host, those without a limit among them
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 }
 
-// Listen opens a TCP address, "host:port", with port 0 for any free one.
-func Listen(addr string, cfg Config) (*Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Door, err)
+// Listen opens all addresses, or none.
+func Listen(cfg Config) (*Listener, error) {
+	l := newListener(cfg)
+	for _, addr := range cfg.Addrs {
+		one, err := unixsocket.Open(addr, cfg.Access)
+		if err != nil {
+			l.Close()
+			return nil, fmt.Errorf("%s: %w", cfg.Door, err)
+		}
+		l.listeners = append(l.listeners, one)
 	}
-	return newListener(l, cfg), nil
+	l.start()
+	return l, nil
 }
 
-func newListener(l net.Listener, cfg Config) *Listener {
+func newListener(cfg Config, listeners ...net.Listener) *Listener {
 	return &Listener{
-		Config: cfg, listener: l, closing: make(chan struct{}),
-		hosts: make(map[netip.Addr]int), lingering: make(map[net.Conn]struct{}),
+		Config: cfg, listeners: listeners, accepted: make(chan *Conn), closing: make(chan struct{}),
+		hosts: make(map[Host]int), lingering: make(map[net.Conn]struct{}),
 	}
 }
 
-// Addr is the address in use.
-func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
+// start begins to accept.
+func (l *Listener) start() {
+	for _, one := range l.listeners {
+		l.accepting.Go(func() { l.accept(one) }) // ends with the listener, and Close waits for it
+	}
+}
+
+// All are the addresses in use, in the order of Config.Addrs.
+func (l *Listener) All() []net.Addr {
+	list := make([]net.Addr, len(l.listeners))
+	for i, one := range l.listeners {
+		list[i] = one.Addr()
+	}
+	return list
+}
+
+// Addr is the first of All, as net.Listener wants one.
+func (l *Listener) Addr() net.Addr { return l.listeners[0].Addr() }
 
 // Open returns how many connections are let in.
 func (l *Listener) Open() int {
@@ -92,23 +121,34 @@ func (l *Listener) Open() int {
 	return l.open
 }
 
-// Accept waits for a connection that may be let in, and refuses the others. It fails only when
-// the listener is closed. When the process has no descriptor left it tries again after a growing
-// pause: trying without one would occupy a core.
+// Accept waits for a connection that may be let in, on any of the addresses. It fails only when
+// the listener is closed.
 func (l *Listener) Accept() (*Conn, error) {
+	select {
+	case c := <-l.accepted:
+		return c, nil
+	case <-l.closing:
+		return nil, net.ErrClosed
+	}
+}
+
+// accept lets in who comes to one of the addresses, and refuses those above a limit. When the
+// process has no descriptor left it tries again after a growing pause: trying without one would
+// occupy a core.
+func (l *Listener) accept(from net.Listener) {
 	const first, longest = 5 * time.Millisecond, time.Second
 	for pause := first; ; {
-		raw, err := l.listener.Accept()
+		raw, err := from.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
-			return nil, err
+			return
 		case err != nil:
 			l.Log.Warn("cannot accept a connection", "door", l.Door, "error", err, "again in", pause)
 			again := time.NewTimer(pause)
 			select {
 			case <-l.closing:
 				again.Stop()
-				return nil, net.ErrClosed
+				return
 			case <-again.C:
 			}
 			pause = min(2*pause, longest)
@@ -116,23 +156,29 @@ func (l *Listener) Accept() (*Conn, error) {
 		}
 		pause = first
 		l.Metrics.Opened()
-		c := &Conn{Conn: raw, listener: l, host: hostOf(raw.RemoteAddr())}
-		why, err := l.enter(c.host)
-		if err == nil {
-			return c, nil
+		c := &Conn{Conn: raw, listener: l, door: from.Addr()}
+		c.host, c.peer = peerOf(raw)
+		if why, err := l.enter(c.host); err != nil {
+			l.Metrics.Closed(why)
+			l.refuse(raw, err)
+			continue
 		}
-		l.Metrics.Closed(why)
-		l.refuse(raw, err)
+		select {
+		case l.accepted <- c:
+		case <-l.closing:
+			c.Because(metrics.ClosedDraining)
+			c.Close()
+		}
 	}
 }
 
 // enter counts a connection, unless it is above a limit.
-func (l *Listener) enter(host netip.Addr) (why metrics.Closed, err error) {
+func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	limits := l.Limits()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if most, free := limits.perAddress(host); !free && l.hosts[host] >= most {
-		return metrics.ClosedAddressLimit, fmt.Errorf("%w: too many connections from your address (%s.connections_per_address = %d)", scheduler.ErrOverloaded, l.Door, most)
+		return metrics.ClosedAddressLimit, fmt.Errorf("%w: too many connections from your %s (%s.connections_per_address = %d)", scheduler.ErrOverloaded, host.kind(), l.Door, most)
 	}
 	if l.open >= limits.Total {
 		return metrics.ClosedConnectionLimit, fmt.Errorf("%w: too many connections (%s.connections = %d)", scheduler.ErrOverloaded, l.Door, limits.Total)
@@ -143,7 +189,7 @@ func (l *Listener) enter(host netip.Addr) (why metrics.Closed, err error) {
 }
 
 // leave takes a connection off the count.
-func (l *Listener) leave(host netip.Addr) {
+func (l *Listener) leave(host Host) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -154,7 +200,6 @@ func (l *Listener) leave(host netip.Addr) {
 
 // Close closes the listener, and the connections that linger. Those that were let in stay open.
 func (l *Listener) Close() error {
-	err := l.listener.Close()
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
@@ -164,6 +209,11 @@ func (l *Listener) Close() error {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // linger closes it
 	}
 	l.mu.Unlock()
+	var err error
+	for _, one := range l.listeners {
+		err = errors.Join(err, one.Close())
+	}
+	l.accepting.Wait()
 	l.lingers.Wait()
 	return err
 }

@@ -144,8 +144,11 @@ func (r *Report) Status() admin.Status {
 		Processes: Processes(r.Processes.List()),
 		Limits:    r.Settings.Now().Limits,
 	}
-	for _, door := range []struct{ name, listen string }{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
-		if door.listen != "" {
+	for _, door := range []struct {
+		name   string
+		listen []string
+	}{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
+		if len(door.listen) > 0 {
 			m := r.Metrics.Door(door.name)
 			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
 		}

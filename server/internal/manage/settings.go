@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Settings of models that were changed while running are in the store, one key for each model: an
@@ -72,6 +73,9 @@ func (s *Settings) Replace(file config.Config) (before *config.Config) {
 func (s *Settings) Access() admin.Access {
 	c := s.Now().Admin
 	a := admin.Access{Hosts: c.Hosts, Profiling: c.Profiling, ImportBytes: int64(c.ImportBytes)}
+	if _, unix := unixsocket.Cut(c.Listen); unix {
+		return a
+	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" {
 		a.Hosts = append(slices.Clip(a.Hosts), host)
 	}

@@ -1,0 +1,84 @@
+package intake
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+)
+
+// A Host is by what clients are told apart where they are counted: the IP address, or of IPv6 the
+// network of 64 bits, all of which one host may use; on a Unix socket the user. The zero Host is
+// that of connections of which neither is known.
+type Host struct {
+	addr netip.Addr
+	user uint32
+	unix bool // user counts
+}
+
+// here tells whether the host is this machine.
+func (h Host) here() bool { return h.unix || h.addr.IsLoopback() }
+
+// kind is what of a client the host is.
+func (h Host) kind() string {
+	if h.unix {
+		return "user"
+	}
+	return "address"
+}
+
+func (h Host) String() string {
+	if h.unix {
+		return fmt.Sprintf("uid=%d", h.user)
+	}
+	return h.addr.String()
+}
+
+// peerOf tells whose a connection is, and its address.
+func peerOf(c net.Conn) (Host, net.Addr) {
+	if s, ok := c.(*net.UnixConn); ok {
+		return userOf(s)
+	}
+	at := c.RemoteAddr()
+	return Host{addr: addrOf(at)}, at
+}
+
+// addrOf is the address that a client by that address is counted by; zero for what is no address
+// of the Internet.
+func addrOf(a net.Addr) netip.Addr {
+	if a == nil {
+		return netip.Addr{}
+	}
+	at, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	host := at.Addr().Unmap().WithZone("")
+	if host.Is6() && !host.IsLoopback() {
+		network, _ := host.Prefix(64)
+		return network.Addr()
+	}
+	return host
+}
+
+// A process is the address of a client on a Unix socket.
+type process string
+
+func (process) Network() string  { return "unix" }
+func (p process) String() string { return string(p) }
+
+// userOf asks the kernel who has connected. Client ends of Unix sockets have no name.
+func userOf(c *net.UnixConn) (Host, net.Addr) {
+	var cred *syscall.Ucred
+	raw, err := c.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		})
+	}
+	if err != nil || cred == nil { // closed meanwhile
+		return Host{}, process("uid=unknown")
+	}
+	h := Host{user: cred.Uid, unix: true}
+	return h, process(fmt.Sprintf("%v,pid=%d", h, cred.Pid))
+}

@@ -1,0 +1,230 @@
+//go:build unix
+
+package unixsocket
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Access is who may connect to a socket: whoever may write to its file. An abstract name has none,
+// and takes everybody in its network namespace.
+type Access struct {
+	Mode  fs.FileMode // permissions; 0: as the process's umask leaves them
+	Owner string      // name or number of a user; "": the process's own
+	Group string      // likewise
+}
+
+// A Listener accepts connections on a Unix socket. Close removes its file, unless another server
+// has put its own in the place.
+type Listener struct {
+	*net.UnixListener
+	path   string
+	file   os.FileInfo // nil of an abstract name
+	remove sync.Once
+}
+
+// Open listens on an address: "host:port" of TCP, or one that begins with "unix:", as the address
+// of the listener does then.
+func Open(addr string, access Access) (net.Listener, error) {
+	path, ok := Cut(addr)
+	if !ok {
+		return net.Listen("tcp", addr)
+	}
+	l, err := Listen(path, access)
+	if err != nil {
+		return nil, err
+	}
+	return named{l}, nil
+}
+
+// A named listener has the address that a client dials.
+type named struct{ *Listener }
+
+func (n named) Addr() net.Addr { return Addr(n.path) }
+
+// An Addr is the path of a socket, or its abstract name, as a text that begins with "unix:".
+type Addr string
+
+func (Addr) Network() string  { return "unix" }
+func (a Addr) String() string { return "unix:" + string(a) }
+
+// Listen opens a socket at path. A file that a killed server left there is taken over. It is an
+// error that names the path when a server listens there, when something else than a socket is
+// there, or when the file cannot be made, or not be given to the owner.
+//
+// Servers that start at one time are kept apart by a lock (flock) on the directory, for as long as
+// Listen takes: between the look at an old file and its removal, another server may have put a new
+// one there. A lock file would stay behind, or be removed while somebody waits for it. The socket
+// gets its permissions before it listens, so nobody connects by others.
+func Listen(path string, access Access) (*Listener, error) {
+	l, err := open(path, access)
+	if err != nil {
+		return nil, fmt.Errorf("listen unix:%s: %w", path, err)
+	}
+	return l, nil
+}
+
+func open(path string, access Access) (*Listener, error) {
+	if err := Check(path); err != nil {
+		return nil, err
+	}
+	if Abstract(path) {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			return nil, bare(err)
+		}
+		return &Listener{UnixListener: l, path: path}, nil
+	}
+	owner, group, err := access.ids()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lock(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := clear(path); err != nil {
+		return nil, err
+	}
+	return bind(path, access.Mode, owner, group)
+}
+
+// clear removes the socket of a server that is dead, if there is one at path.
+func clear(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return bare(err)
+	case info.IsDir():
+		return errors.New("it is a directory: expected the path of a socket in it")
+	case info.Mode()&fs.ModeSocket == 0:
+		return errors.New("a file that is not a socket is there: remove it, or choose another path")
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+		return errors.New("another server listens there")
+	}
+	// Only this says that nobody does: a server that has no room in its backlog refuses otherwise.
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("a socket is there, and whether a server listens on it cannot be told: %w", bare(err))
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("the socket of a dead server cannot be removed: %w", bare(err))
+	}
+	return nil
+}
+
+// bind makes the socket and its file. net.Listen would listen before the file has its permissions.
+func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err error) {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close() // net has a duplicate
+	switch err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("no permission to make a file in %s", filepath.Dir(path))
+	case err != nil:
+		return nil, os.NewSyscallError("bind", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(path)
+		}
+	}()
+	if mode != 0 {
+		if err := os.Chmod(path, mode); err != nil {
+			return nil, fmt.Errorf("mode %#o: %w", mode, bare(err))
+		}
+	}
+	if owner >= 0 || group >= 0 {
+		if err := os.Lchown(path, owner, group); err != nil {
+			return nil, fmt.Errorf("owner %d, group %d (-1: as it is): %w", owner, group, bare(err))
+		}
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, bare(err)
+	}
+	if err := syscall.Listen(fd, backlog); err != nil {
+		return nil, os.NewSyscallError("listen", err)
+	}
+	n, err := net.FileListener(f)
+	if err != nil {
+		return nil, bare(err)
+	}
+	return &Listener{UnixListener: n.(*net.UnixListener), path: path, file: info}, nil
+}
+
+// backlog is how many connections may wait to be accepted; the system's own limit is lower. Beyond
+// it connecting to a Unix socket fails at once, where that to an address would be tried again.
+const backlog = 4096
+
+// Close closes the socket and removes its file. A file by that name that is another's stays: while
+// this socket is open, the number of its inode is not given out again.
+func (l *Listener) Close() error {
+	l.remove.Do(func() {
+		if l.file == nil {
+			return
+		}
+		if unlock, err := lock(filepath.Dir(l.path)); err == nil {
+			defer unlock()
+		}
+		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.file) {
+			_ = os.Remove(l.path)
+		}
+	})
+	return l.UnixListener.Close()
+}
+
+// lock takes the lock of a directory. Whoever may read the directory may take it, so that the wait
+// for it has an end.
+func lock(dir string) (unlock func(), err error) {
+	const longest = time.Second
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the directory %s: %w", dir, bare(err))
+	}
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { d.Close() }, nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			d.Close()
+			return nil, fmt.Errorf("locking the directory %s: %w", dir, err)
+		case time.Since(began) > longest:
+			d.Close()
+			return nil, fmt.Errorf("another process has the directory %s locked for more than %v", dir, longest)
+		}
+	}
+}
+
+// bare is an error without the operation and the path, which the caller names.
+func bare(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err
+	}
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		err = path.Err
+	}
+	return err
+}
