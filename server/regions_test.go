@@ -33,7 +33,7 @@ type sharer func(ctx context.Context, in, out span) error
 
 func sharers(t *testing.T, s *Server) map[string]sharer {
 	t.Helper()
-	rest, rpc, raw := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newTCP(t, s.Addrs().TCP)
+	rest, rpc, raw := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newTCP(t, s.Addrs().TCP[0])
 	parameters := func(s span) map[string]*pb.InferParameter {
 		return map[string]*pb.InferParameter{
 			"shared_memory_region":    {ParameterChoice: &pb.InferParameter_StringParam{StringParam: s.region}},
@@ -124,7 +124,7 @@ func TestHostileRegions(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, func(c *config.Config) { c.SharedMemory.Directory, c.SharedMemory.RegionBytes = dir, hostileBytes })
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
-	ways, operator := sharers(t, s), newHTTP(t, s.Addrs().REST)
+	ways, operator := sharers(t, s), newHTTP(t, s.Addrs().REST[0])
 	register := func(name string, size int) error {
 		return operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, size), nil)
 	}
