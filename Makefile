@@ -48,7 +48,7 @@ STRICT := -tags invariants ./shiva/tensor
 # Checks joined by + run at once: soaks, and tests of processes, wait most of their time.
 CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,12 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 	$(call each,go test $(AT_ONCE) -vet=off ./...)
 	go test -vet=off -run TestNoAbsorbingState ./scheduler -all
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
+	go test -vet=off -tags purego -run Swap ./shiva/tensor
+
+arm64: ## the byte order of tensors and messages on arm64, under qemu-user, which it installs (Debian, as root)
+	@.ci/qemu
+	GOARCH=arm64 go vet ./shiva/tensor
+	GOARCH=arm64 go test -vet=off $(if $(filter arm64,$(shell go env GOHOSTARCH)),,-exec qemu-aarch64) -run 'Swap|Golden' ./shiva/tensor ./shiva
 
 # The race detector finds nothing in tests of one goroutine, and makes them ten times slower,
 # which was a third of its time. "unit" runs these tests; those with buffers to poison run again

@@ -34,7 +34,7 @@ func (d *Decoder) fill(in *[]byte) bool {
 		p := (*in)[:min(len(*in), d.need-d.have)]
 		if d.body != nil {
 			p = p[:min(len(p), len(d.body)-d.have)]
-			place(d.body, d.have, p, d.width)
+			d.place(p)
 		}
 		*in = (*in)[len(p):]
 		d.have += len(p)
@@ -43,17 +43,27 @@ func (d *Decoder) fill(in *[]byte) bool {
 	return true
 }
 
-// place puts p, the bytes from offset at of a body on the wire, where they belong in dst, which
-// holds whole units. A unit that is cut by the end of p, or of the one before, is put in order
-// byte by byte.
-func place(dst []byte, at int, p []byte, width int) {
+// throughBytes is the size from which a swapped tensor is written past the caches: that of the
+// second level on small machines. It will not be there when it is read, all the less as others are
+// received meanwhile.
+const throughBytes = 2 << 20
+
+// place puts p, the next bytes of the current body on the wire, where they belong in its memory,
+// which holds whole units. A unit that is cut by the end of p, or of the one before, is put in
+// order byte by byte.
+func (d *Decoder) place(p []byte) {
+	dst, at, width := d.body, d.have, d.width
 	for len(p) > 0 && at%width != 0 {
 		dst[at-at%width+width-1-at%width] = p[0]
 		p = p[1:]
 		at++
 	}
 	whole := len(p) &^ (width - 1)
-	tensor.SwapCopy(dst[at:], p[:whole], width)
+	if width > 1 && d.need >= throughBytes {
+		tensor.SwapThrough(dst[at:], p[:whole], width)
+	} else {
+		tensor.SwapCopy(dst[at:], p[:whole], width)
+	}
 	for i, c := range p[whole:] {
 		dst[at+whole+width-1-i] = c
 	}

@@ -11,10 +11,25 @@ import (
 // slice, but not overlap otherwise.
 //
 // It is written to cost no more than the copy that the bytes need anyway. One unit after the
-// other with encoding/binary reaches an eighth of the speed of copy; the vector kernel (AVX2 on
-// amd64, found at run time) reaches it, and the portable one, eight bytes in a register
-// whatever the width, a third of it.
+// other with encoding/binary reaches an eighth of the speed of copy; the vector kernels (AVX2 and
+// AVX-512 on amd64, found at run time, NEON on arm64) reach it, and the portable one, eight bytes
+// in a register whatever the width, a third of it. The build tag purego leaves only that one.
 func SwapCopy(dst, src []byte, width int) {
+	swap(dst, src, width, false)
+}
+
+// SwapThrough is SwapCopy for a piece of a tensor that is larger than the caches. Where it can
+// (amd64), it writes to memory past them: what would be evicted before it is read need not be
+// brought in for being overwritten, nor evict what is needed. It takes about 0.6 of the time then.
+// The piece should be in the caches itself, and have kilobytes: the end of a vector's line is
+// written as SwapCopy does.
+func SwapThrough(dst, src []byte, width int) {
+	swap(dst, src, width, true)
+}
+
+// swap checks its arguments and has a vector kernel swap as much as it can, and the portable one
+// the rest.
+func swap(dst, src []byte, width int, through bool) {
 	dst = dst[:len(src)] // panics like copy would not: a short dst is a caller's error
 	switch width {
 	case 1:
@@ -29,10 +44,13 @@ func SwapCopy(dst, src []byte, width int) {
 	if len(src)%width != 0 {
 		panic("tensor: part of a unit at the end of the bytes to swap")
 	}
-	if n := swapVector(dst, src, width); n > 0 {
-		dst, src = dst[n:], src[n:]
+	vector := 0
+	if through {
+		vector = swapThrough(dst, src, width)
+	} else {
+		vector = swapVector(dst, src, width)
 	}
-	swapWords(dst, src, width)
+	swapWords(dst[vector:], src[vector:], width)
 }
 
 // minVectorCopyBytes is the size from which the runtime copies by REP MOVSB when source and

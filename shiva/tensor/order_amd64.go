@@ -1,58 +1,83 @@
+//go:build !purego
+
 package tensor
 
-// hasAVX2 reports whether the processor and the operating system know 256-bit integer vectors.
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// vectors are the instructions that the processor and the operating system have.
+type vectors uint8
+
+const (
+	noVectors vectors = iota
+	avx2
+	avx512 // with bytes and words (BW)
+)
+
 // The race detector does not see what assembly touches, and the bytes of tensors are where it
 // is needed most: with it, the portable kernel works.
-var hasAVX2 = !raceEnabled && detectAVX2()
+var best = func() vectors {
+	switch {
+	case raceEnabled:
+		return noVectors
+	case cpu.X86.HasAVX512BW:
+		return avx512
+	case cpu.X86.HasAVX2:
+		return avx2
+	default:
+		return noVectors
+	}
+}()
 
-// detectAVX2 asks the processor, as its manual says: the instructions exist (leaf 7, EBX bit
-// 5), and the operating system saves the wide registers (leaf 1, ECX bit 27; then XCR0 bits 1
-// and 2).
-func detectAVX2() bool {
-	maxLeaf, _, _, _ := cpuid(0, 0)
-	if maxLeaf < 7 {
-		return false
-	}
-	const osxsave, avx, avx2, xmmYmm = 1 << 27, 1 << 28, 1 << 5, 1<<1 | 1<<2
-	_, _, c, _ := cpuid(1, 0)
-	if c&(osxsave|avx) != osxsave|avx || xgetbv()&xmmYmm != xmmYmm {
-		return false
-	}
-	_, b, _, _ := cpuid(7, 0)
-	return b&avx2 != 0
-}
+// line is a line of the caches, and the vector of AVX-512.
+const line = 64
 
 // swapVector swaps as much of src as fills whole vectors and tells how many bytes that was.
-func swapVector(dst, src []byte, width int) int {
-	n := len(src) &^ (vectorBytes - 1)
-	if n == 0 || !hasAVX2 {
-		return 0
+func swapVector(dst, src []byte, width int) (n int) {
+	if best == avx512 && len(src) >= line {
+		n = len(src) &^ (line - 1)
+		swapAVX512(&dst[0], &src[0], n, &shuffles[width])
 	}
-	swapAVX2(&dst[0], &src[0], n, &shuffles[width])
+	if rest := (len(src) - n) &^ (line/2 - 1); rest > 0 && best >= avx2 {
+		swapAVX2(&dst[n], &src[n], rest, &shuffles[width])
+		n += rest
+	}
 	return n
 }
 
-// vectorBytes is what the kernel takes at a time.
-const vectorBytes = 32
-
-// shuffles holds, for each width, where each byte of a 16-byte lane comes from.
-var shuffles = func() (m [17][16]byte) {
-	for _, width := range []int{1, 2, 4, 8, 16} {
-		for i := range 16 {
-			m[width][i] = byte(i - i%width + width - 1 - i%width)
-		}
+// swapThrough is swapVector with stores that go past the caches, from the first line of dst to its
+// last whole one.
+func swapThrough(dst, src []byte, width int) (n int) {
+	const least = 16 * line
+	head := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst))) & (line - 1))
+	if best == noVectors || len(src) < least || head%width != 0 {
+		return swapVector(dst, src, width)
 	}
-	return m
-}()
+	swapWords(dst[:head], src[:head], width)
+	n = (len(src) - head) &^ (line - 1)
+	if best == avx512 {
+		throughAVX512(&dst[head], &src[head], n, &shuffles[width])
+	} else {
+		throughAVX2(&dst[head], &src[head], n, &shuffles[width])
+	}
+	return head + n
+}
 
-// swapAVX2 shuffles n bytes, a positive multiple of 32, from src to dst by the pattern in each
-// lane.
-//
+// The kernels shuffle n bytes from src to dst by the pattern in each lane of 16. Of AVX2's n is a
+// positive multiple of 32, of the others' one of 64. Those that write past the caches have a dst
+// that begins a line.
+
 //go:noescape
 func swapAVX2(dst, src *byte, n int, shuffle *[16]byte)
 
 //go:noescape
-func cpuid(leaf, sub uint32) (a, b, c, d uint32)
+func swapAVX512(dst, src *byte, n int, shuffle *[16]byte)
 
 //go:noescape
-func xgetbv() (lower uint32)
+func throughAVX2(dst, src *byte, n int, shuffle *[16]byte)
+
+//go:noescape
+func throughAVX512(dst, src *byte, n int, shuffle *[16]byte)

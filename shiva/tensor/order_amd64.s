@@ -1,3 +1,5 @@
+//go:build !purego
+
 #include "textflag.h"
 
 // func swapAVX2(dst, src *byte, n int, shuffle *[16]byte)
@@ -8,9 +10,9 @@ TEXT ·swapAVX2(SB), NOSPLIT, $0-32
 	MOVQ shuffle+24(FP), AX
 	VBROADCASTI128 (AX), Y0
 
-	// 128 bytes a turn: four loads in flight keep the load ports busy. Fetching 2 KiB ahead, on both sides, is worth
-	// 15 % at 1 MiB, where source and destination together fill the second-level cache; it may run past the end, since
-	// a prefetch never faults.
+	// 128 bytes a turn: four loads in flight keep the load ports busy. Fetching 2 KiB ahead, on
+	// both sides, is worth 15 % at 1 MiB, where source and destination together fill the
+	// second-level cache; it may run past the end, since a prefetch never faults.
 	CMPQ CX, $128
 	JB   tail
 
@@ -52,20 +54,102 @@ done:
 	VZEROUPPER
 	RET
 
-// func cpuid(leaf, sub uint32) (a, b, c, d uint32)
-TEXT ·cpuid(SB), NOSPLIT, $0-24
-	MOVL leaf+0(FP), AX
-	MOVL sub+4(FP), CX
-	CPUID
-	MOVL AX, a+8(FP)
-	MOVL BX, b+12(FP)
-	MOVL CX, c+16(FP)
-	MOVL DX, d+20(FP)
+// func swapAVX512(dst, src *byte, n int, shuffle *[16]byte)
+TEXT ·swapAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ shuffle+24(FP), AX
+	VBROADCASTI32X4 (AX), Z0
+
+	// From 8 KiB on both halves at once: with two pages in flight, reading from memory takes 0.75
+	// of the time, and needs no fetching ahead.
+	CMPQ CX, $8192
+	JB   single
+	MOVQ CX, BX
+	SHRQ $1, BX
+	ANDQ $~127, BX
+	LEAQ (DI)(BX*1), R8
+	LEAQ (SI)(BX*1), R9
+	SUBQ BX, CX
+	SUBQ BX, CX
+
+both:
+	VMOVDQU64 (SI), Z1
+	VMOVDQU64 64(SI), Z2
+	VMOVDQU64 (R9), Z3
+	VMOVDQU64 64(R9), Z4
+	VPSHUFB   Z0, Z1, Z1
+	VPSHUFB   Z0, Z2, Z2
+	VPSHUFB   Z0, Z3, Z3
+	VPSHUFB   Z0, Z4, Z4
+	VMOVDQU64 Z1, (DI)
+	VMOVDQU64 Z2, 64(DI)
+	VMOVDQU64 Z3, (R8)
+	VMOVDQU64 Z4, 64(R8)
+	ADDQ      $128, SI
+	ADDQ      $128, DI
+	ADDQ      $128, R9
+	ADDQ      $128, R8
+	SUBQ      $128, BX
+	JNZ       both
+	MOVQ      R8, DI
+	MOVQ      R9, SI
+	TESTQ     CX, CX
+	JZ        done
+
+single:
+	VMOVDQU64 (SI), Z1
+	VPSHUFB   Z0, Z1, Z1
+	VMOVDQU64 Z1, (DI)
+	ADDQ      $64, SI
+	ADDQ      $64, DI
+	SUBQ      $64, CX
+	JNZ       single
+
+done:
+	VZEROUPPER
 	RET
 
-// func xgetbv() (lower uint32)
-TEXT ·xgetbv(SB), NOSPLIT, $0-4
-	XORL CX, CX
-	XGETBV
-	MOVL AX, lower+0(FP)
+// func throughAVX2(dst, src *byte, n int, shuffle *[16]byte)
+TEXT ·throughAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ shuffle+24(FP), AX
+	VBROADCASTI128 (AX), Y0
+
+loop:
+	VMOVDQU  (SI), Y1
+	VMOVDQU  32(SI), Y2
+	VPSHUFB  Y0, Y1, Y1
+	VPSHUFB  Y0, Y2, Y2
+	VMOVNTDQ Y1, (DI)
+	VMOVNTDQ Y2, 32(DI)
+	ADDQ     $64, SI
+	ADDQ     $64, DI
+	SUBQ     $64, CX
+	JNZ      loop
+	SFENCE // these stores are not ordered with those that tell others of them
+	VZEROUPPER
+	RET
+
+// func throughAVX512(dst, src *byte, n int, shuffle *[16]byte)
+TEXT ·throughAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ shuffle+24(FP), AX
+	VBROADCASTI32X4 (AX), Z0
+
+loop:
+	VMOVDQU64 (SI), Z1
+	VPSHUFB   Z0, Z1, Z1
+	VMOVNTDQ  Z1, (DI)
+	ADDQ      $64, SI
+	ADDQ      $64, DI
+	SUBQ      $64, CX
+	JNZ       loop
+	SFENCE
+	VZEROUPPER
 	RET

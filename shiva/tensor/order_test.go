@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -21,13 +22,14 @@ func swapNaively(src []byte, width int) []byte {
 // kernels are all ways to swap that this machine has.
 var kernels = map[string]func(dst, src []byte, width int){
 	"chosen":   SwapCopy,
+	"through":  SwapThrough,
 	"portable": func(dst, src []byte, width int) { swapWords(dst[:len(src)], src, width) },
 }
 
 // TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of
 // both sides; and not a byte beyond.
 func TestSwapCopy(t *testing.T) {
-	const longest, margin = 2200, 64 // beyond where width 1 takes to the kernel
+	const longest, margin = 2200, 128 // beyond where width 1 takes to the kernel
 	src := make([]byte, longest+margin)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range src {
@@ -71,6 +73,58 @@ func TestSwapCopyInPlace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSwapCopyLong: lengths of a socket's pieces, which the kernels may take in other ways than
+// short ones.
+func TestSwapCopyLong(t *testing.T) {
+	src := make([]byte, 260<<10)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for i := range src {
+		src[i] = byte(rnd.Uint32())
+	}
+	dst := make([]byte, len(src)+64)
+	for name, swap := range kernels {
+		for _, width := range widths {
+			for _, n := range []int{8 << 10, 8<<10 + 16, 8<<10 + 240, 12_800, 64<<10 - 16, 64 << 10, 256 << 10} {
+				for _, at := range []int{0, 16, 22} {
+					clear(dst)
+					want := make([]byte, len(dst))
+					copy(want[at:], swapNaively(src[2:2+n], width))
+					if swap(dst[at:], src[2:2+n], width); !bytes.Equal(dst, want) {
+						t.Fatalf("%s: width %d, %d bytes to %d differ", name, width, n, at)
+					}
+				}
+			}
+		}
+	}
+}
+
+// FuzzSwapCopy: any length up to two blocks of the kernels, any alignment, any width; and not a
+// byte before or beyond.
+func FuzzSwapCopy(f *testing.F) {
+	for i, n := range []int{0, 16, 31, 64, 1024, 8192, 20_000} {
+		f.Add(uint16(n), uint8(i), uint8(3*i), uint8(i), byte(i))
+	}
+	memory := make([]byte, 1<<16+512)
+	f.Fuzz(func(t *testing.T, length uint16, from, to, unit uint8, seed byte) {
+		width := widths[int(unit)%len(widths)]
+		src := make([]byte, int(from)+int(length)/width*width)
+		for i := range src {
+			src[i] = byte(i)*7 ^ byte(i>>8) + seed
+		}
+		src = src[from:]
+		for name, swap := range kernels {
+			dst := memory[:int(to)+len(src)+256]
+			for i := range dst {
+				dst[i] = seed
+			}
+			want := slices.Concat(bytes.Repeat([]byte{seed}, int(to)), swapNaively(src, width), bytes.Repeat([]byte{seed}, 256))
+			if swap(dst[to:], src, width); !bytes.Equal(dst, want) {
+				t.Fatalf("%s: width %d, %d bytes from %d to %d", name, width, len(src), from, to)
+			}
+		}
+	})
 }
 
 func TestSwapCopyRefuses(t *testing.T) {
