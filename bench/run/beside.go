@@ -34,7 +34,7 @@ func beside(ctx context.Context, o options, bin string, a attack) (r ratio.Ratio
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return r, err
 	}
-	s, err := startSystem(ctx, a.name, bin, o.python, o.echoLoops)
+	s, err := startSystem(ctx, o, a.name, bin, workloads)
 	if err != nil {
 		return r, err
 	}

@@ -42,7 +42,7 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, e
 	if err := os.WriteFile(filepath.Join(bin, "hostile.toml"), []byte(hostileConfig), 0o600); err != nil {
 		return r, err
 	}
-	s, err := startSystem(ctx, "hostile", bin, o.python, o.echoLoops)
+	s, err := startSystem(ctx, o, "hostile", bin, workloads)
 	if err != nil {
 		return r, err
 	}

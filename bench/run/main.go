@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, search, stall, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, search, stall, large, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -108,6 +108,11 @@ var parts = []struct {
 		f.ratios, f.table, err = batches(ctx, os.Stdout, bin, o.rounds, o.benchtime(25, 40*time.Millisecond))
 		return f, err
 	}},
+	{"large", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.head = systemHead
+		f.ratios, f.table, err = large(ctx, o, bin)
+		return f, err
+	}},
 	{"doors", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.head = doorHead
 		f.ratios, f.table, err = doors(ctx, o, bin)
@@ -123,6 +128,8 @@ func one(r ratio.Ratio, err error) (findings, error) {
 func (o options) benchtime(part time.Duration, most time.Duration) string {
 	return min(o.duration/part, most).String()
 }
+
+var systemHead = []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}
 
 // systems are those to be measured beside each other; "echo" alone is none.
 func (o options) systems() []string {
@@ -165,12 +172,11 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	if names := o.systems(); len(names) > 1 {
-		measured, err := systems(ctx, o, bin, names)
+		measured, err := systems(ctx, o, bin, names, workloads)
 		if err != nil {
 			return err
 		}
-		head := []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}
-		all = append(all, findings{measured.ratios(names), head, measured.table(names)})
+		all = append(all, findings{measured.ratios(names), systemHead, measured.table(names, workloads)})
 	}
 
 	fmt.Println()

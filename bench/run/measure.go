@@ -23,8 +23,8 @@ type sample struct {
 // samples are all turns: by system, then workload, then round.
 type samples map[string][][]sample
 
-// systems runs the workloads on the systems, taking turns.
-func systems(ctx context.Context, o options, bin string, names []string) (samples, error) {
+// systems runs the loads on the systems, taking turns.
+func systems(ctx context.Context, o options, bin string, names []string, loads []*workload) (samples, error) {
 	if err := process.Build(ctx, bin, programs(names)...); err != nil {
 		return nil, err
 	}
@@ -36,15 +36,15 @@ func systems(ctx context.Context, o options, bin string, names []string) (sample
 	}()
 	all := samples{}
 	for _, name := range names {
-		s, err := startSystem(ctx, name, bin, o.python, o.echoLoops)
+		s, err := startSystem(ctx, o, name, bin, loads)
 		if err != nil {
 			return nil, err
 		}
 		running = append(running, s)
-		all[name] = make([][]sample, len(workloads))
+		all[name] = make([][]sample, len(loads))
 	}
 	for round := range o.rounds {
-		for i, w := range workloads {
+		for i, w := range loads {
 			for _, s := range running {
 				got, err := turn(ctx, o, s, w, round == 0)
 				if err != nil {
@@ -132,8 +132,8 @@ func (all samples) ratios(names []string) []ratio.Ratio {
 }
 
 // table returns the median turn of every system under every load.
-func (all samples) table(names []string) (rows [][]string) {
-	for i, w := range workloads {
+func (all samples) table(names []string, loads []*workload) (rows [][]string) {
+	for i, w := range loads {
 		for _, name := range names {
 			of := func(value func(sample) float64) float64 {
 				var v []float64

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -102,9 +103,9 @@ func (s *system) alive() error {
 	return nil
 }
 
-// startSystem starts the system of that name and waits until it answers every workload.
+// startSystem starts the system of that name and waits until it answers each of the loads.
 // Programs are in bin.
-func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
+func startSystem(ctx context.Context, o options, name, bin string, loads []*workload) (_ *system, err error) {
 	var addrs [5]string
 	for i := range addrs {
 		if addrs[i], err = process.FreeAddr(); err != nil {
@@ -132,10 +133,15 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		s.grpc = addrs[4]
 	}
 	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
-	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
+	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch)}
+	for _, w := range loads {
+		if d := w.declaration(); !slices.Contains(models, d) {
+			models = append(models, d)
+		}
+	}
 	switch name {
 	case "echo":
-		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(echoLoops))
+		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops))
 	case "door":
 		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
 	case "hostile":
@@ -144,23 +150,23 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 	case "go", "unread", gzipBombs.name, rapidResets.name:
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
-		err = errors.Join(begin(shivad...), begin(append([]string{python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
+		err = errors.Join(begin(shivad...), begin(append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s, s.await(ctx)
+	return s, s.await(ctx, loads)
 }
 
-// await returns when every model answers.
-func (s *system) await(ctx context.Context) error {
+// await returns when the models of all loads answer.
+func (s *system) await(ctx context.Context, loads []*workload) error {
 	last := errors.New("not asked")
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err := errors.Join(s.alive(), ctx.Err()); err != nil {
 			return err
 		}
 		last = nil
-		for _, w := range workloads {
+		for _, w := range loads {
 			r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames[:1], Duration: 5 * time.Millisecond, Check: load.SameTensors})
 			if err == nil && r.Latency.Count() == 0 {
 				err = fmt.Errorf("no answer to %s: %s", w.model, r.Failure)

@@ -38,7 +38,7 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio.Ratio, er
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return r, err
 	}
-	s, err := startSystem(ctx, "unread", bin, o.python, o.echoLoops)
+	s, err := startSystem(ctx, o, "unread", bin, workloads)
 	if err != nil {
 		return r, err
 	}
