@@ -2,12 +2,16 @@ package containers_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -128,5 +132,68 @@ func TestSharingOff(t *testing.T) {
 	}
 	if i := r.session(t); i.Arena != "" || i.Readable != 0 {
 		t.Errorf("it goes by shared memory: %q, %d bytes", i.Arena, i.Readable)
+	}
+}
+
+// TestGathered: the rows of several requests in one batch, each in a place of its own, arrive in
+// order and go back to their requests.
+func TestGathered(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{})
+	spawn(t, "sharing", r.Dialable()[0])
+	r.shares(t)
+	gathered := func() uint64 { // no request has more than two rows
+		i := r.session(t)
+		return i.Rows - min(i.Rows, 2*i.Batches)
+	}
+	before := gathered()
+	budgettest.Until(t, "batches of several requests", func() bool {
+		const requests = 16
+		done := make(chan error, requests)
+		for i := range requests {
+			go func() { done <- r.adds(t, 1+i%2, byte(i)) }() // ends with the answer
+		}
+		for range requests {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		return gathered() >= before+16
+	})
+}
+
+// TestInputsReadOnly: a Predict that writes to its inputs fails with what to do about it, and with
+// WritableInputs it may.
+func TestInputsReadOnly(t *testing.T) {
+	for _, writable := range []bool{false, true} {
+		r, _ := newSharedRig(t, containers.Config{})
+		spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+		ctx, stop := context.WithCancel(context.Background())
+		served := make(chan error, 1)
+		go func() { // ends with ctx
+			served <- container.Serve(ctx, container.Model{
+				Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, WritableInputs: writable, Log: slog.New(slog.DiscardHandler),
+				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+					for i := range b.Inputs[0].Data {
+						b.Inputs[0].Data[i]++
+					}
+					return b.Inputs, nil
+				},
+			}, r.Dialable()[0])
+		}()
+		r.wait(t, sharingID, 1)
+		var err error
+		for range 20 { // the first ones may be bytes
+			if err = r.adds(t, 1, 3); err != nil {
+				break
+			}
+		}
+		if writable && (err != nil || r.session(t).Arena != "inputs, outputs") {
+			t.Errorf("writable inputs: %v, %q", err, r.session(t).Arena)
+		}
+		if !writable && (err == nil || !strings.Contains(err.Error(), "set Model.WritableInputs")) {
+			t.Errorf("it wrote to an input: %v", err)
+		}
+		stop()
+		<-served
 	}
 }
