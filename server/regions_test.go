@@ -212,3 +212,34 @@ func TestHostileRegions(t *testing.T) {
 	}
 	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
 }
+
+// The client in Go leaves inputs in shared memory by one option.
+func TestClientSharesMemory(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
+	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
+	c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithSharedMemory(4<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Shared(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1 << 20}, Data: bytes.Repeat([]byte{byte(i)}, 1<<20)}
+		a, err := c.Do(t.Context(), &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{x}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Tensors) != 1 || !bytes.Equal(a.Tensors[0].Data, x.Data) {
+			t.Errorf("request %d: wrong bytes", i)
+		}
+		a.Release()
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/shiva-%d-*", os.Getpid())); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}

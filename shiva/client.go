@@ -46,8 +46,9 @@ func (e *CallError) Unwrap() error { return e.Err }
 // it fail with the reason; further ones wait for the next attempt, which comes after a growing
 // pause.
 type Client struct {
-	addr string
-	opts options
+	addr   string
+	opts   options
+	shared *sharedMemory // nil: none
 
 	ctx   context.Context // until Close
 	close context.CancelFunc
@@ -73,6 +74,8 @@ type call struct {
 	finished  bool
 	abandoned bool // nobody waits for the answer any more; it is dropped
 	frame     frameCall
+
+	spans []span // of the client's shared memory
 }
 
 func (c *Client) newCall(request *tensor.Buffer) *call {
@@ -85,6 +88,8 @@ func (c *Client) newCall(request *tensor.Buffer) *call {
 }
 
 func (c *Client) freeCall(k *call) {
+	c.shared.giveBack(k.spans)
+	k.spans = nil
 	k.request, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, nil, nil, false, false, frameCall{}
 	c.calls.Put(k)
 }
@@ -113,8 +118,15 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 		done:  make(chan struct{}),
 		ring:  newRing(opts.inFlight + room),
 	}
+	if opts.sharedBytes > 0 {
+		var err error
+		if c.shared, err = newSharedMemory(opts.sharedBytes); err != nil {
+			return nil, err
+		}
+	}
 	conn, err := c.dial(ctx)
 	if err != nil {
+		c.shared.close()
 		return nil, err
 	}
 	c.conn = conn
@@ -134,6 +146,10 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
 	}
+	if err := c.shared.register(ctx, conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("shiva: connecting to %s: shared memory: %w", c.addr, err)
+	}
 	return conn, nil
 }
 
@@ -145,6 +161,7 @@ func (c *Client) Close() error {
 		c.closed = true
 		c.close()
 		c.conn.Close()
+		defer c.shared.close()
 	}
 	c.mu.Unlock()
 	<-c.done
@@ -164,20 +181,25 @@ func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, c.callError(false, err)
 	}
+	m, spans := c.shared.place(m)
 	request, err := c.encode(ctx, m)
+	if err == nil {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			request.Release()
+			err = c.callError(false, ctx.Err())
+		case <-c.ctx.Done():
+			request.Release()
+			err = c.callError(false, ErrClosed)
+		}
+	}
 	if err != nil {
+		c.shared.giveBack(spans)
 		return nil, err
 	}
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		request.Release()
-		return nil, c.callError(false, ctx.Err())
-	case <-c.ctx.Done():
-		request.Release()
-		return nil, c.callError(false, ErrClosed)
-	}
 	k := c.newCall(request)
+	k.spans = spans
 	if !c.enqueue(k) {
 		return nil, c.callError(false, ErrClosed)
 	}

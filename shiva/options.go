@@ -20,6 +20,7 @@ type options struct {
 	limits       Limits
 	pool         *tensor.Pool
 	sendDeadline bool
+	sharedBytes  int64 // 0: no memory is shared
 }
 
 // clientPool is the pool of clients that were given none. It has no budget, so that an answer

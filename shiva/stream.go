@@ -158,8 +158,10 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 	if c.ctx.Err() != nil {
 		return nil, c.callError(false, ErrClosed)
 	}
+	opts := c.opts
+	opts.sharedBytes = 0 // frames are sent
 	var err error
-	if s.client, err = start(ctx, c.addr, c.opts, s.keep+1); err != nil {
+	if s.client, err = start(ctx, c.addr, opts, s.keep+1); err != nil {
 		return nil, err
 	}
 	signal(s.push)

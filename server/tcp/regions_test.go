@@ -71,6 +71,10 @@ func TestRegionPaths(t *testing.T) {
 		}
 		a.Release()
 	}
+	w.send(&shiva.Message{Namespace: "v2"})
+	if a := w.next(); !strings.Contains(string(a.Metadata), `"system_shared_memory"`) {
+		t.Errorf("it is not announced: %s", a.Metadata)
+	}
 	s := r.regions.Settings()
 	s.Directory = ""
 	r.regions.Configure(s)

@@ -48,6 +48,7 @@ def test_texts_and_parameters(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in sdk_models.ECHOED if name in DATATYPES.values()])
+@pytest.mark.filterwarnings("error")  # as where the server refuses
 def test_shared_memory(server: Server, name: str) -> None:
     sent = bits(name, (64, 4096))
     with Client(server.tcp, shared_memory=16 << 20) as client:
