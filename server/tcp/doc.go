@@ -15,7 +15,8 @@
 //
 // Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly
 // all turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
-// loop.postRoom). Sessions know a transport; gnet.go and writable.go are the one on sockets.
+// loop.postRoom). Sessions know a transport; gnet.go and writable.go are the one for TCP, socket.go
+// is the one for Unix sockets, whose turns are taken by the goroutines that read them.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or
 // not at all when the rest of a large body is read straight into place. An answer's tensor

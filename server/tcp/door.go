@@ -62,7 +62,7 @@ type Door struct {
 	metrics  *metrics.Door
 	log      *slog.Logger
 	listener *intake.Listener
-	engine   *engine
+	carriers map[string]carrier // by the network of the address
 
 	accepting sync.WaitGroup // the goroutine that accepts
 	copies    sync.WaitGroup // from and to shared memory
@@ -80,21 +80,47 @@ func Listen(cfg Config) (*Door, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if d.engine, err = newEngine(d, cfg.Loops); err != nil {
-		d.listener.Close()
-		return nil, err
+	for _, addr := range d.listener.All() {
+		if err := d.carry(addr.Network(), cfg.Loops); err != nil {
+			_ = d.Shutdown(context.Background())
+			return nil, err
+		}
 	}
 	d.accepting.Go(func() { // until Shutdown closes the listener, and Shutdown waits for it
 		for c, err := d.listener.Accept(); err == nil; c, err = d.listener.Accept() {
-			d.engine.enroll(c)
+			d.carriers[c.Door().Network()].enroll(c)
 		}
 	})
 	return d, nil
 }
 
+// A carrier has the loops of the sessions on transports of one kind.
+type carrier interface {
+	enroll(*intake.Conn) // makes a session of a connection
+	each(func(l *loop))  // has each loop do it, soon; what it does takes a turn
+	stop() error         // ends the loops, with the connections that are left
+}
+
+// carry starts the carrier for connections of a network, unless there is one.
+func (d *Door) carry(network string, loops int) error {
+	if d.carriers[network] != nil {
+		return nil
+	}
+	if network == "unix" {
+		d.carriers[network] = newSockets(d, loops)
+		return nil
+	}
+	e, err := newEngine(d, loops)
+	if err == nil {
+		d.carriers[network] = e
+	}
+	return err
+}
+
 // newDoor is a door without a way in.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log}
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
+		carriers: make(map[string]carrier)}
 	d.Configure(cfg.Settings)
 	return d
 }
@@ -132,16 +158,20 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	wait := time.NewTicker(5 * time.Millisecond)
 	defer wait.Stop()
 	for d.listener.Open() > 0 && ctx.Err() == nil {
-		d.engine.each(func(l *loop) { l.leave(time.Since(began) >= longest) })
+		for _, c := range d.carriers {
+			c.each(func(l *loop) { l.leave(time.Since(began) >= longest) })
+		}
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
 		}
 	}
 	d.copies.Wait()
-	d.engine.each((*loop).turn) // of clients that have gone
-	if err := d.engine.stop(); err != nil {
-		return fmt.Errorf("tcp: stop: %w", err)
+	for _, c := range d.carriers {
+		c.each((*loop).turn) // of clients that have gone
+		if err := c.stop(); err != nil {
+			return fmt.Errorf("tcp: stop: %w", err)
+		}
 	}
 	return ctx.Err()
 }

@@ -258,6 +258,10 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 }
 
 func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
+	onTransports(t, testConnectionLimitIsSaidAndClosed)
+}
+
+func testConnectionLimitIsSaidAndClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, func(c *Config) { c.Connections.Total = 2 })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
@@ -367,6 +371,10 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 // A client that asks for much and reads nothing is closed; what it can pile up is bounded; the
 // client beside it keeps being served meanwhile.
 func TestReaderThatStandsStillIsClosed(t *testing.T) {
+	onTransports(t, testReaderThatStandsStillIsClosed)
+}
+
+func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, func(c *Config) {
 		c.OutboundBytes = 1 << 20
 		c.OutboundStall = 500 * time.Millisecond
@@ -386,7 +394,7 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	})
 	r.model("m", floats("x"), r.echo)
 	greedy, other := r.dial(), r.dial()
-	_ = greedy.client.(*net.TCPConn).SetReadBuffer(64 << 10)
+	_ = greedy.client.(interface{ SetReadBuffer(int) error }).SetReadBuffer(64 << 10)
 	stop := make(chan struct{})
 	var writing sync.WaitGroup
 	writing.Go(func() {
@@ -422,20 +430,14 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 
 // What a socket has taken and its client has not is seen: it may be megabytes, which take a
 // slow client minutes.
-func TestHeldBySocket(t *testing.T) {
+func TestHeldBySocket(t *testing.T) { onTransports(t, testHeldBySocket) }
+
+func testHeldBySocket(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	held := func() (n int) {
-		r.door.engine.mu.Lock()
-		defer r.door.engine.mu.Unlock()
-		for _, l := range r.door.engine.loops {
-			l.turns.Lock()
-			defer l.turns.Unlock()
-			for _, s := range l.sessions {
-				n += s.transport.Unacknowledged()
-			}
-		}
+		onlySession(r, func(s *session) { n += s.transport.Unacknowledged() })
 		return n
 	}
 	in, err := tensor.FromSlice(tensor.Shape{25_000, 4}, make([]float32, 100_000))

@@ -210,19 +210,28 @@ func (k *conn) closed() {
 	k.place.Leave()
 }
 
-func (k *conn) Write(vecs [][]byte) (n int, err error) {
-	err = unix.EINTR
-	for err == unix.EINTR {
-		if len(vecs) == 1 {
-			n, err = unix.Write(k.fd, vecs[0])
-		} else {
-			n, err = unix.Writev(k.fd, vecs)
-		}
-	}
-	if n = max(n, 0); err == nil && n == size(vecs) || err != nil && err != unix.EAGAIN {
+func (k *conn) Write(vecs [][]byte) (int, error) {
+	n, err := write(k.fd, vecs)
+	if err != nil || n == size(vecs) {
 		return n, err
 	}
 	return n, k.watch()
+}
+
+// write writes to a descriptor what it has room for.
+func write(fd int, vecs [][]byte) (n int, err error) {
+	err = unix.EINTR
+	for err == unix.EINTR {
+		if len(vecs) == 1 {
+			n, err = unix.Write(fd, vecs[0])
+		} else {
+			n, err = unix.Writev(fd, vecs)
+		}
+	}
+	if err == unix.EAGAIN {
+		err = nil
+	}
+	return max(n, 0), err
 }
 
 // size is how many bytes there are in vecs.

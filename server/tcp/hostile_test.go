@@ -85,7 +85,7 @@ func TestMalformedVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp", r.door.Addrs()[0].String())
+		c, err := r.connect()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,9 @@ func TestMalformedVectors(t *testing.T) {
 	}
 }
 
-func TestRandomBytes(t *testing.T) {
+func TestRandomBytes(t *testing.T) { onTransports(t, testRandomBytes) }
+
+func testRandomBytes(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
@@ -123,7 +125,7 @@ func TestRandomBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 300 {
-		c, err := net.Dial("tcp", r.door.Addrs()[0].String())
+		c, err := r.connect()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +174,9 @@ func TestLengthLies(t *testing.T) {
 
 // When the memory for payloads is gone, a message is refused in its turn and the connection
 // stays in step.
-func TestMemoryBudget(t *testing.T) {
+func TestMemoryBudget(t *testing.T) { onTransports(t, testMemoryBudget) }
+
+func testMemoryBudget(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	pool := tensor.NewPool(24 << 20) // as large as the test needs: what is taken of it is filled by the invariants build
 	r := newSocketRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)

@@ -28,6 +28,10 @@ func (w *wire) endDirection() {
 // also when an answer comes late enough to have been probed for, and when the client is not the
 // only one that waits.
 func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
+	onTransports(t, testHalfClosedClientGetsItsAnswers)
+}
+
+func testHalfClosedClientGetsItsAnswers(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
@@ -63,15 +67,30 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	}
 }
 
-// watched is how many sockets the waiter knows.
+// watched is how many sockets gnet's waiter knows.
 func (r *rig) watched() int {
-	r.door.engine.waiter.mu.Lock()
-	defer r.door.engine.waiter.mu.Unlock()
-	return len(r.door.engine.waiter.sessions)
+	e, ok := r.door.carriers["tcp"].(*engine)
+	if !ok {
+		return 0
+	}
+	e.waiter.mu.Lock()
+	defer e.waiter.mu.Unlock()
+	return len(e.waiter.sessions)
+}
+
+// endIsSeen waits until the session knows that its client has ended its direction.
+func (r *rig) endIsSeen() {
+	r.t.Helper()
+	budgettest.Until(r.t, "the end to be seen", func() (seen bool) {
+		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+		return seen
+	})
 }
 
 // Answers larger than the socket takes reach a half-closed client that reads slowly.
-func TestHalfClosedClientReadsMuch(t *testing.T) {
+func TestHalfClosedClientReadsMuch(t *testing.T) { onTransports(t, testHalfClosedClientReadsMuch) }
+
+func testHalfClosedClientReadsMuch(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	wide := floats("x")
 	const size = 4 << 20
@@ -125,14 +144,16 @@ func TestHalfClosedInsideAMessage(t *testing.T) {
 }
 
 // A half-closed client gets its answers while the server ends.
-func TestHalfClosedAtShutdown(t *testing.T) {
+func TestHalfClosedAtShutdown(t *testing.T) { onTransports(t, testHalfClosedAtShutdown) }
+
+func testHalfClosedAtShutdown(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	held := make(chan *scheduler.Batch, 1)
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	c.endDirection()
-	budgettest.Until(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	r.endIsSeen()
 	b := <-held
 	time.AfterFunc(300*time.Millisecond, func() { _ = r.echo(b) }) // meanwhile
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -147,7 +168,9 @@ func TestHalfClosedAtShutdown(t *testing.T) {
 }
 
 // A half-closed client that reads nothing is cut off when the server's time is up.
-func TestHalfClosedAtTheEnd(t *testing.T) {
+func TestHalfClosedAtTheEnd(t *testing.T) { onTransports(t, testHalfClosedAtTheEnd) }
+
+func testHalfClosedAtTheEnd(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	wide := floats("x")
 	const size = 64 << 20
@@ -159,7 +182,7 @@ func TestHalfClosedAtTheEnd(t *testing.T) {
 	c := r.dial()
 	c.send(message("wide", "", 1, 2, 3, 4))
 	c.endDirection()
-	budgettest.Until(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	r.endIsSeen()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := r.close(ended); err == nil {
@@ -168,7 +191,9 @@ func TestHalfClosedAtTheEnd(t *testing.T) {
 }
 
 // Whoever sends to the end before it reads learns why it was refused, however much it had to send.
-func TestRefusalReachesWhoSendsOn(t *testing.T) {
+func TestRefusalReachesWhoSendsOn(t *testing.T) { onTransports(t, testRefusalReachesWhoSendsOn) }
+
+func testRefusalReachesWhoSendsOn(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	const limit = 1 << 20
 	large := append(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0), make([]byte, 16<<20+1)...) // uint8 [16,777,216] and a namespace
 	unknown := append(append(header(0, 1, 1), 1, 99, 0x02, 0, 0, 0), make([]byte, 16<<20)...)
@@ -315,7 +340,9 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 }
 
 // A client that has gone for good while answers to others are written costs nobody anything.
-func TestManyHalfClosed(t *testing.T) {
+func TestManyHalfClosed(t *testing.T) { onTransports(t, testManyHalfClosed) }
+
+func testManyHalfClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
@@ -327,14 +354,14 @@ func TestManyHalfClosed(t *testing.T) {
 	for i := range 8 {
 		clients.Go(func() {
 			for k := range 30 {
-				c, err := net.Dial("tcp", r.door.Addrs()[0].String())
+				c, err := r.connect()
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				_, _ = c.Write(b[:len(b)-(i+k)%3])
 				if k%2 == 0 {
-					_ = c.(*net.TCPConn).CloseWrite()
+					_ = c.(client).CloseWrite()
 					_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 					if got, err := io.ReadAll(c); err != nil || len(got) == 0 {
 						t.Errorf("%d bytes, %v", len(got), err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ type sample struct {
 type mutants struct {
 	*rig
 	loop    *loop
+	on      *rig // the door on sockets
 	samples []sample
 	cameras []sample // those of the samples that a model answers which is slow
 	tally   jsontest.Tally
@@ -501,6 +503,52 @@ func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame,
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
 	jsontest.Drive(t, 10_000, &m.tally, m.run)
+}
+
+// TestMutantsOnSockets has the kernel between the two: conversations at the same time, cut where
+// their bytes are.
+func TestMutantsOnSockets(t *testing.T) {
+	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+		m := newMutants(t)
+		door := m.loop.door
+		m.on = newSocketRig(t, func(c *Config) {
+			c.Gate, c.Describe, c.Pool, c.Metrics, c.Settings = door.gate, door.describe, door.pool, door.metrics, door.Settings()
+		})
+		jsontest.Drive(t, 300, &m.tally, m.converse)
+	})
+}
+
+// converse is run over sockets.
+func (m *mutants) converse(c jsontest.Choices) {
+	talks := make([]*talk, 1+max(0, c.N(4)-2))
+	defer jsontest.Within(func() string { return fmt.Sprint(talks) })()
+	out := make([][]byte, len(talks))
+	var all sync.WaitGroup
+	for i := range talks {
+		q := m.make(&c)
+		q.end = true // which is how a client learns that there is no other answer
+		talks[i] = q
+		w := m.on.dial()
+		all.Go(func() {
+			from := 0
+			for _, to := range q.cuts {
+				w.bytes(q.bytes[from:to])
+				from = to
+			}
+			w.endDirection()
+			var err error
+			if out[i], err = io.ReadAll(w); err != nil {
+				m.t.Errorf("%v\n%v", err, q)
+			}
+			w.Close()
+		})
+	}
+	all.Wait()
+	for i, q := range talks {
+		m.judge(q, out[i], talks)
+	}
+	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.on.open() == 0 })
+	m.silent()
 }
 
 // FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says

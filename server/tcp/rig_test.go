@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
@@ -49,7 +52,25 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 // newSocketRig is a rig for what only the kernel shows.
 func newSocketRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
+	return newRigAt(t, "127.0.0.1:0", change)
+}
+
+// newUnixRig is one on the other transport for sockets.
+func newUnixRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	return newRigAt(t, "unix:"+t.TempDir()+"/s", change)
+}
+
+// onTransports runs a test of what only the kernel shows on each transport for sockets.
+func onTransports(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
+	t.Run("tcp", func(t *testing.T) { test(t, newSocketRig) })
+	t.Run("unix", func(t *testing.T) { test(t, newUnixRig) })
+}
+
+func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
+	t.Helper()
 	r, cfg := prepareRig(t, change)
+	cfg.Addrs = []string{addr}
 	var err error
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)
@@ -183,7 +204,7 @@ type wire struct {
 	rest []byte
 }
 
-// A client is what *net.TCPConn and *peer have in common.
+// A client is what *net.TCPConn, *net.UnixConn and *peer have in common.
 type client interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -196,7 +217,7 @@ func (r *rig) dial() *wire {
 	if r.memory != nil {
 		c = r.memory.dial()
 	} else {
-		conn, err := net.Dial("tcp", r.door.Addrs()[0].String())
+		conn, err := r.connect()
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -204,6 +225,33 @@ func (r *rig) dial() *wire {
 	}
 	r.t.Cleanup(func() { c.Close() })
 	return &wire{t: r.t, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+}
+
+// connect makes a connection on a socket.
+func (r *rig) connect() (net.Conn, error) {
+	addr := r.door.Addrs()[0]
+	if path, unix := unixsocket.Cut(addr.String()); unix {
+		return net.Dial("unix", path)
+	}
+	return net.Dial("tcp", addr.String())
+}
+
+// loops are those of all sessions.
+func (r *rig) loops() (list []*loop) {
+	if r.memory != nil {
+		return []*loop{r.memory.loop}
+	}
+	for _, c := range r.door.carriers {
+		switch c := c.(type) {
+		case *engine:
+			c.mu.Lock()
+			list = slices.AppendSeq(list, maps.Values(c.loops))
+			c.mu.Unlock()
+		case *sockets:
+			list = append(list, c.loops...)
+		}
+	}
+	return list
 }
 
 func (w *wire) send(m *shiva.Message) {

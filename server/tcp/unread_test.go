@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,15 +37,7 @@ func sized(r *rig, name string, declared, others int) {
 // onlySession looks at the one session that there is, between two turns of its loop. There may
 // be none yet, or no more.
 func onlySession(r *rig, look func(*session)) {
-	loops := []*loop{}
-	if r.memory != nil {
-		loops = append(loops, r.memory.loop)
-	} else {
-		r.door.engine.mu.Lock()
-		defer r.door.engine.mu.Unlock()
-		loops = slices.Collect(maps.Values(r.door.engine.loops))
-	}
-	for _, l := range loops {
+	for _, l := range r.loops() {
 		l.turns.Lock()
 		for _, s := range l.sessions {
 			look(s)

@@ -1,0 +1,228 @@
+package tcp
+
+import (
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/internal/intake"
+)
+
+// sockets are the carrier on the standard library's sockets: the runtime's poller has a goroutine
+// wait for the bytes of each connection, and the goroutine takes a turn of its session's loop with
+// them. server/DESIGN.md compares it with gnet.
+type sockets struct {
+	door  *Door
+	loops []*loop
+	next  atomic.Uint32 // of loops, for the next connection
+	conns sync.WaitGroup
+	ended chan struct{} // closed by stop
+	turns sync.WaitGroup
+}
+
+// newSockets starts that many loops; 0: one per core.
+func newSockets(d *Door, loops int) *sockets {
+	if loops == 0 {
+		loops = runtime.NumCPU()
+	}
+	s := &sockets{door: d, ended: make(chan struct{})}
+	for range loops {
+		wake := make(chan struct{}, 1)
+		l := newLoop(d, func() {
+			select {
+			case wake <- struct{}{}:
+			default: // a turn is on its way
+			}
+		})
+		s.loops = append(s.loops, l)
+		s.turns.Go(func() { s.run(l, wake) }) // until stop, which waits for it
+	}
+	return s
+}
+
+// run takes the turns of a loop that no connection takes.
+func (s *sockets) run(l *loop, wake <-chan struct{}) {
+	clock := time.NewTicker(tick)
+	defer clock.Stop()
+	for {
+		select {
+		case <-wake:
+			l.turn()
+		case <-clock.C:
+			l.tick()
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+func (s *sockets) each(f func(*loop)) {
+	for _, l := range s.loops {
+		f(l)
+	}
+}
+
+func (s *sockets) stop() error {
+	for _, l := range s.loops {
+		l.begin()
+		for _, session := range l.sessions {
+			session.close()
+		}
+		l.end()
+	}
+	s.conns.Wait()
+	close(s.ended)
+	s.turns.Wait()
+	for _, l := range s.loops {
+		l.spares.Release()
+	}
+	return nil
+}
+
+// socketBuffer is asked of the system for what a client has not read, as for containers: with the
+// usual 208 KiB an image leaves in thirty pieces.
+const socketBuffer = 1 << 20
+
+func (s *sockets) enroll(in *intake.Conn) {
+	k := &socket{place: in}
+	c := in.Conn.(*net.UnixConn)
+	var err error
+	if k.raw, err = c.SyscallConn(); err == nil {
+		err = k.raw.Control(func(fd uintptr) { k.fd = int(fd) })
+	}
+	if err != nil {
+		s.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
+		in.Close()
+		return
+	}
+	_ = c.SetWriteBuffer(socketBuffer) // the system may allow less
+	l := s.loops[int(s.next.Add(1))%len(s.loops)]
+	l.turns.Lock()
+	l.look()
+	k.session = l.newSession(s.door.opened.Add(1), k)
+	l.turns.Unlock()
+	s.conns.Go(k.run) // until the session ends, for which stop waits
+}
+
+// A socket is a transport on a socket of the standard library. Its goroutine is in raw.Read all
+// the time, so the descriptor stays what it is until the session knows that it is closed, and
+// turns may use it as they like.
+type socket struct {
+	place   *intake.Conn // among the connections that were let in
+	session *session
+	raw     syscall.RawConn
+	fd      int
+	closing atomic.Bool
+	watched atomic.Bool // a goroutine waits for room
+	hungUp  bool        // the peer has ended its direction
+}
+
+// buffers are for bytes that arrive, while they are looked at: an idle connection has none.
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+func (k *socket) run() {
+	_ = k.raw.Read(func(uintptr) bool { return k.input() })
+	l := k.session.loop
+	l.begin()
+	k.session.closed()
+	k.place.Because(k.session.why)
+	l.end()
+	k.place.Close()
+}
+
+// input takes what has arrived, and reports whether nothing can come any more. It reads until
+// there is nothing: the poller tells of each arrival once, and of several with one word.
+func (k *socket) input() (done bool) {
+	p := buffers.Get().(*[64 << 10]byte)
+	defer buffers.Put(p)
+	s := k.session
+	for !k.closing.Load() {
+		if k.hungUp {
+			k.look()
+			return false
+		}
+		switch n, err := unix.Read(k.fd, p[:]); {
+		case n > 0:
+			s.loop.input(s, p[:n])
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return false
+		case err != nil:
+			return true
+		default:
+			s.loop.begin()
+			if k.hungUp = s.due(); k.hungUp {
+				s.hangUp()
+			}
+			s.loop.end()
+			if !k.hungUp {
+				return true
+			}
+		}
+	}
+	return true
+}
+
+// look tells the session when a peer that has ended its direction is gone altogether.
+func (k *socket) look() {
+	if k.polled(0)&(unix.POLLHUP|unix.POLLERR) != 0 {
+		k.session.loop.postRoom(k.session, true)
+	}
+}
+
+// polled is what the socket is ready for now.
+func (k *socket) polled(events int16) int16 {
+	fds := []unix.PollFd{{Fd: int32(k.fd), Events: events}}
+	_, _ = unix.Poll(fds, 0)
+	return fds[0].Revents
+}
+
+func (k *socket) Read(p []byte) int {
+	n, _ := unix.Read(k.fd, p)
+	return max(n, 0) // input finds the same end or fault
+}
+
+func (k *socket) Write(vecs [][]byte) (int, error) {
+	n, err := write(k.fd, vecs)
+	if err == nil && n < size(vecs) && k.watched.CompareAndSwap(false, true) {
+		go k.watch() // until there is room, or the socket is closed
+	}
+	return n, err
+}
+
+// watch waits for room once. The poller tells of room that has come since it was asked, so the
+// socket is looked at first.
+func (k *socket) watch() {
+	asked := false
+	err := k.raw.Write(func(uintptr) bool {
+		room := asked || k.polled(unix.POLLOUT)&(unix.POLLOUT|unix.POLLHUP|unix.POLLERR) != 0
+		asked = true
+		return room
+	})
+	k.watched.Store(false)
+	if err == nil {
+		k.session.loop.postRoom(k.session, false)
+	}
+}
+
+func (k *socket) Unacknowledged() int {
+	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
+	return n
+}
+
+func (k *socket) Acknowledge() {} // on this machine there is nothing to confirm
+
+func (k *socket) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
+
+// Close ends the wait for input, and what comes after that closes the socket.
+func (k *socket) Close() {
+	k.closing.Store(true)
+	_ = k.place.SetReadDeadline(time.Unix(1, 0))
+}
+
+func (k *socket) Peer() string { return k.place.RemoteAddr().String() }

@@ -1,0 +1,148 @@
+package tcp
+
+import (
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+// A client on a Unix socket that is gone is told from one that waits for its answers by the
+// kernel: its requests leave the queue without a byte sent ahead.
+func TestGoneFromAUnixSocket(t *testing.T) {
+	r := newUnixRig(t, nil)
+	batches := make(chan *scheduler.Batch, 100)
+	replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
+	waiting := func() int { return replica.Model().Stats().QueueRows }
+	other, asked := r.dial(), 0
+	for waiting() == 0 { // fills the replica
+		other.send(message("m", "", 0, 0, 0, 0))
+		asked++
+		budgettest.Until(t, "the request", func() bool { return len(batches)+waiting() == asked })
+	}
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	c.endDirection()
+	budgettest.Until(t, "the end to be seen", func() (seen bool) {
+		onlySession(r, func(s *session) { seen = seen || !s.hungUp.IsZero() })
+		return seen && waiting() == 2
+	})
+	c.Close()
+	budgettest.Until(t, "its request to leave", func() bool { return waiting() == 1 })
+	budgettest.Until(t, "its place", func() bool { return r.open() == 1 })
+	for range asked {
+		if err := r.echo(<-batches); err != nil {
+			t.Fatal(err)
+		}
+		values(t, other.next())
+	}
+}
+
+// A client that never stops sending is closed all the same when the server stops.
+func TestFloodAtShutdown(t *testing.T) {
+	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+		r := newSocketRig(t, nil)
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			go func() { _, _ = io.Copy(io.Discard, c) }() // until the end of the connection
+			for {
+				if _, err := c.Write(ask); err != nil {
+					return
+				}
+			}
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := r.close(ctx); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+}
+
+// Descriptors that a client sends along are the kernel's to close, and cost it no answer.
+func TestDescriptorsFromAClient(t *testing.T) {
+	r := newUnixRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, piece := range [][]byte{ask[:20], ask[20:]} {
+		if _, _, err := c.client.(*net.UnixConn).WriteMsgUnix(piece, syscall.UnixRights(0, 1), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	values(t, c.next())
+}
+
+// A request over a socket allocates little beside what the model of these tests does.
+func TestAllocationsOnSockets(t *testing.T) {
+	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+		r := newSocketRig(t, nil)
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.bytes(ask)
+		answer, err := shiva.AppendMessage(nil, c.next())
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := make([]byte, len(answer))
+		const most = 8 // the echo has 4, and the race detector takes buffers from pools
+		if n := testing.AllocsPerRun(300, func() {
+			c.bytes(ask)
+			if _, err := io.ReadFull(c, in); err != nil {
+				t.Fatal(err)
+			}
+		}); n > most {
+			t.Errorf("%v allocations for a request", n)
+		}
+	})
+}
+
+// BenchmarkIdle is the memory of a connection that says nothing, the server's side and the
+// client's.
+func BenchmarkIdle(b *testing.B) {
+	for name, newSocketRig := range map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig, "unix": newUnixRig} {
+		b.Run(name, func(b *testing.B) {
+			const n = 500
+			r := newSocketRig(b, nil)
+			r.model("m", floats("x"), r.echo)
+			used := func() uint64 {
+				var m runtime.MemStats
+				for range 4 { // stacks shrink by half at a time
+					runtime.GC()
+				}
+				runtime.ReadMemStats(&m)
+				return m.HeapAlloc + m.StackInuse
+			}
+			before := used()
+			for range n {
+				c := r.dial()
+				c.send(message("m", "", 1, 2, 3, 4))
+				c.next().Release()
+				c.d, c.rest = nil, nil
+			}
+			b.ReportMetric(float64(used()-before)/n, "bytes/connection")
+		})
+	}
+}
