@@ -61,7 +61,8 @@ func replace(page []byte, head []string, rows [][]string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// summaryHead and summary are the table of README.md: models in Python.
+// summaryHead and summary are the table of README.md: models in Python, on the ways that
+// most take.
 func summaryHead() []string {
 	cells := []string{"model in Python"}
 	for _, s := range sizes {
@@ -74,7 +75,7 @@ func summaryHead() []string {
 
 func (r results) summary() (rows [][]string) {
 	for _, k := range []*kind{inPython, reference, pytriton, mlserver} {
-		for _, w := range ways {
+		for _, w := range []*way{shivaTCP, shivaShared, grpcRaw, grpcShared} {
 			row := []string{k.label + ", " + w.name}
 			if k == inPython {
 				row[0] = "shivad, " + w.name
