@@ -369,8 +369,8 @@ func (x *sharing) free(outputs []wire.TensorHeader) {
 	}
 }
 
-// learn is told of the large outputs of a result that arrived as frames. If they do not fit into the
-// container's segment, it gets a larger one.
+// learn is told of the large outputs of a result that arrived as frames. If they do not fit into
+// the container's segment, it gets a larger one.
 func (x *sharing) learn(large int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

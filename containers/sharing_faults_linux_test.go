@@ -288,8 +288,9 @@ func TestScribbler(t *testing.T) {
 	}
 }
 
-// TestStoppedReader: while a stopped container may be reading an input, nobody else gets its memory,
-// although the request is over; it counts, is shown, and comes back with the end of the session.
+// TestStoppedReader: while a stopped container may be reading an input, nobody else gets its
+// memory, although the request is over; it counts, is shown, and comes back with the end of the
+// session.
 func TestStoppedReader(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
@@ -347,8 +348,8 @@ func TestKilledReader(t *testing.T) {
 	}
 }
 
-// TestReplacement: after a peak the segment of inputs is replaced under a container that works, which
-// unmaps the old one.
+// TestReplacement: after a peak the segment of inputs is replaced under a container that works,
+// which unmaps the old one.
 func TestReplacement(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
@@ -425,7 +426,8 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-// TestStrangers: a container that may not open the server's memory gets bytes, and the log says why.
+// TestStrangers: a container that may not open the server's memory gets bytes, and the log says
+// why.
 func TestStrangers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("this test changes its user and namespaces, as root")

@@ -15,8 +15,8 @@ import "container/heap"
 // the next one again: a stream beside a queue of ordinary requests would never be served. But by
 // such a place a frame may look late that is not: where a batch takes two thirds of the time that
 // requests have, a place is too early for the next batch from the moment that it is taken. So a
-// frame whose stream is first in turn goes first, wherever its place is, and as many as the
-// streams are entitled to.
+// frame whose stream is first in turn goes first, wherever its place is, and as many as the streams
+// are entitled to.
 
 // turns are the streams of one priority with a waiting frame, as a heap: the one that was served
 // longest ago is first.
@@ -124,8 +124,8 @@ func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) 
 }
 
 // goesFirst is the frame that is to go first in the next batch of rep, for which its strategy has
-// chosen the window w of q, and how many may follow it in turn; nil: the window's own rows go first.
-// q is nil if the strategy has chosen none.
+// chosen the window w of q, and how many may follow it in turn; nil: the window's own rows go
+// first. q is nil if the strategy has chosen none.
 //
 // Before another frame it goes always. Before an ordinary request it goes if its place is before
 // that one's, and then only as often as streams are entitled to. With deadlines little longer than

@@ -5,9 +5,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// makePool makes the memory for payloads. Large ones lie in an arena, if that is on: as large as all
-// of them, since it costs addresses until it is used. Without shared memory on this system they are
-// ordinary memory.
+// makePool makes the memory for payloads. Large ones lie in an arena, if that is on: as large as
+// all of them, since it costs addresses until it is used. Without shared memory on this system they
+// are ordinary memory.
 func (s *Server) makePool() {
 	payloads := int64(s.cfg.Limits.PayloadBytes)
 	if !s.cfg.Containers.Arena {

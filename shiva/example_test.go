@@ -33,7 +33,8 @@ func exampleServer() (addr string, opt shiva.Option, stop func()) {
 	return "localhost", shiva.WithDialer(n.Dial), s.Close
 }
 
-// A message as it goes on the wire, and its answer. A Client may be used by any number of goroutines.
+// A message as it goes on the wire, and its answer. A Client may be used by any number of
+// goroutines.
 func ExampleClient_Do() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()

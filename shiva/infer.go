@@ -17,9 +17,9 @@ import (
 // order. Texts are not among them: [TextsKey] has those.
 const NamesKey = "__tensors__"
 
-// Infer asks a model for its outputs, and waits for them. The route is a model, "model/version" or an
-// application. The inputs are in the order in which the model declares them or, if they have a Name
-// each, in any. Texts, which are tensors of [tensor.Bytes], go by name.
+// Infer asks a model for its outputs, and waits for them. The route is a model, "model/version" or
+// an application. The inputs are in the order in which the model declares them or, if they have a
+// Name each, in any. Texts, which are tensors of [tensor.Bytes], go by name.
 //
 // When ctx has a deadline, the server is told. Otherwise Infer is [Client.Do] with [NewRequest],
 // which is for requests with metadata, such as a priority. The answer is the caller's, who releases
@@ -35,8 +35,8 @@ func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tenso
 	return c.Do(ctx, m)
 }
 
-// NewRequest makes the message that [Client.Infer] sends, with further metadata: an object, or empty.
-// It refers to the memory of the inputs.
+// NewRequest makes the message that [Client.Infer] sends, with further metadata: an object, or
+// empty. It refers to the memory of the inputs.
 //
 // It is an error if some of the inputs have a name and others not, if two have the same, if a text
 // has none, and if metadata has [NamesKey] or [TextsKey] beside names.

@@ -18,11 +18,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// WithSharedMemory shares so many bytes of /dev/shm with a server on the same machine, if that offers
-// it: tensors of 64 KiB and more are left there instead of sent, as far as there is room. Messages
-// must name their tensors, in metadata "__tensors__" or by their Names. What a server refuses is
-// sent as without the option; [Client.Shared] says why. Answers and frames of streams are sent in any
-// case. The file is removed by Close.
+// WithSharedMemory shares so many bytes of /dev/shm with a server on the same machine, if that
+// offers it: tensors of 64 KiB and more are left there instead of sent, as far as there is room.
+// Messages must name their tensors, in metadata "__tensors__" or by their Names. What a server
+// refuses is sent as without the option; [Client.Shared] says why. Answers and frames of streams
+// are sent in any case. The file is removed by Close.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
@@ -123,8 +123,8 @@ func (c *Client) Shared() error {
 	return c.shared.refusal
 }
 
-// place leaves large tensors of a message in memory, as far as there is room, and returns the message
-// that is to be sent.
+// place leaves large tensors of a message in memory, as far as there is room, and returns the
+// message that is to be sent.
 func (s *sharedMemory) place(m *Message) (*Message, []span) {
 	if s == nil || !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
 		return m, nil

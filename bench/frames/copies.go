@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// Copies are counted in a round of its own, whose times are not measured, in servers that count what
-// they copy:
+// Copies are counted in a round of its own, whose times are not measured, in servers that count
+// what they copy:
 //
 //   - Programs in Go are built with a memmove that adds up its bytes (go build -overlay). The sum is
 //     read from their memory.
@@ -169,8 +169,8 @@ func (c *counter) inGo(pid int) (uint64, error) {
 	return 0, fmt.Errorf("frames: %s has no %s", program, copySymbol)
 }
 
-// count finds out for each cell of the table how often a tensor is copied on its way: the bytes copied
-// for a request, as multiples of its size.
+// count finds out for each cell of the table how often a tensor is copied on its way: the bytes
+// copied for a request, as multiples of its size.
 func count(ctx context.Context, o *options, all results) error {
 	c, err := newCounter(ctx, o.bin, programs...)
 	if err != nil {

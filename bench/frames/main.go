@@ -1,6 +1,6 @@
 // Command frames measures what a large tensor costs on its way through a server to a model and
-// back: a frame of video and a picture, over each protocol, to containers in Go and in Python and to
-// other servers. All models are the identity, so that nothing but the way is measured.
+// back: a frame of video and a picture, over each protocol, to containers in Go and in Python and
+// to other servers. All models are the identity, so that nothing but the way is measured.
 //
 //	frames [-rounds N] [-duration D] [-short] [-peers DIR] [-copies] [-chart FILE.svg] [-pages]
 //

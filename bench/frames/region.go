@@ -58,8 +58,8 @@ func (s *size) output(i int) load.Place {
 	return load.Place{Region: s.model, Offset: (2*i + 1) * s.bytes(), Size: s.bytes()}
 }
 
-// same compares the output of a connection with its input, and clears it, so that the next look finds
-// what was written since.
+// same compares the output of a connection with its input, and clears it, so that the next look
+// finds what was written since.
 func (s *size) same(i int) error {
 	x, y := make([]byte, s.bytes()), make([]byte, s.bytes())
 	if i < 0 {

@@ -29,8 +29,8 @@ type Request struct {
 	// four digits.
 	Stream string
 	// InputsAt, if set, says where each of Inputs is in shared memory that the server knows: its data
-	// does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over Shiva and
-	// gRPC.
+	// does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over
+	// Shiva and gRPC.
 	InputsAt  []Place
 	OutputsAt []Output
 	// Keep is how many frames of a stream may wait, as the parameter takes it: "all", "latest"

@@ -83,9 +83,9 @@ func (s *Segment) Hide() {
 	}
 }
 
-// Region returns the bytes of a tensor, which is not empty, in a segment of outputs, with a reference
-// to the segment that Put gives back; false if the segment does not have them. Their contents may
-// change at any time.
+// Region returns the bytes of a tensor, which is not empty, in a segment of outputs, with a
+// reference to the segment that Put gives back; false if the segment does not have them. Their
+// contents may change at any time.
 func (s *Segment) Region(offset, size int64) ([]byte, bool) {
 	if offset < headSize+wordSize || offset%wordSize != 0 || size < 1 || offset > s.Size() || size > s.Size()-offset {
 		return nil, false

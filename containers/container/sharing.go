@@ -211,7 +211,8 @@ func (b *Batch) region(n int) []byte {
 	return data
 }
 
-// place finds where an output is that goes by shared memory, and copies it there if it is elsewhere.
+// place finds where an output is that goes by shared memory, and copies it there if it is
+// elsewhere.
 func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
 	if len(data) < minShared {
 		return at, false

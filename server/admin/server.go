@@ -21,8 +21,8 @@ type Server struct {
 	serving  sync.WaitGroup // the goroutine of Listen
 }
 
-// Listen opens the address, "host:port" or "unix:PATH", and begins to serve. The caller ends it with
-// Shutdown. A nil log is silent.
+// Listen opens the address, "host:port" or "unix:PATH", and begins to serve. The caller ends it
+// with Shutdown. A nil log is silent.
 func Listen(addr string, access unixsocket.Access, h http.Handler, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

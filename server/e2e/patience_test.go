@@ -26,7 +26,8 @@ func (s *shivad) script(name string, args ...string) {
 	s.run(python(s.t), append([]string{filepath.Join(root(s.t), "server/e2e/python", name)}, args...)...)
 }
 
-// plain starts the container of containers/DESIGN.md, which has no SDK. It sums the values of each row.
+// plain starts the container of containers/DESIGN.md, which has no SDK. It sums the values of each
+// row.
 func (s *shivad) plain(addr string) {
 	s.t.Helper()
 	page, err := os.ReadFile(filepath.Join(root(s.t), "containers/DESIGN.md"))

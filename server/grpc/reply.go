@@ -99,8 +99,8 @@ func (r *reply) marshal() mem.BufferSlice {
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)
 }
 
-// appendParameter appends a parameter of an answer, or of an output, whose field has the same number:
-// a bool, int64, float64 or string.
+// appendParameter appends a parameter of an answer, or of an output, whose field has the same
+// number: a bool, int64, float64 or string.
 func appendParameter(b []byte, key string, value any) []byte {
 	var v []byte
 	switch value := value.(type) {

@@ -210,8 +210,8 @@ func TestWrongPlaces(t *testing.T) {
 	}
 }
 
-// BenchmarkRegions asks for 6.2 MB and gets them back, through the socket and through regions on the
-// file system of shared memory. The client only names them: it is assumed to work there.
+// BenchmarkRegions asks for 6.2 MB and gets them back, through the socket and through regions on
+// the file system of shared memory. The client only names them: it is assumed to work there.
 func BenchmarkRegions(b *testing.B) {
 	frame := tensor.Shape{1080, 1440} // as many bytes as 1080p in RGB
 	count, _ := frame.Elements()

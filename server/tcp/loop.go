@@ -58,7 +58,8 @@ type loop struct {
 	awake bool // the loop is in a turn, or has been told to take one
 }
 
-// A mail is a call that is complete, or whose inputs have been read, or, without one, the report of a transport that had too little room.
+// A mail is a call that is complete, or whose inputs have been read, or, without one, the report of
+// a transport that had too little room.
 type mail struct {
 	call    *call
 	session *session // of the transport
@@ -263,9 +264,9 @@ func (l *loop) remove(s *session) {
 	l.sessions = l.sessions[:last]
 }
 
-// passage is the block through which large tensors pass that are swapped, on their way in as on their
-// way out: much of the second-level cache, where it stays from one piece to the next, so that of a
-// tensor's bytes each is brought from memory or back to it once.
+// passage is the block through which large tensors pass that are swapped, on their way in as on
+// their way out: much of the second-level cache, where it stays from one piece to the next, so that
+// of a tensor's bytes each is brought from memory or back to it once.
 func (l *loop) passage() []byte {
 	const size = 256 << 10
 	if l.block == nil {

@@ -380,7 +380,8 @@ func (m *mutants) leave(q *talk, s *session) {
 	}
 }
 
-// silent waits until no stream has a frame without an answer, and those of connections are forgotten.
+// silent waits until no stream has a frame without an answer, and those of connections are
+// forgotten.
 func (m *mutants) silent() {
 	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
 	budgettest.Until(m.t, "the streams to fall silent", func() bool {

@@ -20,8 +20,8 @@ import (
 // tensors that are there are listed in its metadata under shiva.MemoryKey, and so are an answer's.
 //
 // A copy takes a millisecond for some megabytes, so neither is done by the loop: inputs are read
-// before the call is opened, which its place in the line waits for, and outputs are written before it
-// is complete.
+// before the call is opened, which its place in the line waits for, and outputs are written before
+// it is complete.
 
 // A placed tensor is one in shared memory, in metadata.
 type placed struct {

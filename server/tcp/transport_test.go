@@ -63,8 +63,8 @@ func TestAnyPieces(t *testing.T) {
 	}
 }
 
-// Large tensors are swapped a block at a time, on their way in and on their way out: wherever a read
-// or a write ends, between two blocks or inside an element, every byte is in its place.
+// Large tensors are swapped a block at a time, on their way in and on their way out: wherever a
+// read or a write ends, between two blocks or inside an element, every byte is in its place.
 func TestLargeTensorsInPieces(t *testing.T) {
 	const row = 4 * 12_500
 	values := make([]float32, 4*row) // 800 KB: four blocks

@@ -25,7 +25,8 @@ type Lender interface {
 	Put(mem []byte)
 }
 
-// Lend makes a buffer of memory of somebody else, with one reference. It counts in no pool's budget.
+// Lend makes a buffer of memory of somebody else, with one reference. It counts in no pool's
+// budget.
 func Lend(mem []byte, owner Lender) *Buffer {
 	b := &Buffer{data: mem, n: len(mem), owner: owner, class: elsewhere}
 	b.refs.Store(1)

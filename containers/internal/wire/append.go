@@ -28,7 +28,8 @@ func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.
 	return append(b, `]}`...)
 }
 
-// AppendAt adds to the description of a tensor, which ends b, where its pieces are in shared memory.
+// AppendAt adds to the description of a tensor, which ends b, where its pieces are in shared
+// memory.
 func AppendAt(b []byte, pieces []Piece) []byte {
 	b = append(b[:len(b)-1], `,"at":`...)
 	for i, p := range pieces {

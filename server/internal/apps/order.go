@@ -102,7 +102,8 @@ func (t *turn) settle() {
 	}
 }
 
-// finish is the call's Finish, now or when the older calls have been answered. It comes after settle.
+// finish is the call's Finish, now or when the older calls have been answered. It comes after
+// settle.
 func (t *turn) finish() {
 	l := t.line
 	l.of.mu.Lock()

@@ -17,8 +17,8 @@
 // Concurrency: any goroutine may call anything. Read and Write take as long as the copy takes, and
 // are not for an event loop.
 //
-// Errors: those that clients of Triton compare have Triton's words, and ours behind them. Each wraps
-// a condition of gate's table.
+// Errors: those that clients of Triton compare have Triton's words, and ours behind them. Each
+// wraps a condition of gate's table.
 //
 // Sources: Triton's documentation of the extension (protocol/extension_shared_memory.md) and its
 // source (shared_memory_manager.cc) for the words.

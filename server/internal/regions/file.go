@@ -121,7 +121,8 @@ func (f *file) removed() bool {
 // piece is how much is copied in one turn, so that small tensors do not wait for large ones.
 const piece = 1 << 20
 
-// inTurns does a copy of size bytes piece by piece, each when fewer than there are processors go on.
+// inTurns does a copy of size bytes piece by piece, each when fewer than there are processors go
+// on.
 func (g *Registry) inTurns(size int, one func(from, to int) error) error {
 	for from := 0; from < size; from += piece {
 		g.turns <- struct{}{}

@@ -20,8 +20,8 @@ func (g *Registry) CheckOutput(client, name string, p parameter.Place) error {
 }
 
 // Fetch gives an input, which has its name, dtype and shape, the data at a place, in memory of get;
-// get's errors are answered as they are. left is how many bytes the request may still have. After an
-// error the input may have memory, which is the caller's to release.
+// get's errors are answered as they are. left is how many bytes the request may still have. After
+// an error the input may have memory, which is the caller's to release.
 func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
 	if err := g.permit(client); err != nil {
 		return of("input", t.Name, err)
