@@ -150,6 +150,22 @@ func (s *story) play(text string) string {
 	return told.String()
 }
 
+// state tells what waits, the state of each replica, and how many streams are known.
+func (s *story) state() {
+	st := s.model.Stats()
+	s.say("%d rows wait, %d live", st.QueueRows, st.Live)
+	for _, r := range st.Replicas {
+		text := fmt.Sprintf("%s is %s, %d in flight", r.Label, r.State, r.InFlight)
+		if r.GivenUp > 0 {
+			text += fmt.Sprintf(", %d given up", r.GivenUp)
+		}
+		s.say("%s", text)
+	}
+	if st.Frames > 0 {
+		s.say("streams: %d", st.Streams)
+	}
+}
+
 // do executes one command.
 func (s *story) do(line string) error {
 	words := strings.Fields(line)
@@ -192,18 +208,7 @@ func (s *story) do(line string) error {
 		return s.sched.Configure("m", cfg)
 	}
 	if words[0] == "state" {
-		st := s.model.Stats()
-		s.say("%d rows wait, %d live", st.QueueRows, st.Live)
-		for _, r := range st.Replicas {
-			text := fmt.Sprintf("%s is %s, %d in flight", r.Label, r.State, r.InFlight)
-			if r.GivenUp > 0 {
-				text += fmt.Sprintf(", %d given up", r.GivenUp)
-			}
-			s.say("%s", text)
-		}
-		if st.Frames > 0 {
-			s.say("streams: %d", st.Streams)
-		}
+		s.state()
 		return nil
 	}
 	if words[0] == "forget" {

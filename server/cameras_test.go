@@ -82,35 +82,7 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			defer m.Release()
 			return shownBy(t, m)
 		}},
-		{t, "rest", func(ctx context.Context, route string, f frame) shown {
-			head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
-			q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer", strings.NewReader(head))
-			if err != nil {
-				return shown{err: &fault{text: err.Error()}}
-			}
-			q.Header.Set("Content-Type", "application/json")
-			resp, err := web.client.Do(q)
-			if err != nil {
-				return shown{err: &fault{text: err.Error()}}
-			}
-			defer resp.Body.Close()
-			var a struct {
-				Error      string
-				Parameters struct {
-					Seq, Skipped int64
-					Age          float64 `json:"age_ms"`
-					By           json.RawMessage
-				}
-				Outputs []struct{ Data []int32 }
-			}
-			if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-				return shown{err: &fault{text: err.Error()}}
-			}
-			if a.Error != "" {
-				return shown{err: &fault{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
-			}
-			return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
-		}},
+		{t, "rest", func(ctx context.Context, route string, f frame) shown { return askREST(ctx, t, web, route, f) }},
 		{t, "grpc", func(ctx context.Context, route string, f frame) shown {
 			a, err := rpc.client.ModelInfer(ctx, f.question(t, route))
 			if err != nil {
@@ -166,6 +138,37 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			return got
 		}},
 	}
+}
+
+// askREST sends a frame to the door for HTTP.
+func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f frame) shown {
+	head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer", strings.NewReader(head))
+	if err != nil {
+		return shown{err: &fault{text: err.Error()}}
+	}
+	q.Header.Set("Content-Type", "application/json")
+	resp, err := web.client.Do(q)
+	if err != nil {
+		return shown{err: &fault{text: err.Error()}}
+	}
+	defer resp.Body.Close()
+	var a struct {
+		Error      string
+		Parameters struct {
+			Seq, Skipped int64
+			Age          float64 `json:"age_ms"`
+			By           json.RawMessage
+		}
+		Outputs []struct{ Data []int32 }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
+		return shown{err: &fault{text: err.Error()}}
+	}
+	if a.Error != "" {
+		return shown{err: &fault{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
+	}
+	return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
 }
 
 func (f frame) json(t *testing.T) string {
