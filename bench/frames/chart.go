@@ -9,14 +9,14 @@ import (
 
 // draw draws rates and processor times of each way to each server, a row of panels for each size.
 func (r results) draw(ctx context.Context, file string) error {
-	f := figure.Figure{Columns: 2, Width: 13, Height: 7}
+	f := figure.Figure{Width: 24, Height: 6.5}
 	for _, s := range sizes {
 		if !s.inTable {
 			continue
 		}
 		f.Panels = append(f.Panels,
 			r.panel(s, "frames/s", rate),
-			r.panel(s, "CPU of the server's side, ms/frame", func(t turn) float64 { return t.cpu.Seconds() * 1e3 }))
+			r.panel(s, "server CPU, ms/frame", func(t turn) float64 { return t.cpu.Seconds() * 1e3 }))
 	}
 	f.Panels[0].Legend = &figure.Legend{Up: 3}
 	return f.Draw(ctx, file)
