@@ -394,6 +394,8 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	err := m.Refused
 	if err == nil {
 		a, err = s.codec.result(m, b)
+	} else {
+		s.codec.drop(m) // what is in shared memory has arrived
 	}
 	if errors.Is(err, tensor.ErrBudget) {
 		err = noMemory(err)

@@ -188,6 +188,19 @@ func TestSharingLies(t *testing.T) {
 	if a := <-asked; !errors.Is(a.err, scheduler.ErrContainerFailed) {
 		t.Errorf("memory and a frame: %v", a.err)
 	}
+	// An answer for which there is no memory frees its regions.
+	asked = r.later(t)
+	b = l.receive(wire.Batch)
+	free := r.pool.Budget() - r.pool.InUse()
+	if err := r.pool.Reserve(free); err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(l.out[4096:], 1)
+	l.answer(b, y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), make([]byte, 40000))
+	if a := <-asked; !errors.Is(a.err, scheduler.ErrOverloaded) || l.out[4096] != 0 {
+		t.Errorf("no memory: %v; the region's word is %d", a.err, l.out[4096])
+	}
+	r.pool.Unreserve(free)
 	// A stray is freed as well, and answers to nothing change nothing.
 	binary.LittleEndian.PutUint32(l.out[4096:], 1)
 	l.answer([][]byte{nil, make([]byte, 8)}, y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), nil)

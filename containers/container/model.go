@@ -424,7 +424,7 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 			log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
 			outputs, err = nil, fmt.Errorf("panic: %v", r)
 			if fault, ok := r.(interface{ Addr() uintptr }); ok && b.session != nil && b.session.sharing.holds(fault.Addr()) {
-				err = errors.New("Predict wrote to an input in shared memory: set Model.WritableInputs")
+				err = errors.New("model: Predict wrote to an input in shared memory: set Model.WritableInputs")
 			}
 		}
 	}()
