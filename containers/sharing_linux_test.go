@@ -8,10 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -141,24 +143,24 @@ func TestGathered(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
-	gathered := func() uint64 { // no request has more than two rows
-		i := r.session(t)
-		return i.Rows - min(i.Rows, 2*i.Batches)
+	if err := r.sched.Configure(sharingID.Name, scheduler.ModelConfig{Strategy: "static", MaxBatch: 8, Delay: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
 	}
-	before := gathered()
-	budgettest.Until(t, "batches of several requests", func() bool {
-		const requests = 16
-		done := make(chan error, requests)
-		for i := range requests {
-			go func() { done <- r.adds(t, 1+i%2, byte(i)) }() // ends with the answer
+	const requests = 16
+	before := r.session(t)
+	done := make(chan error, requests)
+	for i := range requests {
+		go func() { done <- r.adds(t, 1+i%2, byte(i)) }() // ends with the answer
+	}
+	for range requests {
+		if err := <-done; err != nil {
+			t.Fatal(err)
 		}
-		for range requests {
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
-		}
-		return gathered() >= before+16
-	})
+	}
+	after := r.session(t)
+	if batches := after.Batches - before.Batches; batches >= requests {
+		t.Errorf("%d requests had %d batches", requests, batches)
+	}
 }
 
 // TestInputsReadOnly: a Predict that writes to its inputs fails with what to do about it, and with
