@@ -75,12 +75,13 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 // serve runs a server until a signal or its failure. SIGHUP has it read the file of the options
 // again.
 func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
-	defer runtime.KeepAlive(tuneGC(cfg.Limits, log))
+	defer runtime.KeepAlive(tuneGC())
 	raiseThreads(cfg.TCP)
 	s, err := server.New(cfg, log)
 	var drain atomic.Int64
 	drain.Store(int64(cfg.Server.Drain))
 	if err == nil {
+		limitHeap(cfg.Limits, s, log)
 		if o.file != "" {
 			load := func() (config.Config, error) {
 				c, _, err := o.load(memory.OfProcess())

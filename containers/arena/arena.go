@@ -15,12 +15,15 @@ const minIdle = 16 << 20
 // can map for reading. All methods may be called from any goroutine.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
-// part. Then the next buffers lie in a new segment, and the old one goes with its last buffer and
+// part. When that lasts (Trim) the next buffers lie in a new segment, and the old one goes with its last buffer and
 // its last session. It counts in the pool's budget until then.
 type Arena struct {
 	size    int64
 	broken  func(error)
 	retired func(*Segment)
+
+	watcher atomic.Pointer[func()]
+	steps   atomic.Int64 // of Watch, at the last call
 
 	resident atomic.Int64 // bytes of all segments that were ever used
 	used     atomic.Int64 // bytes of them in buffers
@@ -42,7 +45,7 @@ type inputs struct {
 	old []extent
 }
 
-// New makes an arena whose segments have size bytes. It takes memory when the first buffer is
+// New makes an arena of size bytes, which is the size of a segment, too. It takes memory when the first buffer is
 // made. broken is called when there is no shared memory, with the reason, and retired with each
 // segment that is to be unmapped by those who map it; both without locks.
 func New(size int64, broken func(error), retired func(*Segment)) *Arena {
@@ -88,6 +91,7 @@ func (a *Arena) currentLocked() (*inputs, error) {
 
 // forget is called when nobody holds s any more.
 func (a *Arena) forget(s *inputs) {
+	defer a.notify()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := slices.DeleteFunc(slices.Clone(*a.segments.Load()), func(x *inputs) bool { return x == s })
@@ -97,9 +101,11 @@ func (a *Arena) forget(s *inputs) {
 }
 
 // Get returns n bytes, a multiple of the page size, or nil if there is no place for them in the
-// segment, or not without using more than grow bytes that were never used. It implements
-// [tensor.Source].
+// segment, or not without using more than grow bytes that were never used. Nor does memory that
+// all segments take pass the arena's size: a container that does not unmap old ones keeps memory
+// from the arena, and from nothing else. It implements [tensor.Source].
 func (a *Arena) Get(n int, grow int64) []byte {
+	defer a.notify()
 	a.mu.Lock()
 	s, err := a.currentLocked()
 	if s == nil {
@@ -111,7 +117,7 @@ func (a *Arena) Get(n int, grow int64) []byte {
 	}
 	defer a.mu.Unlock()
 	high := s.space.high
-	offset, ok := s.space.take(int64(n), high+min(max(grow, 0), a.size))
+	offset, ok := s.space.take(int64(n), high+max(0, min(grow, a.size-a.resident.Load())))
 	if !ok {
 		return nil
 	}
@@ -149,6 +155,15 @@ func (s *inputs) age(e extent) (oldest extent) {
 	return oldest
 }
 
+// live is the number of bytes in buffers.
+func (s *inputs) live() int64 {
+	n := s.space.used
+	for _, e := range s.old {
+		n -= e.hi - e.lo
+	}
+	return n
+}
+
 // Find returns the segment in which data lies, and where; nil if it is not in the arena. The
 // segment is there as long as the owner of data holds its buffer.
 func (a *Arena) Find(data []byte) (*Segment, int64) {
@@ -168,6 +183,17 @@ func (a *Arena) find(data []byte) (*inputs, int64) {
 		}
 	}
 	return nil, 0
+}
+
+// Watch has f called, without locks, each time that the memory of all segments has changed by a
+// sixteenth of a segment's size.
+func (a *Arena) Watch(f func()) { a.watcher.Store(&f) }
+
+func (a *Arena) notify() {
+	steps := a.resident.Load() / max(a.size/16, 1)
+	if f := a.watcher.Load(); f != nil && a.steps.Swap(steps) != steps {
+		(*f)()
+	}
 }
 
 // Resident is the memory of all segments, in use and idle.
@@ -193,6 +219,17 @@ func (a *Arena) Trim() {
 	over := a.quiet > 1
 	a.mu.Unlock()
 	if over {
+		a.Renew()
+	}
+}
+
+// Spare gives the segment back, for others to use its memory, if it has no buffer. While it has,
+// its idle memory would be lost for new buffers, and return to nobody yet.
+func (a *Arena) Spare() {
+	a.mu.Lock()
+	idle := a.current != nil && a.current.live() == 0
+	a.mu.Unlock()
+	if idle {
 		a.Renew()
 	}
 }

@@ -179,9 +179,10 @@ func TestFull(t *testing.T) {
 }
 
 // TestBudget: memory of the arena counts, used or idle, and idle memory does not refuse others for
-// ever: the segment goes with the last session that maps it.
+// ever: an idle segment goes with the last session that maps it, and whoever maps it for ever keeps
+// memory from the arena alone.
 func TestBudget(t *testing.T) {
-	a, pool, retired := open(t, 64*mib, 16*mib)
+	a, pool, retired := open(t, 8*mib, 16*mib)
 	mapped := a.Current()
 	var all []*tensor.Buffer
 	for {
@@ -197,23 +198,31 @@ func TestBudget(t *testing.T) {
 	if len(all) != 16 {
 		t.Errorf("%d MiB fit into a budget of 16", len(all))
 	}
-	for _, b := range all {
+	for _, b := range all[1:] {
 		b.Release()
 	}
-	if _, err := pool.Get(32 << 10); !errors.Is(err, tensor.ErrBudget) {
-		t.Errorf("beside 16 MiB that a container maps: %v", err)
+	if _, err := pool.Get(12 * mib); !errors.Is(err, tensor.ErrBudget) || len(*retired) > 0 {
+		t.Errorf("beside a segment of which a MiB is used: %v, %d segments retired", err, len(*retired))
+	}
+	all[0].Release()
+	if _, err := pool.Get(12 * mib); !errors.Is(err, tensor.ErrBudget) {
+		t.Errorf("beside 8 MiB that a container maps: %v", err)
 	}
 	if len(*retired) != 1 || (*retired)[0] != mapped {
 		t.Fatalf("%d segments retired", len(*retired))
 	}
-	mapped.Release() // the session's
-	b := get(t, pool, 32<<10)
+	b := get(t, pool, 4*mib)
+	if s, _ := a.Find(b.Bytes()); s != nil {
+		t.Error("the arena has more than its size")
+	}
 	b.Release()
-	b = get(t, pool, 15*mib)
+	mapped.Release() // the session's
+	b = get(t, pool, 4*mib)
 	if s, _ := a.Find(b.Bytes()); s == nil || s == mapped {
 		t.Error("the next buffer is not in a new segment")
 	}
 	b.Release()
+	get(t, pool, 12*mib).Release()
 }
 
 // TestTrim: after a peak the memory returns to the system, and none in use is touched.

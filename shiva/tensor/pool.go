@@ -49,10 +49,10 @@ type Source interface {
 	Put(mem []byte)
 	// Idle is the number of bytes that the source holds and nobody uses. They count in the budget.
 	Idle() int64
-	// Trim is called after each garbage collection. Renew is called when the pool needs the idle
-	// bytes for memory of another kind; it may return before they are free.
+	// Trim is called after each garbage collection. Spare is called when the pool needs the idle
+	// bytes for memory of another kind; it may return before they are free, or keep them.
 	Trim()
-	Renew()
+	Spare()
 }
 
 // A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass
@@ -196,12 +196,12 @@ func (p *Pool) find(class, size int) *Buffer {
 }
 
 // crowded reports whether what is out and what the source holds idle pass the budget. The source
-// is told, so that this ends.
+// is told.
 func (p *Pool) crowded() bool {
 	if p.source == nil || p.budget == 0 || p.out.Load()+p.source.Idle() <= p.budget {
 		return false
 	}
-	p.source.Renew()
+	p.source.Spare()
 	return p.out.Load()+p.source.Idle() > p.budget
 }
 

@@ -28,7 +28,12 @@ import tritonclient.http.aio as triton_http_aio
 from conftest import PATIENCE, Process, Server, Start, wait
 from tritonclient.grpc.auth import BasicAuth as GRPCBasicAuth
 from tritonclient.http.auth import BasicAuth as HTTPBasicAuth
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor, shared_memory
+from tritonclient.utils import (
+    InferenceServerException,
+    np_to_triton_dtype,
+    serialize_byte_tensor,
+    shared_memory,
+)
 
 BOTH_DOORS = [
     "classification",
