@@ -188,7 +188,7 @@ def test_what_is_not_sent_is_free_again(outputs: Segment) -> None:
 
     with Fake(limit=100_000) as fake, Container(function, servers=fake.endpoint):
         peer, _ = fake.hello()
-        fake.batch(peer, 1, [("x", "FP32", [1, 1], np.float32(2).tobytes())])
+        fake.result(fake.batch(peer, 1, [("x", "FP32", [1, 1], np.float32(2).tobytes())]))
         send(fake, outputs)
         said(fake)
         for n in (0, 1) * 4:

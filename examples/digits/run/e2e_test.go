@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
@@ -43,13 +45,17 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// free is an address that nobody listens on at the moment.
+// free is an address that nobody listens on, of a port that the kernel gives to nobody for an
+// outgoing connection, or for port 0: other tests run at the same time.
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		addr := fmt.Sprint("127.0.0.1:", 10000+rand.N(20000)) // Linux takes those from 32768 on
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
