@@ -68,6 +68,7 @@ func (s *session) bind(r registration) {
 		s.mu.Lock()
 		s.sharing = c.share
 		s.mu.Unlock()
+		c.share.catchUp()
 	}
 	s.codec.bind(r)
 }
@@ -142,6 +143,20 @@ func (s *session) share(r registration) *sharing {
 		x.offerLocked(segment, wire.UseInputs)
 	}
 	return x
+}
+
+// catchUp retires a segment that was retired before the session was known to have it.
+func (x *sharing) catchUp() {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.segments {
+		if s.use == wire.UseInputs && x.arena.Retired(s.Segment) {
+			s.retired = true
+		}
+	}
 }
 
 // offerLocked offers a segment and takes over the caller's reference to it.
@@ -285,11 +300,12 @@ func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
 	return placed
 }
 
-// propose offers the segment of inputs in which a batch lies.
+// propose offers the segment of inputs in which a batch lies. An old one is not offered again: nobody
+// would have it unmapped. Whoever retires it meanwhile waits for x.mu.
 func (x *sharing) propose(segment *arena.Segment) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.over || x.pending[wire.UseInputs] || x.declined[wire.UseInputs] || x.segments[segment.Number] != nil {
+	if x.over || x.pending[wire.UseInputs] || x.declined[wire.UseInputs] || x.segments[segment.Number] != nil || x.arena.Retired(segment) {
 		return
 	}
 	segment.Retain()

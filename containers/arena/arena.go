@@ -72,6 +72,13 @@ func (a *Arena) Current() *Segment {
 	return &s.Segment
 }
 
+// Retired reports whether no more buffers lie in a segment than do already.
+func (a *Arena) Retired(s *Segment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.current == nil || &a.current.Segment != s
+}
+
 func (a *Arena) currentLocked() (*inputs, error) {
 	if a.current != nil || a.failed {
 		return a.current, nil

@@ -212,6 +212,7 @@ func (n *session) receive() error {
 		}
 		switch f := b.message.Frames; string(f[0].Data) {
 		case wire.Batch:
+			b.arrive()
 			if n.here() {
 				n.compute(b)
 				b = n.batch()

@@ -192,6 +192,20 @@ func (b *Batch) hold(number int64) *mapping {
 	return s
 }
 
+// arrive holds all that the batch may name until it is reset. It is called by the reader: the message
+// after the batch may say to unmap it, before the batch is computed.
+func (b *Batch) arrive() {
+	x := &b.session.sharing
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.segments {
+		if s.writer == nil {
+			s.refs++
+			b.mappings = append(b.mappings, s)
+		}
+	}
+}
+
 // region returns memory for an output of n bytes that the server can read; nil: it has to be sent.
 func (b *Batch) region(n int) []byte {
 	if n < minShared || b.session == nil {
