@@ -67,23 +67,33 @@ func (u *outbound) keep(l *loop) {
 
 // unpin copies the answers to a client that stands still out of their batches: a row of a few
 // bytes would hold the memory of all of its batch. Of answers that are encoded, what vecs refers
-// to is needed, and the rest is there as a copy or has been written.
+// to is needed, and the rest is there as a copy or has been written. Answers from a cache may
+// refer to the same memory: one copy serves all of them, as they are released together.
 func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs
-	ends := make(map[*byte]*[]byte, len(vecs))
+	last := func(data []byte) *byte { return &data[len(data)-1] }
+	ends := make(map[*byte][]int, len(vecs)) // the vecs by their last byte; the first one may be cut
 	for i, v := range vecs {
-		ends[&v.Data[len(v.Data)-1]] = &vecs[i].Data
+		ends[last(v.Data)] = append(ends[last(v.Data)], i)
 	}
-	referred := func(data []byte) []byte {
+	referred := func(data []byte) (longest []byte) {
 		if len(data) > 0 {
-			if v := ends[&data[len(data)-1]]; v != nil {
-				return *v
+			for _, i := range ends[last(data)] {
+				if len(vecs[i].Data) > len(longest) {
+					longest = vecs[i].Data
+				}
 			}
 		}
-		return nil
+		return longest
+	}
+	moved := func(from, to []byte) {
+		for _, i := range ends[last(from)] {
+			vecs[i].Data = to[len(to)-len(vecs[i].Data):]
+		}
+		delete(ends, last(from))
 	}
 	for c := s.outbound.first; c != nil; c = c.next {
-		c.gate.Unpin(pool, referred, func(from, to []byte) { *ends[&from[len(from)-1]] = to })
+		c.gate.Unpin(pool, referred, moved)
 	}
 	all := func(data []byte) []byte { return data }
 	for c := s.head; c != nil; c = c.next {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -174,24 +175,38 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 // What waits for a client that stands still takes what it counts, and not the batches that it
 // came in; and it is still what it was.
 func TestStandingAnswersAreUnpinned(t *testing.T) {
-	t.Run("uint8", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10) })
-	t.Run("swapped", func(t *testing.T) { testUnpinned(t, tensor.Float32, 64<<10) })
+	t.Run("uint8", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10, false) })
+	t.Run("swapped", func(t *testing.T) { testUnpinned(t, tensor.Float32, 64<<10, false) })
+	t.Run("one memory for all", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10, true) })
 }
 
-func testUnpinned(t *testing.T, dtype tensor.DType, row int) {
+// testUnpinned asks for several answers at once and for others one by one. If they are cached, all
+// lie in the same memory.
+func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const batch, asked = 1 << 20, 12
 		shape := tensor.Shape{1, row / dtype.Size()}
 		pool := tensor.NewPool(1 << 30)
 		spec := floats("x")
 		spec.Outputs = []tensor.Spec{{Name: "y", DType: dtype, Shape: tensor.Shape{-1, shape[1]}}}
+		spec.MaxBatch = 1
 		n := byte(0)
+		var cache *tensor.Buffer
 		s, m := newSessionOf(t, spec, func(b *scheduler.Batch) error {
-			buf, err := pool.Get(batch) // as if it were others' as well
-			if err != nil {
-				return err
+			buf := cache
+			if buf != nil {
+				buf.Retain()
+			} else {
+				var err error
+				if buf, err = pool.Get(batch); err != nil { // as if it were others' as well
+					return err
+				}
+				n++
 			}
-			n++
+			if cached && cache == nil {
+				cache = buf
+				buf.Retain()
+			}
 			data := buf.Bytes()[:row]
 			for i := range data {
 				data[i] = n + byte(i%4)
@@ -203,14 +218,18 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		const together = 3
 		m.few = 100 // inside of the first answer
-		s.take(ask)
+		s.take(bytes.Repeat(ask, together))
 		m.full = true
-		for range asked - 1 {
+		for range asked - together {
 			s.take(ask)
 		}
-		if n := pool.InUse(); n < asked*batch {
-			t.Fatalf("%d KiB are out before", n>>10)
+		before := pool.InUse()
+		if cached {
+			cache.Release() // as a cache does that has no room for it any more
+		} else if before < asked*batch {
+			t.Fatalf("%d KiB are out before", before>>10)
 		}
 		time.Sleep(2 * standing)
 		s.loop.tick()
@@ -220,15 +239,19 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int) {
 		m.full, m.few = false, 0
 		roomFor(s)
 		d := shiva.NewDecoder(shiva.DecoderConfig{})
-		for want, rest := byte(1), m.out; want <= asked; want++ {
+		for k, rest := byte(1), m.out; k <= asked; k++ {
 			used, answer, err := d.Push(rest)
 			if err != nil || answer == nil {
-				t.Fatalf("answer %d: %v", want, err)
+				t.Fatalf("answer %d: %v", k, err)
 			}
 			rest = rest[used:]
+			want := k
+			if cached {
+				want = 1
+			}
 			for i, v := range answer.Tensors[0].Data {
 				if v != want+byte(i%4) {
-					t.Fatalf("answer %d has %d in it", want, v)
+					t.Fatalf("answer %d has %d in it", k, v)
 				}
 			}
 		}
