@@ -32,7 +32,7 @@ const (
 )
 
 // errShared is an output that names memory which it may not.
-var errShared = errors.New("expected one piece within a segment that was offered to it, at a multiple of 64 bytes")
+var errShared = errors.New("expected one piece, of an input of its batch, or of a segment of outputs at a multiple of 64 bytes")
 
 // A sharing is the part of a session that is about shared memory: the segments that the container
 // maps, where inputs lie in them, and outputs that lie there.
@@ -328,13 +328,18 @@ func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 	return wire.AppendAt(h, pieces)
 }
 
-// take returns the frame of an output. If it is in shared memory that is a view of the region,
-// which the container could still write, or, if its bytes are to be interpreted, a copy. The frame
-// has a reference in both cases.
-func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, interpreted bool) (zmtp.Frame, error) {
+// take returns the frame of an output of b. If it is in shared memory that is a view: of an input,
+// which nobody writes, or of a region, which the container could still write, and which is copied if
+// its bytes are to be interpreted. The frame has a reference in all cases.
+func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, interpreted bool) (zmtp.Frame, error) {
 	if x == nil || len(t.At) == 0 {
 		f.Buf.Retain()
 		return f, nil
+	}
+	if len(f.Data) == 0 {
+		if input, ok := x.passed(t, b); ok {
+			return input, nil
+		}
 	}
 	region, segment := x.region(t)
 	if region != nil && len(f.Data) > 0 {
@@ -355,6 +360,28 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, interpreted bool) (zm
 	}
 	copy(buf.Bytes(), region)
 	return zmtp.Frame{Data: buf.Bytes(), Buf: buf}, nil
+}
+
+// passed finds an output of b that the container did not compute but passes on: memory of an input
+// of the same batch, with a reference to its buffer. What other batches have in the segment, it may
+// read but not answer with, as that memory is not held for it.
+func (x *sharing) passed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Frame, bool) {
+	if len(t.At) != 3 || t.At[1] < 0 || t.At[2] < 1 {
+		return zmtp.Frame{}, false
+	}
+	for k := range b.Parts {
+		for _, in := range b.Parts[k].Inputs {
+			segment, offset := x.arena.Find(in.Data)
+			if segment == nil || segment.Number != int64(t.At[0]) {
+				continue
+			}
+			if lo := int64(t.At[1]) - offset; lo >= 0 && lo <= int64(len(in.Data)) && int64(t.At[2]) <= int64(len(in.Data))-lo {
+				in.Buf.Retain()
+				return zmtp.Frame{Data: in.Data[lo:][:t.At[2]:t.At[2]], Buf: in.Buf}, true
+			}
+		}
+	}
+	return zmtp.Frame{}, false
 }
 
 // region finds the bytes of an output, with a reference to their segment; nil if it may not name

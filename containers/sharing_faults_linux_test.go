@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -174,13 +175,37 @@ func TestSharingLies(t *testing.T) {
 		fmt.Sprintf("%d,%d,1", l.no, end), fmt.Sprintf("%d,%d,1", l.no, end+64), fmt.Sprintf("%d,-64,1", l.no), fmt.Sprintf("%d,0,1", l.no),
 		fmt.Sprintf("%d,4161,1", l.no), fmt.Sprintf("%d,4160,%d", l.no, end), fmt.Sprintf("%d,4160,-1", l.no), fmt.Sprintf("%d,4160,0", l.no),
 		fmt.Sprintf("%d,9223372036854775744,64", l.no), fmt.Sprintf("%d,4160,9223372036854775807", l.no),
-		fmt.Sprintf("%d,4160,1", input), "99999,4160,1", "-1,4160,1", "0,4160,1",
+		"99999,4160,1", "-1,4160,1", "0,4160,1",
 		fmt.Sprintf("%d,4160,1,%d,4224,1", l.no, l.no), fmt.Sprintf("%d,4160", l.no), fmt.Sprintf("%d,4160,1.5", l.no), fmt.Sprintf("%d,4160,2", l.no),
 	} {
 		asked := r.later(t)
 		l.answer(l.receive(wire.Batch), y+`,"at":[`+at+`]}`, nil)
 		if a := <-asked; !errors.Is(a.err, scheduler.ErrContainerFailed) {
 			t.Errorf("at %s: %v", at, a.err)
+		}
+	}
+	// Of the inputs it may name what its batch has.
+	for _, c := range []struct {
+		ahead, size int
+		right       bool
+	}{{0, 1, true}, {mib - 1, 1, true}, {-1, 1, false}, {mib, 1, false}, {mib - 1, 2, false}, {0, 0, false}, {1, math.MaxInt, false}, {2 * mib, 1, false}} {
+		asked := r.later(t)
+		b := l.receive(wire.Batch)
+		var h wire.BatchHeader
+		if err := h.Parse(b[2]); err != nil || len(h.Inputs[0].At) != 3 {
+			t.Fatalf("batch %s: %v", b[2], err)
+		}
+		at := h.Inputs[0].At
+		l.answer(b, y+fmt.Sprintf(`,"at":[%d,%d,%d]}`, at[0], at[1]+c.ahead, c.size), nil)
+		a := <-asked
+		if c.right {
+			if a.err != nil || a.out[0].Data[0] != 1 {
+				t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
+				continue
+			}
+			a.out[0].Release()
+		} else if !errors.Is(a.err, scheduler.ErrContainerFailed) {
+			t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
 		}
 	}
 	asked := r.later(t)

@@ -122,6 +122,52 @@ func TestSharing(t *testing.T) {
 	}
 }
 
+// TestPassedOn: an output that is an input, or a part of one, is not copied, and its memory is
+// nobody else's until the answer is released.
+func TestPassedOn(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{})
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, mib}}}
+	outputs := append([]tensor.Spec{{Name: "half", DType: tensor.Uint8, Shape: tensor.Shape{-1, mib / 2}}}, x...)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { // ends with ctx
+		served <- container.Serve(ctx, container.Model{
+			Name: "sharing", Version: "1", Batched: new(true), Inputs: x, Outputs: outputs, Log: slog.New(slog.DiscardHandler),
+			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+				half := tensor.Tensor{Name: "half", DType: tensor.Uint8, Shape: tensor.Shape{1, mib / 2}, Data: b.Inputs[0].Data[mib/2:]}
+				return []tensor.Tensor{half, b.Inputs[0]}, nil
+			},
+		}, r.Dialable()[0])
+	}()
+	r.wait(t, sharingID, 1)
+	passed := func() bool {
+		in := r.input(t, 1, 1)
+		in.Data[mib/2] = 2
+		out, err := r.infer(sharingID, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := &out[1].Data[0] == &in.Data[0] && &out[0].Data[0] == &in.Data[mib/2]
+		in.Release()
+		other := r.input(t, 1, 9)
+		if out[0].Data[0] != 2 || out[1].Data[0] != 1 || len(out[0].Data) != mib/2 || len(out[1].Data) != mib {
+			t.Errorf("answered %d and %d", out[0].Data[0], out[1].Data[0])
+		}
+		other.Release()
+		out[0].Release()
+		out[1].Release()
+		return same
+	}
+	budgettest.Until(t, "shared memory", passed)
+	for range 10 {
+		if !passed() {
+			t.Error("an input was copied on its way through the container")
+		}
+	}
+	stop()
+	<-served
+}
+
 // TestSharingOff: with the setting the same container gets bytes.
 func TestSharingOff(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{Settings: containers.Settings{Bytes: true}})

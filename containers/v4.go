@@ -274,7 +274,7 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	if err := c.header.Parse(f[2].Data, b.Rows); err != nil {
 		return nil, err
 	}
-	a, err := c.outputs(f[3:])
+	a, err := c.outputs(f[3:], b)
 	if err != nil {
 		if c.share != nil {
 			c.share.free(c.header.Outputs)
@@ -287,7 +287,7 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	return a, nil
 }
 
-func (c *v4) outputs(f []zmtp.Frame) (*answer, error) {
+func (c *v4) outputs(f []zmtp.Frame, b *scheduler.Batch) (*answer, error) {
 	h := &c.header
 	if h.Failed {
 		return nil, fmt.Errorf("%s", clip(h.Error))
@@ -307,7 +307,7 @@ func (c *v4) outputs(f []zmtp.Frame) (*answer, error) {
 			a.release()
 			return nil, fmt.Errorf("output %q is missing", spec.Name)
 		}
-		frame, err := c.share.take(&h.Outputs[k], f[k], c.interpreted(spec))
+		frame, err := c.share.take(&h.Outputs[k], f[k], b, c.interpreted(spec))
 		if err != nil {
 			a.release()
 			return nil, err

@@ -234,6 +234,9 @@ func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
 	if at, ok = b.give(data); ok {
 		return at, true
 	}
+	if at, ok = b.pass(data); ok {
+		return at, true
+	}
 	there := b.region(len(data))
 	if there == nil {
 		return at, false
@@ -248,6 +251,25 @@ func (b *Batch) give(data []byte) (at wire.Piece, ok bool) {
 		if unsafe.SliceData(r.data) == unsafe.SliceData(data) && len(r.data) == len(data) {
 			b.regions = append(b.regions[:i], b.regions[i+1:]...)
 			return wire.Piece{Segment: r.mapping.number, Offset: r.mapping.writer.Offset(data), Size: int64(len(data))}, true
+		}
+	}
+	return at, false
+}
+
+// pass finds an output within an input: the server has it.
+func (b *Batch) pass(data []byte) (at wire.Piece, ok bool) {
+	for i := range b.header.Inputs {
+		in := b.header.Inputs[i].At
+		if len(in) != 3 {
+			continue
+		}
+		s := b.hold(int64(in[0]))
+		if s == nil {
+			continue
+		}
+		offset := int(uintptr(unsafe.Pointer(unsafe.SliceData(data))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
+		if offset >= in[1] && offset+len(data) <= in[1]+in[2] {
+			return wire.Piece{Segment: s.number, Offset: int64(offset), Size: int64(len(data))}, true
 		}
 	}
 	return at, false

@@ -177,6 +177,41 @@ def test_outputs_lie_in_the_session_s_own_segment(inputs: Segment, outputs: Segm
         assert head["outputs"][0]["at"] == [2, 4096 + 64, 2 * ROW], "the space of two is that of a large one"
 
 
+def test_an_output_that_is_an_input_stays_where_it_is(inputs: Segment, outputs: Segment) -> None:
+    """Or a part of one, without gaps; but not what the function has kept."""
+    names = ["same", "part", "gaps", "tail"]
+    kept: list[Any] = []
+
+    @model(name="m", inputs=WIDE, outputs=[Tensor(name, "FP32", [-1, -1]) for name in names], batched=True)
+    def function(x: Any) -> Any:
+        if keeps:
+            kept.append(x)
+        return x, x[:, 4096:12288], x.reshape(x.shape[0], -1, 2)[:, :, 0], x[:, -100:]
+
+    keeps = False
+    with Fake(arena=inputs.offer) as fake, Container(function, servers=fake.endpoint):
+        for n in range(_TRUSTED_CALLS):
+            inputs.put(8192, first(n))
+            head, frames = shared(fake, 1, [1, 8192, ROW])
+            assert not any("at" in one for one in head["outputs"]), "it was a copy"
+            assert frames[0] == first(n).tobytes()
+        send(fake, outputs)
+        said(fake, 2)
+        head, frames = shared(fake, 1, [1, 8192, ROW])
+        same, part, gaps, tail = head["outputs"]
+        assert same["at"] == [1, 8192, ROW]
+        assert part["at"] == [1, 8192 + 4096 * 4, 8192 * 4]
+        assert gaps["at"] == [2, 4096 + 64, ROW // 2]
+        assert "at" not in tail
+        assert [len(frame) for frame in frames] == [0, 0, 0, 400]
+        head, _ = shared(fake, 2, [1, 8192, ROW, 1, 200_000, ROW], requests=[1, 1])
+        assert head["outputs"][0].get("at", [2])[0] == 2, "it was gathered"
+        keeps = True
+        shared(fake, 1, [1, 8192, ROW])
+        head, _ = shared(fake, 1, [1, 8192, ROW])
+        assert head["outputs"][0].get("at", [2])[0] == 2, "it is copied for a function that keeps it"
+
+
 def test_what_is_not_sent_is_free_again(outputs: Segment) -> None:
     """An output that fails after another was placed, and a result that is too large."""
     two = [Tensor("a", "FP32", [-1, 16384]), Tensor("b", "BYTES", [-1])]
@@ -275,11 +310,11 @@ def test_a_segment_is_unmapped_when_its_last_batch_is_answered(inputs: Segment, 
     assert arena.take(inputs.offer, ()) == [{"segment": 1}]
     assert arena.take(outputs.offer, ()) == [{"segment": 2}]
     assert arena.take({"unmap": 1}, {b"a", b"b"}) == []
-    assert arena.input([1, 8192, 4], lend=True) == bytes(4)
+    assert arena.input((1, 8192, 4), lend=True)[0] == bytes(4)
     assert arena.answered(b"a") == []
     assert arena.answered(b"b") == [{"unmapped": 1}]
     with pytest.raises(TensorError, match="not offered"):
-        arena.input([1, 8192, 4], lend=True)
+        arena.input((1, 8192, 4), lend=True)
     region = arena.output(b"c", ROW)
     assert region is not None
     assert region.at[0] == 2

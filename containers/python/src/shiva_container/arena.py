@@ -13,7 +13,8 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,25 @@ class Region(NamedTuple):
     data: Array
 
 
+class Loan(NamedTuple):
+    """An input that lies where the server has it, or was copied from there."""
+
+    owner: weakref.ref[object]
+    """Lives as long as anything refers to the bytes."""
+    start: int
+    """Their address; 0 if they are a copy."""
+    at: tuple[int, ...]
+
+    def place(self, array: Array) -> tuple[int, ...]:
+        """Where the server has an array that lies within this input; () if it does not."""
+        if not self.start or not array.flags.c_contiguous:
+            return ()
+        ahead = address(array) - self.start
+        if ahead < 0 or ahead + array.nbytes > self.at[2]:
+            return ()
+        return self.at[0], self.at[1] + ahead, array.nbytes
+
+
 class _Segment:
     """A mapping of what the server offered. It ends when nobody refers to it, or to an array in it."""
 
@@ -61,6 +81,7 @@ class _Segment:
             raise OSError(f"{path} is another process's file: its first bytes are not the token")
         self.number = number
         self.bytes = np.frombuffer(self._map, np.uint8).view(Block)
+        self.address = address(self.bytes)
         self._words = self.bytes[: size & -4].view(np.uint32)
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
@@ -84,6 +105,12 @@ class _Segment:
     def put(self, region: Region) -> None:
         """Give a region back that the server was not told of."""
         self._words[(region.at[1] - _UNIT) // 4] = 0
+
+
+def address(array: Array) -> int:
+    """Where an array's first element is in memory."""
+    first: int = array.__array_interface__["data"][0]
+    return first
 
 
 class Arena:
@@ -144,12 +171,9 @@ class Arena:
             del self._given_up[number], self._segments[number]
         return [{"unmapped": number} for number in over]
 
-    def input(self, at: Sequence[int], *, lend: bool) -> memoryview:
-        """The bytes of an input: a view of one piece, if that may be lent, else copied together.
-
-        The memoryview's own object lives as long as anything refers to these bytes.
-        """
-        pieces = []
+    def input(self, at: tuple[int, ...], *, lend: bool) -> tuple[memoryview, Loan]:
+        """The bytes of an input: a view of one piece, if that may be lent, else copied together."""
+        pieces, start = [], 0
         for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
             segment = self._segments.get(number)
             if segment is None:
@@ -159,12 +183,14 @@ class Arena:
                     f"{size} bytes at {offset} are not in segment {number}, which has {len(segment.bytes)}"
                 )
             pieces.append(segment.bytes[offset : offset + size])
+            start = segment.address + offset
         if lend and len(pieces) == 1:
-            return pieces[0].data
+            view = pieces[0].data
+            return view, Loan(weakref.ref(view.obj), start, at)
         whole = MEMORY.take(sum(len(piece) for piece in pieces))
         if pieces:
             np.concatenate(pieces, out=np.frombuffer(whole, np.uint8))
-        return whole.toreadonly()
+        return whole.toreadonly(), Loan(weakref.ref(whole.obj), 0, at)
 
     def output(self, batch_id: bytes, size: int) -> Region | None:
         """Memory for an output of a batch; None if it has to be sent."""

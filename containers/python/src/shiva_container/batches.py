@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import wire
-from .arena import MIN_SHARED, Arena
+from .arena import MIN_SHARED, Arena, Loan
 from .models import Batch, Feedback, Model, Request
 from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, encode
@@ -29,10 +29,6 @@ _LONGEST = 1024
 _TIMEOUT = b',"timeout_ms":'
 _TRUSTED_CALLS = 8
 """So many calls in a row must have let go of their inputs before these are lent to the function where they lie."""
-
-Lent = list["weakref.ref[object]"]
-"""What the inputs of a batch that lie in shared memory, or were copied from there, refer to."""
-
 
 class _Input(NamedTuple):
     """One declared input in a batch: its frame, and what is in it; none if it was left out."""
@@ -67,7 +63,7 @@ class Batches:
         self._headers: dict[tuple[tuple[int, ...], ...], bytes] = {}
         self._trusted = 0
 
-    def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, Lent]:
+    def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
         """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
         header = bytes(delivery.header)
         frames = delivery.frames
@@ -78,7 +74,7 @@ class Batches:
             timed = b""
         timeout = float(timed[:-1]) / 1000 if timed else plan.timeout
         arrays: list[Array | None] = []
-        lent: Lent = []
+        lent: list[Loan] = []
         for one in plan.inputs:
             if one is None:
                 arrays.append(None)
@@ -100,23 +96,23 @@ class Batches:
             requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
         return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
 
-    def _shared(self, one: _Input, frame: Buffer, arena: Arena | None, lent: Lent) -> Array:
+    def _shared(self, one: _Input, frame: Buffer, arena: Arena | None, lent: list[Loan]) -> Array:
         try:
             if arena is None or len(frame):
                 raise TensorError("it is in shared memory, which was not asked for, or has a frame as well")
-            view = arena.input(one.at, lend=self._trusted >= _TRUSTED_CALLS)
-            lent.append(weakref.ref(view.obj))
+            view, loan = arena.input(one.at, lend=self._trusted >= _TRUSTED_CALLS)
+            lent.append(loan)
             return decode(view, one.datatype, one.shape)
         except TensorError as e:
             raise TensorError(f'input "{one.name}": {e}') from e
 
-    def settle(self, lent: Lent) -> None:
+    def settle(self, lent: Sequence[Loan]) -> None:
         """See whether the function has let go of the inputs of a batch, when nobody else refers to them any more.
 
         After the answer their memory is given to other requests. The arrays of a function that keeps some would
         change under its eyes, so it gets copies from then on.
         """
-        if all(array() is None for array in lent):
+        if all(loan.owner() is None for loan in lent):
             self._trusted = min(self._trusted + 1, _TRUSTED_CALLS)
             return
         if self._trusted == _TRUSTED_CALLS:
@@ -127,23 +123,29 @@ class Batches:
         self._trusted = 0
 
     def write(
-        self, batch_id: bytes, outputs: list[Array], batch: Batch, arena: Arena | None = None, *, copy: bool = False
+        self,
+        batch_id: bytes,
+        outputs: list[Array],
+        batch: Batch,
+        arena: Arena | None = None,
+        lent: Sequence[Loan] = (),
     ) -> list[Buffer]:
-        """The answer with a batch's outputs. With ``copy`` it does not refer to arrays of the function."""
+        """The answer with a batch's outputs. If inputs were lent, frames do not refer to arrays of the function.
+
+        An output that is an input, or a part of one, stays where it is: the server has it.
+        """
         frames: list[Buffer] = []
         places: list[tuple[int, ...]] = []
         try:
             for tensor, array in zip(self._model.outputs, outputs, strict=True):
-                region = None
+                at: tuple[int, ...] = ()
                 if arena is not None and array.nbytes >= MIN_SHARED and tensor.datatype != "BYTES":
-                    region = arena.output(batch_id, array.nbytes)
-                if region is None:
-                    places.append(())
-                    frames.append(encode(array, tensor.datatype, copy=copy))
-                else:
-                    np.copyto(region.data.view(array.dtype).reshape(array.shape), array)
-                    places.append(region.at)
-                    frames.append(b"")
+                    at = next(filter(None, (loan.place(array) for loan in lent)), ())
+                    if not at and (region := arena.output(batch_id, array.nbytes)) is not None:
+                        np.copyto(region.data.view(array.dtype).reshape(array.shape), array)
+                        at = region.at
+                places.append(at)
+                frames.append(b"" if at else encode(array, tensor.datatype, copy=bool(lent)))
         except BaseException as e:
             if arena is not None:
                 arena.put(batch_id)

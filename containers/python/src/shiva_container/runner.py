@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import wire
-from .batches import Batches, Lent, read_feedback
+from .arena import Loan
+from .batches import Batches, read_feedback
 from .link import Job
 from .models import Model, contained, error_text
 from .session import Lesson
@@ -120,10 +121,10 @@ class Runner:
     def compute(self, job: Job) -> None:
         """Call the function and answer the batch."""
         batch_id, arena = job.delivery.batch_id, job.session.arena
-        lent: Lent = []
+        lent: list[Loan] = []
         try:
             arrays, batch, lent = self._batches.read(job.delivery, arena)
-            frames = self._batches.write(batch_id, self.model.run(arrays, batch), batch, arena, copy=bool(lent))
+            frames = self._batches.write(batch_id, self.model.run(arrays, batch), batch, arena, lent)
             del arrays
         except BaseException as e:  # even SystemExit: the batch must be answered
             frames, lent = self._failure(batch_id, e), []
@@ -134,11 +135,11 @@ class Runner:
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
         batch_id, arena = job.delivery.batch_id, job.session.arena
-        lent: Lent = []
+        lent: list[Loan] = []
         try:
             arrays, batch, lent = self._batches.read(job.delivery, arena)
             outputs = await self.model.run_async(arrays, batch)
-            frames = self._batches.write(batch_id, outputs, batch, arena, copy=bool(lent))
+            frames = self._batches.write(batch_id, outputs, batch, arena, lent)
             del arrays, outputs
         except BaseException as e:
             frames, lent = self._failure(batch_id, e), []
