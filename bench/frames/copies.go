@@ -90,7 +90,7 @@ func newCounter(ctx context.Context, bin string, programs ...string) (*counter, 
 // copied is what the processes of a system have copied so far. dir has the counts of those with the
 // library.
 func (c *counter) copied(s *system, dir string) (sum uint64, err error) {
-	for _, p := range s.processes {
+	for _, p := range s.Group {
 		tree, err := p.Tree()
 		if err != nil {
 			return 0, err
@@ -198,7 +198,7 @@ func (c *counter) countIn(ctx context.Context, o *options, k *kind, all results)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer s.Stop()
 	for _, cell := range o.plan() {
 		if cell.kind != k || cell.alone || !cell.size.inTable {
 			continue

@@ -96,7 +96,7 @@ func measure(ctx context.Context, o *options) (results, error) {
 	systems := make(map[*kind]*system)
 	defer func() {
 		for _, s := range systems {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	for _, k := range kinds {
@@ -133,7 +133,7 @@ func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, e
 	l.Duration = max(o.duration, 2*time.Duration(l.Conns*l.InFlight)*s.takes[c.way][c.size])
 	l.Warmup, l.Grace = l.Duration/4, time.Minute
 	r, err := load.Run(ctx, l)
-	if err := errors.Join(err, s.alive()); err != nil {
+	if err := errors.Join(err, s.Alive()); err != nil {
 		return nil, err
 	}
 	if r.Failed > 0 || r.Lost > 0 || r.Taken == 0 {
@@ -144,7 +144,7 @@ func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, e
 
 // turn measures a cell once.
 func (s *system) turn(ctx context.Context, o *options, c cell, into *series) error {
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 	if err != nil {
 		return err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	if err != nil {
 		return err
 	}

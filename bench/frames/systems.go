@@ -41,10 +41,10 @@ var (
 // A system is one server with its containers, as processes on free ports.
 type system struct {
 	*kind
-	addrs     map[string]string                // of its doors
-	takes     map[*way]map[*size]time.Duration // one request, on an idle machine
-	shares    map[*size]bool                   // whose regions it knows
-	processes []*process.Process
+	process.Group
+	addrs  map[string]string                // of its doors
+	takes  map[*way]map[*size]time.Duration // one request, on an idle machine
+	shares map[*size]bool                   // whose regions it knows
 }
 
 // doors are the names of the addresses that a server may listen on.
@@ -67,7 +67,7 @@ func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error
 	s.addrs["unix"] = filepath.Join(o.bin, k.name+".sock")
 	defer func() {
 		if err != nil {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	if err := k.start(s, o); err != nil {
@@ -110,49 +110,13 @@ func (s *system) await(ctx context.Context, o *options, w *way, size *size, end 
 		if r != nil {
 			err = errors.Join(err, errors.New(r.Failure))
 		}
-		if ended := errors.Join(s.alive(), ctx.Err()); ended != nil {
+		if ended := errors.Join(s.Alive(), ctx.Err()); ended != nil {
 			return 0, ended
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("frames: %s does not answer to %s, %s: %w\n%s", s.name, w.name, size.name, err, s.output())
+			return 0, fmt.Errorf("frames: %s does not answer to %s, %s: %w\n%s", s.name, w.name, size.name, err, s.Output())
 		}
 	}
-}
-
-func (s *system) stop() {
-	for _, p := range slices.Backward(s.processes) {
-		p.Stop()
-	}
-}
-
-// cpu is the processor time so far of all its processes and of those that they have started.
-func (s *system) cpu() (sum time.Duration, err error) {
-	for _, p := range s.processes {
-		d, err := p.TreeCPU()
-		if err != nil {
-			return 0, err
-		}
-		sum += d
-	}
-	return sum, nil
-}
-
-// alive returns an error if a process of the system has ended.
-func (s *system) alive() error {
-	for _, p := range s.processes {
-		if err := p.Alive(); err != nil {
-			return fmt.Errorf("frames: %s: %w", s.name, err)
-		}
-	}
-	return nil
-}
-
-// output is what its processes printed.
-func (s *system) output() (text string) {
-	for _, p := range s.processes {
-		text += p.Output()
-	}
-	return text
 }
 
 // run starts a process of the system.
@@ -160,11 +124,9 @@ func (s *system) run(o *options, program string, args ...string) error {
 	if o.env != nil {
 		program, args = "env", append(append(slices.Clone(o.env), program), args...)
 	}
-	p, err := process.Start(o.bin, program, args...)
-	if err != nil {
+	if err := s.Start(o.bin, program, args...); err != nil {
 		return fmt.Errorf("frames: %s: %w", s.name, err)
 	}
-	s.processes = append(s.processes, p)
 	return nil
 }
 

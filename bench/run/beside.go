@@ -38,7 +38,7 @@ func beside(ctx context.Context, o options, bin string, a attack) (r ratio.Ratio
 	if err != nil {
 		return r, err
 	}
-	defer s.stop()
+	defer s.Stop()
 	for round := range o.rounds {
 		attacked, cost, err := attackedTurn(ctx, o, s, bin, a, uint64(round))
 		if err != nil {
@@ -58,7 +58,7 @@ func beside(ctx context.Context, o options, bin string, a attack) (r ratio.Ratio
 
 // attackedTurn is a turn beside an attack, and the processor time that it took.
 func attackedTurn(ctx context.Context, o options, s *system, bin string, a attack, seed uint64) (p50, cost time.Duration, err error) {
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -70,7 +70,7 @@ func attackedTurn(ctx context.Context, o options, s *system, bin string, a attac
 	if p50, err = besideTurn(ctx, o, under, a.name+"/beside=attack", seed); err != nil {
 		return 0, 0, err
 	}
-	after, err := under.cpu()
+	after, err := under.CPU()
 	return p50, after - before, err
 }
 
@@ -79,7 +79,7 @@ func besideTurn(ctx context.Context, o options, s *system, name string, seed uin
 	w := workloads[single]
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: besideLoad, Seed: seed,
 		Warmup: besideWarmup, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, s.alive()); err != nil {
+	if err := errors.Join(err, s.Alive()); err != nil {
 		return 0, err
 	}
 	fmt.Print(got.Line("Beside/attack=" + name))

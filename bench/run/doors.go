@@ -52,7 +52,7 @@ func doors(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]strin
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.stop()
+	defer s.Stop()
 	order := slices.Clone(load.Forms)
 	all := make(map[string][][]doorTurn) // by form, then load, then round
 	for _, f := range order {
@@ -110,11 +110,9 @@ func startDoors(bin string) (*doorSystem, error) {
 			}
 		}
 	}
-	p, err := process.Start(bin, filepath.Join(bin, "door"), args...)
-	if err != nil {
+	if err := s.Start(bin, filepath.Join(bin, "door"), args...); err != nil {
 		return nil, fmt.Errorf("run: doors: %w", err)
 	}
-	s.processes = []*process.Process{p}
 	return s, nil
 }
 
@@ -134,15 +132,15 @@ func (s *doorSystem) turn(ctx context.Context, o options, l *doorLoad, f load.Fo
 		}
 	}
 	profiled := s.startProfile(ctx, o, first, fmt.Sprintf("doors-%s-%s", f.Name, l.model))
-	server, err := s.cpu()
+	server, err := s.CPU()
 	if err != nil {
 		return doorTurn{}, err
 	}
 	client := ownCPU()
 	r, err := load.Run(ctx, c)
 	client = ownCPU() - client
-	after, cpuErr := s.cpu()
-	if err := errors.Join(err, <-profiled, s.alive(), cpuErr); err != nil {
+	after, cpuErr := s.CPU()
+	if err := errors.Join(err, <-profiled, s.Alive(), cpuErr); err != nil {
 		return doorTurn{}, err
 	}
 	fmt.Print(r.Line(fmt.Sprintf("Doors/form=%s/model=%s/conns=%d/inflight=%d", f.Name, l.model, c.Conns, c.InFlight)))
@@ -165,8 +163,8 @@ func (s *doorSystem) listening(ctx context.Context, c load.Config) error {
 		if err == nil && r.Latency.Count() > 0 {
 			return nil
 		}
-		if time.Now().After(end) || ctx.Err() != nil || s.alive() != nil {
-			return errors.Join(fmt.Errorf("it does not answer: %w", err), ctx.Err(), s.alive())
+		if time.Now().After(end) || ctx.Err() != nil || s.Alive() != nil {
+			return errors.Join(fmt.Errorf("it does not answer: %w", err), ctx.Err(), s.Alive())
 		}
 	}
 }

@@ -46,7 +46,7 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, e
 	if err != nil {
 		return r, err
 	}
-	defer s.stop()
+	defer s.Stop()
 	order := []bool{false, true}
 	for round := range hostileRounds * o.rounds {
 		p99 := map[bool]time.Duration{}
@@ -58,7 +58,7 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, e
 		r.Rounds = append(r.Rounds, float64(p99[true])/float64(p99[false]))
 		slices.Reverse(order)
 	}
-	return r, named(s.processes[0].Output())
+	return r, named(s.Group[0].Output())
 }
 
 // hostileTurn returns the p99 of an open loop, with or without hostile peers.
@@ -70,13 +70,13 @@ func hostileTurn(ctx context.Context, o options, s *system, bin string, beside b
 		}
 		defer p.Stop()
 		peers := *s
-		peers.processes = append(slices.Clone(s.processes), p)
+		peers.Group = append(slices.Clone(s.Group), p)
 		s = &peers
 	}
 	w := workloads[deep]
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: hostileLoad, Seed: seed,
 		Warmup: 500 * time.Millisecond, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, s.alive()); err != nil {
+	if err := errors.Join(err, s.Alive()); err != nil {
 		return 0, err
 	}
 	fmt.Print(got.Line(fmt.Sprintf("Hostile/beside=%t", beside)))

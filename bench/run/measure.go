@@ -31,7 +31,7 @@ func systems(ctx context.Context, o options, bin string, names []string, loads [
 	var running []*system
 	defer func() {
 		for _, s := range running {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	all := samples{}
@@ -61,16 +61,16 @@ func systems(ctx context.Context, o options, bin string, names []string, loads [
 // turn offers one workload to one system.
 func turn(ctx context.Context, o options, s *system, w *workload, first bool) (sample, error) {
 	profiled := s.startProfile(ctx, o, first && s.name != "echo", fmt.Sprintf("%s-%s-%dx%d-%t", s.name, w.model, w.conns, w.inFlight, w.gather))
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return sample{}, err
 	}
 	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, <-profiled, s.alive()); err != nil {
+	if err := errors.Join(err, <-profiled, s.Alive()); err != nil {
 		return sample{}, err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	if err != nil {
 		return sample{}, err
 	}

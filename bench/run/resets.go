@@ -18,7 +18,7 @@ var rapidResets = attack{
 			return nil, nil, err
 		}
 		under := *s
-		under.processes = append(slices.Clone(s.processes), p)
+		under.Group = append(slices.Clone(s.Group), p)
 		return &under, p.Stop, nil
 	},
 }

@@ -42,7 +42,7 @@ func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.stop()
+	defer s.Stop()
 	generator, err := startLoadGen(ctx, o.python, s.addr)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 			} else {
 				found[name], _, err = load.Search(ctx, searchPromise, searchFrom, searchFor, generator.trial)
 			}
-			if err = errors.Join(err, s.alive()); err != nil {
+			if err = errors.Join(err, s.Alive()); err != nil {
 				return nil, fmt.Errorf("run: searching by %s: %w", name, err)
 			}
 			fmt.Printf("BenchmarkSearch/by=%s\t1\t%10.1f req/s\n", name, found[name])
@@ -84,19 +84,17 @@ func startSearched(ctx context.Context, bin string) (_ *system, err error) {
 		{"shivad", "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers},
 		{"sleeper", "-servers", s.containers, "-a", "15ms", "-b", "1ms", searched + ":FP32:16"},
 	} {
-		p, err := process.Start(bin, filepath.Join(bin, args[0]), args[1:]...)
-		if err != nil {
-			s.stop()
+		if err := s.Start(bin, filepath.Join(bin, args[0]), args[1:]...); err != nil {
+			s.Stop()
 			return nil, fmt.Errorf("run: search: %w", err)
 		}
-		s.processes = append(s.processes, p)
 	}
 	frame, err := searchFrame()
 	if err == nil {
 		err = s.answers(ctx, frame)
 	}
 	if err != nil {
-		s.stop()
+		s.Stop()
 		return nil, err
 	}
 	return s, nil
@@ -197,12 +195,11 @@ func stall(ctx context.Context, o options, bin string) (r ratio.Ratio, err error
 	if err != nil {
 		return r, err
 	}
-	p, err := process.Start(bin, filepath.Join(bin, "door"), "-listen", addr, searched+":FP32:16")
-	if err != nil {
+	s := &system{name: "stall", addr: addr}
+	if err := s.Start(bin, filepath.Join(bin, "door"), "-listen", addr, searched+":FP32:16"); err != nil {
 		return r, fmt.Errorf("run: stall: %w", err)
 	}
-	s := &system{name: "stall", addr: addr, processes: []*process.Process{p}}
-	defer s.stop()
+	defer s.Stop()
 	frame, err := searchFrame()
 	if err == nil {
 		err = s.answers(ctx, frame)
@@ -217,7 +214,7 @@ func stall(ctx context.Context, o options, bin string) (r ratio.Ratio, err error
 		return r, err
 	}
 	time.Sleep(length / 3)
-	err = p.Pause(length / 30)
+	err = s.Group[0].Pause(length / 30)
 	if err = errors.Join(err, cmd.Wait()); err != nil {
 		return r, fmt.Errorf("run: stall: %w: %s", err, out.Bytes())
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -66,41 +65,12 @@ const (
 
 // A system is one server under load, with its container if it has one.
 type system struct {
+	process.Group
 	name       string
 	addr       string
 	rest, grpc string // "": the door is closed
 	profile    string // of its pprof handlers
 	containers string // where containers connect
-	processes  []*process.Process
-}
-
-func (s *system) stop() {
-	for i := len(s.processes) - 1; i >= 0; i-- {
-		s.processes[i].Stop()
-	}
-}
-
-// cpu is the processor time of all its processes so far.
-func (s *system) cpu() (time.Duration, error) {
-	var sum time.Duration
-	for _, p := range s.processes {
-		d, err := p.CPU()
-		if err != nil {
-			return 0, err
-		}
-		sum += d
-	}
-	return sum, nil
-}
-
-// alive returns an error if a process of the system has ended.
-func (s *system) alive() error {
-	for _, p := range s.processes {
-		if err := p.Alive(); err != nil {
-			return fmt.Errorf("run: %s: %w", s.name, err)
-		}
-	}
-	return nil
 }
 
 // startSystem starts the system of that name and waits until it answers each of the loads.
@@ -115,15 +85,13 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 	s := &system{name: name, addr: addrs[0], profile: addrs[1], containers: addrs[2]}
 	defer func() {
 		if err != nil {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	begin := func(args ...string) error {
-		p, err := process.Start(bin, args[0], args[1:]...)
-		if err != nil {
+		if err := s.Start(bin, args[0], args[1:]...); err != nil {
 			return fmt.Errorf("run: %s: %w", name, err)
 		}
-		s.processes = append(s.processes, p)
 		return nil
 	}
 	switch name {
@@ -162,7 +130,7 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 func (s *system) await(ctx context.Context, loads []*workload) error {
 	last := errors.New("not asked")
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err := errors.Join(s.alive(), ctx.Err()); err != nil {
+		if err := errors.Join(s.Alive(), ctx.Err()); err != nil {
 			return err
 		}
 		last = nil
@@ -177,8 +145,5 @@ func (s *system) await(ctx context.Context, loads []*workload) error {
 			return nil
 		}
 	}
-	for _, p := range s.processes {
-		fmt.Fprint(os.Stderr, p.Output())
-	}
-	return fmt.Errorf("run: %s does not answer: %w", s.name, last)
+	return fmt.Errorf("run: %s does not answer: %w\n%s", s.name, last, s.Output())
 }

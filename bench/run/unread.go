@@ -42,12 +42,10 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio.Ratio, er
 	if err != nil {
 		return r, err
 	}
-	defer s.stop()
-	p, err := process.Start(bin, filepath.Join(bin, "noop"), "-servers", s.containers, "-wide", wide)
-	if err != nil {
+	defer s.Stop()
+	if err := s.Start(bin, filepath.Join(bin, "noop"), "-servers", s.containers, "-wide", wide); err != nil {
 		return r, err
 	}
-	s.processes = append(s.processes, p)
 	x, err := tensor.FromSlice(tensor.Shape{}, []float32{1})
 	if err != nil {
 		return r, err
@@ -83,7 +81,7 @@ func (s *system) answers(ctx context.Context, question []byte) error {
 		if err == nil {
 			err = fmt.Errorf("no answer: %s", got.Failure)
 		}
-		if gone := errors.Join(s.alive(), ctx.Err()); gone != nil || time.Now().After(end) {
+		if gone := errors.Join(s.Alive(), ctx.Err()); gone != nil || time.Now().After(end) {
 			return errors.Join(fmt.Errorf("run: %s: %w", s.name, err), gone)
 		}
 	}
@@ -120,7 +118,7 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 			c.Warmup = unreadFill
 		}
 		got, err := load.Run(ctx, c)
-		if err := errors.Join(err, s.alive()); err != nil {
+		if err := errors.Join(err, s.Alive()); err != nil {
 			return 0, err
 		}
 		fmt.Print(got.Line(fmt.Sprintf("Unread/beside=%t", with)))

@@ -1,9 +1,36 @@
 package process
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
+
+// A group is alive until one of it has ended, and says which.
+func TestGroup(t *testing.T) {
+	var g Group
+	defer g.Stop()
+	for _, script := range []string{"echo one; sleep 60", "echo two; read line"} {
+		if err := g.Start(t.TempDir(), "sh", "-c", script); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Start(t.TempDir(), "/no/such/program"); err == nil || len(g) != 2 {
+		t.Errorf("%v, %d processes", err, len(g))
+	}
+	<-g[1].ended // its input is empty
+	if err := g.Alive(); err == nil || !strings.Contains(err.Error(), "sh has ended") || g[:1].Alive() != nil {
+		t.Errorf("the second has ended: %v; the first: %v", err, g[:1].Alive())
+	}
+	for end := time.Now().Add(20 * time.Second); g.Output() != "one\ntwo\n"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("they printed %q", g.Output())
+		}
+	}
+	if cpu, err := g[:1].CPU(); err != nil || cpu <= 0 {
+		t.Errorf("processor time %v, %v", cpu, err)
+	}
+}
 
 // The time of a tree has that of a grandchild.
 func TestTreeCPU(t *testing.T) {
