@@ -405,6 +405,57 @@ func TestDirect(t *testing.T) {
 	}
 }
 
+// TestArrived: a body takes memory for what has arrived in one step, and for no more.
+func TestArrived(t *testing.T) {
+	data := make([]float32, 100_000)
+	for i := range data {
+		data[i] = float32(i)
+	}
+	sent := &shiva.Message{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{len(data)}, data)}}
+	wire := mustEncode(t, sent)
+	const header = 12 + 2 + 4
+	size := func(n int) int64 { // of what the pool gives for n bytes
+		p := tensor.NewPool(0)
+		b, _ := p.Get(n)
+		defer b.Release()
+		return p.InUse()
+	}
+	for arrived, want := range map[int]int64{0: 0, 1: size(6256), 6250: size(6256), 6251: size(50_000), 50_001: size(400_000), 400_000: size(400_000), 1 << 30: size(400_000)} {
+		pool := tensor.NewPool(0)
+		d := shiva.NewDecoder(shiva.DecoderConfig{Pool: pool})
+		if _, _, err := d.Push(wire[:header]); err != nil || !d.Growing() {
+			t.Fatalf("growing %t, %v", d.Growing(), err)
+		}
+		if d.Arrived(arrived); pool.InUse() != want || d.Growing() != (want < size(400_000)) {
+			t.Errorf("%d bytes hold %d of memory, expected %d; growing %t", arrived, pool.InUse(), want, d.Growing())
+		}
+		const cut = header + 5003 // inside a number
+		if _, _, err := d.Push(wire[header:cut]); err != nil {
+			t.Fatal(err)
+		}
+		d.Arrived(len(wire) - cut)
+		_, m, err := d.Push(wire[cut:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameMessage(t, "grown", m, sent)
+		m.Release()
+		if d.Arrived(1000); d.Growing() || pool.InUse() != 0 {
+			t.Error("memory is taken between messages")
+		}
+	}
+	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(100_000)})
+	if _, _, err := d.Push(wire[:header]); err != nil {
+		t.Fatal(err)
+	}
+	if d.Arrived(400_000); d.Growing() {
+		t.Error("growing beyond the budget")
+	}
+	if e := firstError(t, d, wire[header:]); e == nil || e.Kind != shiva.KindOverBudget {
+		t.Errorf("beyond the budget: %v", e)
+	}
+}
+
 // TestDirectOverBudget: a refusal on the way in turns to discarding, and Push goes on.
 func TestDirectOverBudget(t *testing.T) {
 	x := mustTensor(t, tensor.Shape{300_000}, make([]byte, 300_000))

@@ -250,6 +250,11 @@ func (k *conn) Read(p []byte) int {
 	return max(n, 0) // gnet's next read finds the same end or fault, and closes the connection
 }
 
+func (k *conn) Unread() int {
+	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCINQ)
+	return n
+}
+
 func (k *conn) Unacknowledged() int {
 	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
 	return n

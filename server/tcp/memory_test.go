@@ -161,6 +161,7 @@ func (k *link) Write(vecs [][]byte) (n int, err error) {
 }
 
 func (k *link) Unacknowledged() int { return k.out.len() }
+func (k *link) Unread() int         { return k.in.len() }
 func (k *link) Acknowledge()        {}
 func (k *link) CloseWrite()         { k.out.finish() }
 func (k *link) Peer() string        { return "memory" }

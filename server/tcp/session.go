@@ -144,6 +144,9 @@ func (s *session) readInto(d *shiva.Decoder) {
 		if left < worth {
 			return
 		}
+		if d.Growing() {
+			d.Arrived(s.transport.Unread())
+		}
 		dst := d.Direct()
 		direct := dst != nil
 		if !direct {

@@ -210,6 +210,11 @@ func (k *socket) watch() {
 	}
 }
 
+func (k *socket) Unread() int {
+	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCINQ)
+	return n
+}
+
 func (k *socket) Unacknowledged() int {
 	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
 	return n

@@ -5,6 +5,7 @@ package tcp
 // loop.postRoom, session.hangUp and session.closed.
 type transport interface {
 	Read(p []byte) int                // what has arrived beyond the bytes of input; 0: nothing
+	Unread() int                      // bytes for Read that have arrived, as far as is known
 	Write(vecs [][]byte) (int, error) // what there is room for; postRoom follows when that was not all
 	Unacknowledged() int              // bytes that Write took and that the peer does not have
 	Acknowledge()                     // confirms what has arrived, without waiting for the next answer
