@@ -35,10 +35,16 @@ type SessionInfo struct {
 	Failures uint64 `json:"failures"`
 	Strays   uint64 `json:"strays"` // answers to batches not in flight
 
-	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs". Readable is the
-	// size of the inputs that it may be reading there.
-	Arena    string `json:"arena,omitempty"`
-	Readable int64  `json:"readable_bytes,omitempty"`
+	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs".
+	Arena string `json:"arena,omitempty"`
+	// Readable is the size of the inputs that it may be reading there, Outputs that of its segments
+	// for outputs.
+	Readable int64 `json:"readable_bytes,omitempty"`
+	Outputs  int64 `json:"output_bytes,omitempty"`
+	// Replaced is the memory of segments that were replaced and that it has not unmapped yet, the
+	// first of them for ReplacedFor. Other containers may keep the same inputs.
+	Replaced    int64         `json:"replaced_bytes,omitempty"`
+	ReplacedFor time.Duration `json:"replaced_for,omitempty"`
 
 	Feedback uint64 `json:"feedback,omitempty"` // messages sent
 	// Dropped, as earlier feedback was unread.
@@ -55,10 +61,7 @@ func (s *session) snapshot() SessionInfo {
 	i.State = s.machine.phase.String()
 	i.InFlight = len(s.calls)
 	if s.sharing != nil {
-		i.Arena = s.sharing.describe()
-		for _, c := range s.calls {
-			i.Readable += s.sharing.readable(c.batch)
-		}
+		s.sharing.describe(&i, s.calls)
 	}
 	s.mu.Unlock()
 	if replica != nil {

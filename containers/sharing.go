@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/internal/wire"
@@ -29,6 +31,9 @@ const (
 	// outputsPause is how many results with large frames pass before a segment of outputs is tried
 	// for again for which there was no memory.
 	outputsPause = 1000
+	// maxSegments is how many segments a session may have. A container that unmaps none gets bytes
+	// from then on, and holds no more descriptors and addresses of the server.
+	maxSegments = 8
 )
 
 // errShared is an output that names memory which it may not.
@@ -56,9 +61,16 @@ type sharing struct {
 // A sharedSegment is a segment that was offered, with a reference.
 type sharedSegment struct {
 	*arena.Segment
-	use     string
-	mapped  bool // the container has said so
-	retired bool // no later batch names it
+	use      string
+	mapped   bool      // the container has said so
+	replaced time.Time // since then no later batch or result should name it; zero: it is current
+}
+
+// replace notes that a segment is not current any more.
+func (s *sharedSegment) replace() {
+	if s.replaced.IsZero() {
+		s.replaced = time.Now()
+	}
 }
 
 // bind passes a registration to the codec, and the shared memory for it.
@@ -154,9 +166,14 @@ func (x *sharing) catchUp() {
 	defer x.mu.Unlock()
 	for _, s := range x.segments {
 		if s.use == wire.UseInputs && x.arena.Retired(s.Segment) {
-			s.retired = true
+			s.replace()
 		}
 	}
+}
+
+// mayOfferLocked reports whether another segment may be offered for a use.
+func (x *sharing) mayOfferLocked(use string) bool {
+	return !x.over && !x.pending[use] && !x.declined[use] && len(x.segments) < maxSegments
 }
 
 // offerLocked offers a segment and takes over the caller's reference to it.
@@ -215,8 +232,11 @@ func (x *sharing) answer(m wire.ArenaMessage) (notice string, unmap int64) {
 	}
 	switch {
 	case s.use == wire.UseOutputs:
+		if old := x.out; old != nil {
+			x.segments[old.Number].replace()
+		}
 		x.out = s.Segment
-	case s.retired:
+	case !s.replaced.IsZero():
 		return "", m.Segment
 	default:
 		x.in = s.Segment
@@ -249,7 +269,7 @@ func (x *sharing) retire(segment *arena.Segment) bool {
 	if s == nil {
 		return false
 	}
-	s.retired = true
+	s.replace()
 	if x.in == segment {
 		x.in = nil
 	}
@@ -300,12 +320,12 @@ func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
 	return placed
 }
 
-// propose offers the segment of inputs in which a batch lies. An old one is not offered again: nobody
-// would have it unmapped. Whoever retires it meanwhile waits for x.mu.
+// propose offers the segment of inputs in which a batch lies. An old one is not offered again:
+// nobody would have it unmapped. Whoever retires it meanwhile waits for x.mu.
 func (x *sharing) propose(segment *arena.Segment) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.over || x.pending[wire.UseInputs] || x.declined[wire.UseInputs] || x.segments[segment.Number] != nil || x.arena.Retired(segment) {
+	if !x.mayOfferLocked(wire.UseInputs) || x.segments[segment.Number] != nil || x.arena.Retired(segment) {
 		return
 	}
 	segment.Retain()
@@ -426,7 +446,7 @@ func (x *sharing) learn(large int64) {
 		has = x.out.Size()
 	}
 	want := large * int64(x.slots)
-	if x.over || want <= has || x.pending[wire.UseOutputs] || x.declined[wire.UseOutputs] {
+	if want <= has || !x.mayOfferLocked(wire.UseOutputs) {
 		return
 	}
 	want = (max(want, has*2) + outputsUnit) / outputsUnit * outputsUnit
@@ -434,7 +454,7 @@ func (x *sharing) learn(large int64) {
 		x.pause = outputsPause
 		return
 	}
-	segment, err := arena.NewOutputs(want, func() { x.areas.Unreserve(want) })
+	segment, err := x.arena.NewOutputs(want, func() { x.areas.Unreserve(want) })
 	if err != nil {
 		x.areas.Unreserve(want)
 		x.pause = outputsPause
@@ -443,34 +463,48 @@ func (x *sharing) learn(large int64) {
 	x.offerLocked(segment, wire.UseOutputs)
 }
 
-// describe is what the status says of it.
-func (x *sharing) describe() string {
+// describe adds to the status what goes by shared memory, and what the session holds of it while
+// these batches are in flight.
+func (x *sharing) describe(i *SessionInfo, calls []*call) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	switch {
-	case x.in != nil && x.out != nil:
-		return "inputs, outputs"
-	case x.in != nil:
-		return wire.UseInputs
-	case x.out != nil:
-		return wire.UseOutputs
+	var uses []string
+	if x.in != nil {
+		uses = append(uses, wire.UseInputs)
 	}
-	return ""
+	if x.out != nil {
+		uses = append(uses, wire.UseOutputs)
+	}
+	i.Arena = strings.Join(uses, ", ")
+	for _, c := range calls {
+		i.Readable += x.readableLocked(c.batch)
+	}
+	for _, s := range x.segments {
+		size := s.Size()
+		if s.use == wire.UseInputs {
+			size = x.arena.Taken(s.Segment)
+		} else {
+			i.Outputs += size
+		}
+		if !s.replaced.IsZero() {
+			i.Replaced += size
+			i.ReplacedFor = max(i.ReplacedFor, time.Since(s.replaced))
+		}
+	}
 }
 
-// readable is the size of the inputs of a batch that the container may be reading in shared memory.
-func (x *sharing) readable(b *scheduler.Batch) (bytes int64) {
+// readableLocked is the size of the inputs of a batch that the container may be reading in shared
+// memory.
+func (x *sharing) readableLocked(b *scheduler.Batch) (bytes int64) {
 	for k := range b.Parts {
 		for _, t := range b.Parts[k].Inputs {
 			segment, _ := x.arena.Find(t.Data)
 			if segment == nil {
 				continue
 			}
-			x.mu.Lock()
 			if s := x.segments[segment.Number]; s != nil && s.mapped {
 				bytes += int64(len(t.Data))
 			}
-			x.mu.Unlock()
 		}
 	}
 	return bytes

@@ -3,16 +3,19 @@ package containers_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +24,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/scheduler"
@@ -94,8 +98,11 @@ func (l *liar) receive(kind string) [][]byte {
 	}
 }
 
-// take maps a segment and says so.
+// take maps a segment and says so. It unmaps nothing.
 func (l *liar) take(a wire.ArenaMessage) {
+	if a.Unmap != 0 {
+		return
+	}
 	token, _ := hex.DecodeString(a.Token)
 	mem, err := arena.Map(a.Path, a.Bytes, token, a.Use == wire.UseOutputs)
 	if err != nil {
@@ -416,6 +423,143 @@ func TestReplacement(t *testing.T) {
 	if n := mapped(t, cmd.Process.Pid); n > 3 {
 		t.Errorf("the container has %d segments mapped", n)
 	}
+}
+
+// TestReplacementInWork: a container that always has a batch unmaps what was replaced, too, when it
+// has answered those of before.
+func TestReplacementInWork(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{})
+	ctx, end := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	entered, leave := make(chan byte), [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	go func() { // ends with ctx
+		served <- container.Serve(ctx, container.Model{
+			Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, MaxBatch: 1, Concurrency: 2, Log: slog.New(slog.DiscardHandler),
+			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+				x := b.Inputs[0]
+				if v := x.Data[0]; v > 0 {
+					entered <- v
+					<-leave[v%2]
+				}
+				y, err := tensor.New(x.DType, x.Shape, slices.Clone(x.Data))
+				for i := range y.Data {
+					y.Data[i]++
+				}
+				return []tensor.Tensor{y}, err
+			},
+		}, r.Dialable()[0])
+	}()
+	defer func() {
+		end()
+		<-served
+	}()
+	r.wait(t, sharingID, 1)
+	budgettest.Until(t, "shared memory", func() bool {
+		if err := r.adds(t, 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		return r.session(t).Arena == "inputs, outputs"
+	})
+	ask := func(v byte) <-chan error { // and wait until it is being computed
+		done := make(chan error, 1)
+		go func() { done <- r.adds(t, 1, v) }() // ends with the answer
+		<-entered
+		return done
+	}
+	last := ask(1)
+	a.Renew()
+	budgettest.Until(t, "the replacement", func() bool { return r.session(t).Replaced > 0 })
+	const requests = 6
+	for v := byte(2); v <= requests; v++ {
+		next := ask(v)
+		leave[(v-1)%2] <- struct{}{}
+		if err := <-last; err != nil {
+			t.Error(err)
+		}
+		last = next
+	}
+	budgettest.Until(t, "the container to unmap", func() bool { return r.session(t).Replaced == 0 })
+	leave[requests%2] <- struct{}{}
+	if err := <-last; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHoarder: a container that unmaps nothing shows with what it keeps, gets bytes when it has
+// enough, and what it kept is free with its session.
+func TestHoarder(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{})
+	l := newLiar(t, r, "UINT8", false)
+	r.wait(t, sharingID, 1)
+	const answer = `{"name":"y","datatype":"UINT8","shape":[1]}`
+	for range 20 {
+		asked := r.later(t)
+		l.answer(l.receive(wire.Batch), answer, []byte{1})
+		if x := <-asked; x.err != nil {
+			t.Fatal(x.err)
+		} else {
+			x.out[0].Release()
+		}
+		a.Renew()
+	}
+	if n := len(l.in); n != 8 {
+		t.Errorf("it was offered %d segments", n)
+	}
+	budgettest.Until(t, "the last segment to be retired", func() bool { return r.session(t).Replaced == a.Resident() })
+	if i := r.session(t); i.Arena != "" || i.Replaced < 8*mib || i.ReplacedFor <= 0 {
+		t.Errorf("it shows as %+v", i)
+	}
+	if u := a.Usage(); u.Replaced != u.Resident || u.Resident < 8*mib || u.Outputs != 0 {
+		t.Errorf("usage %+v", u)
+	}
+	l.Close()
+	budgettest.Until(t, "the memory", func() bool { return a.Resident() == 0 })
+}
+
+// TestOutputsShow: segments of outputs count whole, in the budget and in the status, the one that
+// was replaced as well until the container has unmapped it, and all until the session ends.
+func TestOutputsShow(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{})
+	l := newLiar(t, r, "UINT8", false)
+	r.wait(t, sharingID, 1)
+	const answer = `{"name":"y","datatype":"UINT8","shape":[1]}`
+	segments := func(size int) { // it answers with so many bytes that it gets another segment
+		before := l.no
+		asked := r.later(t)
+		l.answer(l.receive(wire.Batch), answer, make([]byte, size))
+		if x := <-asked; x.err == nil {
+			t.Error("its answer has another size than it says")
+		}
+		asked = r.later(t) // the offer comes before the next batch
+		l.answer(l.receive(wire.Batch), answer, []byte{1})
+		if x := <-asked; x.err != nil {
+			t.Fatal(x.err)
+		} else {
+			x.out[0].Release()
+		}
+		if l.no == before {
+			t.Fatal("it was offered no segment for outputs")
+		}
+	}
+	segments(mib)
+	first := int64(len(l.out))
+	number := l.no
+	if i, u := r.session(t), a.Usage(); i.Outputs != first || i.Replaced != 0 || u.Outputs != first || r.pool.InUse() < first {
+		t.Errorf("session %+v, usage %+v, %d bytes in use; the segment has %d", i, u, r.pool.InUse(), first)
+	}
+	segments(3 * mib)
+	both := first + int64(len(l.out))
+	if i, u := r.session(t), a.Usage(); i.Outputs != both || i.Replaced != first || i.ReplacedFor <= 0 || u.Outputs != both {
+		t.Errorf("session %+v, usage %+v; the segments have %d and %d", i, u, first, len(l.out))
+	}
+	l.send(wire.Arena, wire.ArenaMessage{Unmapped: number})
+	budgettest.Until(t, "the first segment", func() bool {
+		i := r.session(t)
+		return i.Replaced == 0 && i.Outputs == int64(len(l.out)) && a.Usage().Outputs == i.Outputs
+	})
+	l.Close()
+	budgettest.Until(t, "the memory", func() bool { return a.Usage().Outputs == 0 && r.pool.InUse() == 0 })
 }
 
 // mapped counts the segments that a process maps.

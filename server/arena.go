@@ -38,5 +38,13 @@ func (s *Server) SharedBytes() int64 {
 	if s.arena == nil {
 		return 0
 	}
-	return s.arena.Resident()
+	return s.arena.Shared()
+}
+
+// arenaUsage is what the arena takes; nothing without one.
+func (s *Server) arenaUsage() (u arena.Usage) {
+	if s.arena != nil {
+		u = s.arena.Usage()
+	}
+	return u
 }

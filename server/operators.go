@@ -43,7 +43,7 @@ func (s *Server) manage() {
 		Metrics:   s.metrics,
 		Pool:      s.pool,
 		Unpacked:  s.unpacked,
-		Arena:     s.SharedBytes,
+		Arena:     s.arenaUsage,
 		Sessions:  s.containers,
 		Processes: s.processes,
 	}

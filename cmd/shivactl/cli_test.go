@@ -186,6 +186,7 @@ var fakeStatus = admin.Status{
 	Listen:    admin.Addresses{TCP: []string{"[::]:6174", "unix:/run/shivad/shiva.sock"}, REST: []string{"[::]:8000"}, GRPC: []string{"[::]:8001"}, Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
 	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
 	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
+	Shared:    admin.Shared{Inputs: 300 << 20, Used: 12 << 20, Readable: 6 << 20, Replaced: 40 << 20, Limit: 2 << 30, Outputs: 31 << 20},
 	Queue:     admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
 	Warnings:  []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
 	Models: []admin.Health{
@@ -194,7 +195,8 @@ var fakeStatus = admin.Status{
 	},
 	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
-		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3"},
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3",
+			Arena: "inputs, outputs", Readable: 6 << 20, Outputs: 31 << 20, Replaced: 40 << 20, ReplacedFor: 3},
 		{Remote: "10.0.0.7:1", State: "handshake", Connected: 1},
 	},
 	Processes: []admin.Process{

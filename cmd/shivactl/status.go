@@ -14,7 +14,8 @@ var statusCommand = command{
 	name: "status", short: "show what the server does, its containers and its processes",
 	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
 "readiness": {"ready", "state", "reason", "degraded"}, "warnings": [...], "listen": {...}, "doors": [...],
-"payload_bytes": {"used", "limit", "refused"}, "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
+"payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
+"queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
 "models": [...], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
 The exit code is 0 whenever the server answers, ready or not.
@@ -77,6 +78,7 @@ func (c *cli) printStatus(s admin.Status) error {
 		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
 	}
 	fmt.Fprintf(w, "payload memory\t%s\n", memory)
+	fmt.Fprintf(w, "shared memory\t%s\n", sharing(s.Shared))
 	fmt.Fprintf(w, "state\t%s\n", keeping(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
@@ -111,6 +113,18 @@ func (c *cli) printStatus(s admin.Status) error {
 		}
 	}
 	return nil
+}
+
+// sharing says what of the payload memory containers on the server's machine share.
+func sharing(m admin.Shared) string {
+	if m.Limit == 0 {
+		return "off"
+	}
+	text := fmt.Sprintf("%s of %s for inputs, %s in use, %s for outputs", size(m.Inputs), size(m.Limit), size(m.Used), size(m.Outputs))
+	if m.Replaced > 0 {
+		text += ", " + size(m.Replaced) + " replaced"
+	}
+	return text
 }
 
 // keeping says where the state is and, if it cannot be changed, since when and why.
@@ -171,14 +185,14 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE")
+	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE\tSHARED MEMORY")
 	for _, k := range sessions {
 		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
 		if k.Model == "" { // it has not registered
 			model, rpc, out = "-", cmp.Or(k.RPC, "-"), "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\n", model, cmp.Or(k.Instance, "-"), k.Remote, rpc,
-			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s\n", model, cmp.Or(k.Instance, "-"), k.Remote, rpc,
+			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce, shares(k))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -189,6 +203,20 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 		}
 	}
 	return nil
+}
+
+// shares is what goes to and from a container by shared memory, and what it holds of that.
+func shares(k admin.Session) string {
+	text := cmp.Or(k.Arena, "-")
+	for _, part := range []struct {
+		bytes int64
+		what  string
+	}{{k.Readable, "being read"}, {k.Outputs, "for outputs"}, {k.Replaced, "replaced"}} {
+		if part.bytes > 0 {
+			text += ", " + size(part.bytes) + " " + part.what
+		}
+	}
+	return text
 }
 
 // seconds is a span of time, coarser the longer it is: 0.4s, 12s, 3m12s, 5h10m.

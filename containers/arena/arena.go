@@ -15,8 +15,11 @@ const minIdle = 16 << 20
 // can map for reading. All methods may be called from any goroutine.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
-// part. When that lasts (Trim) the next buffers lie in a new segment, and the old one goes with its last buffer and
-// its last session. It counts in the pool's budget until then.
+// part. When that lasts (Trim) the next buffers lie in a new segment, and the old one goes with its
+// last buffer and its last session. It counts in the pool's budget until then.
+//
+// It also makes the segments for outputs and counts them, but whoever has one made reserves its
+// bytes of the pool.
 type Arena struct {
 	size    int64
 	broken  func(error)
@@ -25,8 +28,9 @@ type Arena struct {
 	watcher atomic.Pointer[func()]
 	steps   atomic.Int64 // of Watch, at the last call
 
-	resident atomic.Int64 // bytes of all segments that were ever used
+	resident atomic.Int64 // bytes of all segments of inputs that were ever used
 	used     atomic.Int64 // bytes of them in buffers
+	outputs  atomic.Int64 // bytes of the segments for outputs
 
 	mu       sync.Mutex
 	segments atomic.Pointer[[]*inputs] // changed under mu
@@ -45,9 +49,9 @@ type inputs struct {
 	old []extent
 }
 
-// New makes an arena of size bytes, which is the size of a segment, too. It takes memory when the first buffer is
-// made. broken is called when there is no shared memory, with the reason, and retired with each
-// segment that is to be unmapped by those who map it; both without locks.
+// New makes an arena of size bytes, which is the size of a segment, too. It takes memory when the
+// first buffer is made. broken is called when there is no shared memory, with the reason, and
+// retired with each segment that is to be unmapped by those who map it; both without locks.
 func New(size int64, broken func(error), retired func(*Segment)) *Arena {
 	a := &Arena{size: size &^ (headSize - 1), broken: broken, retired: retired}
 	a.segments.Store(new([]*inputs))
@@ -192,21 +196,73 @@ func (a *Arena) find(data []byte) (*inputs, int64) {
 	return nil, 0
 }
 
+// NewOutputs makes a segment of that many bytes for the outputs of one session, which the container
+// may write. gone is called after the last reference to it was released.
+func (a *Arena) NewOutputs(bytes int64, gone func()) (*Segment, error) {
+	s := new(Segment)
+	err := s.open(bytes, true, func() {
+		a.outputs.Add(-bytes)
+		a.notify()
+		gone()
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.outputs.Add(bytes)
+	a.notify()
+	return s, nil
+}
+
 // Watch has f called, without locks, each time that the memory of all segments has changed by a
 // sixteenth of a segment's size.
 func (a *Arena) Watch(f func()) { a.watcher.Store(&f) }
 
 func (a *Arena) notify() {
-	steps := a.resident.Load() / max(a.size/16, 1)
+	steps := (a.resident.Load() + a.outputs.Load()) / max(a.size/16, 1)
 	if f := a.watcher.Load(); f != nil && a.steps.Swap(steps) != steps {
 		(*f)()
 	}
 }
 
-// Resident is the memory of all segments, in use and idle.
+// A Usage is what an arena takes, in bytes.
+type Usage struct {
+	Limit    int64 // of Resident
+	Resident int64 // segments of inputs, in use and idle
+	Used     int64 // of it, in buffers
+	Replaced int64 // of it, in segments without new buffers, until buffers and sessions let them go
+	Outputs  int64 // segments for outputs, whole
+}
+
+// Usage returns what the arena takes.
+func (a *Arena) Usage() Usage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := Usage{Limit: a.size, Resident: a.resident.Load(), Used: a.used.Load(), Outputs: a.outputs.Load()}
+	if u.Replaced = u.Resident; a.current != nil {
+		u.Replaced -= a.current.space.high
+	}
+	return u
+}
+
+// Taken is the memory that a segment of inputs takes: what was ever used of it.
+func (a *Arena) Taken(s *Segment) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, x := range *a.segments.Load() {
+		if &x.Segment == s {
+			return x.space.high
+		}
+	}
+	return 0
+}
+
+// Resident is the memory of all segments of inputs, in use and idle.
 func (a *Arena) Resident() int64 { return a.resident.Load() }
 
-// Idle is the part of it that is in no buffer.
+// Shared is the memory of all segments.
+func (a *Arena) Shared() int64 { return a.resident.Load() + a.outputs.Load() }
+
+// Idle is the part of Resident that is in no buffer.
 func (a *Arena) Idle() int64 { return max(0, a.resident.Load()-a.used.Load()) }
 
 // Trim replaces a segment of which more than three quarters were idle since the trim before the

@@ -276,7 +276,8 @@ func shmem(t *testing.T) int {
 // TestRegion: no range of outputs reaches beyond the segment.
 func TestRegion(t *testing.T) {
 	gone := false
-	s, err := arena.NewOutputs(mib, func() { gone = true })
+	a, _, _ := open(t, 8*mib, 0)
+	s, err := a.NewOutputs(mib, func() { gone = true })
 	if err != nil {
 		t.Fatal(err)
 	}

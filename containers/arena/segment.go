@@ -35,16 +35,6 @@ type Segment struct {
 	gone func()
 }
 
-// NewOutputs makes a segment of that many bytes for the outputs of one session, which the container
-// may write. gone is called after the last reference to it was released.
-func NewOutputs(bytes int64, gone func()) (*Segment, error) {
-	s := new(Segment)
-	if err := s.open(bytes, true, gone); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
 func (s *Segment) open(bytes int64, writable bool, gone func()) error {
 	var token [tokenSize]byte
 	rand.Read(token[:]) // cannot fail

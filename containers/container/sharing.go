@@ -28,7 +28,10 @@ type mapping struct {
 	number int64
 	mem    []byte
 	writer *arena.Writer // of outputs; nil: inputs
-	refs   int           // guarded by the mu of sharing
+
+	// Guarded by the mu of sharing.
+	refs     int
+	replaced bool // no batch that arrives from now on names it
 }
 
 // A region is memory of an output that a batch has taken.
@@ -42,8 +45,12 @@ func (n *session) share(m wire.ArenaMessage) {
 	if m.Unmap != 0 {
 		n.sharing.mu.Lock()
 		s := n.sharing.segments[m.Unmap]
+		first := s != nil && !s.replaced
+		if first {
+			s.replaced = true
+		}
 		n.sharing.mu.Unlock()
-		if s != nil {
+		if first {
 			n.letGo(s)
 		}
 		return
@@ -192,14 +199,15 @@ func (b *Batch) hold(number int64) *mapping {
 	return s
 }
 
-// arrive holds all that the batch may name until it is reset. It is called by the reader: the message
-// after the batch may say to unmap it, before the batch is computed.
+// arrive holds all that the batch may name until it is reset. It is called by the reader: the
+// message after the batch may say to unmap it, before the batch is computed. What was replaced
+// before is not held: batches that overlap would keep it for ever.
 func (b *Batch) arrive() {
 	x := &b.session.sharing
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range x.segments {
-		if s.writer == nil {
+		if s.writer == nil && !s.replaced {
 			s.refs++
 			b.mappings = append(b.mappings, s)
 		}

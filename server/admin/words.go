@@ -87,6 +87,7 @@ type Status struct {
 	Listen    Addresses `json:"listen"`
 	Doors     []Door    `json:"doors"`
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
+	Shared    Shared    `json:"shared_bytes"`  // what of it containers on this machine share
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
 	State     State     `json:"state"`
@@ -141,6 +142,17 @@ type Usage struct {
 	Refused uint64 `json:"refused"` // requests for more than that
 }
 
+// Shared is the memory for payloads that containers on this machine share. All of it counts as
+// memory for payloads.
+type Shared struct {
+	Inputs   int64 `json:"inputs"`   // the arena: segments that containers read, in use and free
+	Used     int64 `json:"used"`     // of it, in use
+	Readable int64 `json:"readable"` // of that, what containers may be reading
+	Replaced int64 `json:"replaced"` // of inputs, in segments that were replaced, until requests and containers let go of them
+	Limit    int64 `json:"limit"`    // of inputs; 0: nothing is shared
+	Outputs  int64 `json:"outputs"`  // segments that containers write, which count whole until their sessions end
+}
+
 // Queue is what waits for a batch.
 type Queue struct {
 	Rows        int     `json:"rows"`
@@ -180,6 +192,10 @@ type Session struct {
 	Feedback int64  `json:"feedback,omitempty"`       // sent to a container that asks for it
 	Arena    string `json:"arena,omitempty"`          // what goes by shared memory: "inputs", "outputs" or "inputs, outputs"
 	Readable int64  `json:"readable_bytes,omitempty"` // inputs in it that the container may be reading
+	Outputs  int64  `json:"output_bytes,omitempty"`   // its segments for outputs, which count whole until it ends
+	Replaced int64  `json:"replaced_bytes,omitempty"` // segments that were replaced, and that it has not unmapped
+
+	ReplacedFor float64 `json:"replaced_seconds,omitempty"` // since the first of them was
 
 	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken the feedback before
 }

@@ -72,7 +72,12 @@
 //	payload_idle_bytes                      free for the next payloads; returned to the
 //	                                        system in time
 //	arena_bytes                             of both, what is shared with containers here
+//	arena_used_bytes                        of it, in use
+//	arena_replaced_bytes                    of it, in segments that were replaced, until
+//	                                        requests and containers let go of them
 //	container_readable_bytes                inputs there that containers may be reading
+//	container_output_bytes                  of payload_bytes, segments that containers write,
+//	                                        whole until their sessions end
 //	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that
 //	                                        unpack to far more than came
 //	container_sessions

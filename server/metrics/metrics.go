@@ -67,7 +67,10 @@ type ServerGauges struct {
 	PayloadLimit int64          // the pool's budget
 	PayloadIdle  int64          // free in the pool, for the next
 	ArenaBytes   int64          // of both, what lies in shared memory
+	ArenaUsed    int64          // of it, in use
 	Readable     int64          // inputs there that containers may be reading
+	Replaced     int64          // of the arena, in segments that were replaced
+	Outputs      int64          // segments that containers write
 	Unpacked     int64          // of what is out, what the part for compressed requests has
 	UnpackLimit  int64          // that part's budget
 	Refusals     uint64         // of memory for payloads

@@ -180,7 +180,7 @@ func TestSources(t *testing.T) {
 			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
 		},
 		Server: func() ServerGauges {
-			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, Readable: 12, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true}
+			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true}
 		},
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
@@ -195,7 +195,10 @@ func TestSources(t *testing.T) {
 		"shivad_payload_limit_bytes":                         "6",
 		"shivad_payload_idle_bytes":                          "8",
 		"shivad_arena_bytes":                                 "11",
+		"shivad_arena_used_bytes":                            "13",
+		"shivad_arena_replaced_bytes":                        "14",
 		"shivad_container_readable_bytes":                    "12",
+		"shivad_container_output_bytes":                      "15",
 		"shivad_unpacked_bytes":                              "9",
 		"shivad_unpacked_limit_bytes":                        "10",
 		"shivad_container_sessions":                          "7",

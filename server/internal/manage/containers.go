@@ -108,6 +108,10 @@ func Sessions(list []containers.SessionInfo) []admin.Session {
 
 			Arena:    i.Arena,
 			Readable: i.Readable,
+			Outputs:  i.Outputs,
+			Replaced: i.Replaced,
+
+			ReplacedFor: i.ReplacedFor.Seconds(),
 
 			Feedback:        int64(i.Feedback),
 			FeedbackDropped: int64(i.FeedbackDropped),

@@ -65,7 +65,7 @@ func (r *Report) dead() string {
 const (
 	worrying  = 0.1              // share of an application's answers that are its default, or lack a voice
 	fewAnswer = 10               // answers before a share means anything
-	longBatch = 10 * time.Second // without an answer
+	longBatch = 10 * time.Second // without an answer, or with memory that was replaced
 )
 
 // warnings are what an operator should look at.
@@ -88,6 +88,8 @@ func warnings(s admin.Status) []string {
 			}
 			if c.Oldest >= longBatch.Seconds() {
 				say("%s has not answered a batch for %.0fs", title(c), c.Oldest)
+			} else if c.ReplacedFor >= longBatch.Seconds() {
+				say("%s keeps %d bytes of shared memory that was replaced %.0fs ago: it should have unmapped its segment", title(c), c.Replaced, c.ReplacedFor)
 			}
 		}
 	}

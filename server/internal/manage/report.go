@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
@@ -28,8 +29,8 @@ type Report struct {
 	Scheduler *scheduler.Scheduler
 	Metrics   *metrics.Metrics
 	Pool      *tensor.Pool
-	Unpacked  *tensor.Pool // the part of Pool for compressed requests
-	Arena     func() int64 // bytes of shared memory, in use and idle
+	Unpacked  *tensor.Pool       // the part of Pool for compressed requests
+	Arena     func() arena.Usage // shared memory of containers on this machine
 	Sessions  *fleet.Sessions
 	Processes *fleet.Processes
 }
@@ -137,6 +138,7 @@ func (r *Report) Status() admin.Status {
 		Uptime:    time.Since(r.Started).Seconds(),
 		Readiness: r.Ready(),
 		Listen:    r.Listening(),
+		Shared:    r.shared(),
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
 		Models:    r.health(),
 		State:     r.Store.Health(),
@@ -163,6 +165,14 @@ func (r *Report) Status() admin.Status {
 	return st
 }
 
+// shared is the memory that containers on this machine share.
+func (r *Report) shared() admin.Shared {
+	u := r.Arena()
+	return admin.Shared{
+		Inputs: u.Resident, Used: u.Used, Readable: r.Sessions.Readable(), Replaced: u.Replaced, Limit: u.Limit, Outputs: u.Outputs,
+	}
+}
+
 // Stats are the scheduler's figures for every version of every model.
 func (r *Report) Stats() []scheduler.Stats {
 	models := r.Scheduler.Models()
@@ -175,12 +185,16 @@ func (r *Report) Stats() []scheduler.Stats {
 
 // Gauges is what the metrics read of the server when they are asked.
 func (r *Report) Gauges() metrics.ServerGauges {
+	shared := r.shared()
 	return metrics.ServerGauges{
 		PayloadBytes: r.Pool.InUse(),
 		PayloadLimit: r.Pool.Budget(),
 		PayloadIdle:  r.Pool.Idle(),
-		ArenaBytes:   r.Arena(),
-		Readable:     r.Sessions.Readable(),
+		ArenaBytes:   shared.Inputs,
+		ArenaUsed:    shared.Used,
+		Readable:     shared.Readable,
+		Replaced:     shared.Replaced,
+		Outputs:      shared.Outputs,
 		Unpacked:     r.Unpacked.InUse(),
 		UnpackLimit:  r.Unpacked.Budget(),
 		Refusals:     r.Pool.Refused(),
