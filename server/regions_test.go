@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -213,7 +214,8 @@ func TestHostileRegions(t *testing.T) {
 	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
 }
 
-// The client in Go leaves inputs in shared memory by one option.
+// The client in Go leaves inputs and outputs in shared memory by one option. Nothing of it has a name
+// once it is connected, and the server forgets it with the connection.
 func TestClientSharesMemory(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
@@ -225,6 +227,12 @@ func TestClientSharesMemory(t *testing.T) {
 	if err := c.Shared(); err != nil {
 		t.Fatal(err)
 	}
+	if left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/shiva-%d-*", os.Getpid())); len(left) > 0 {
+		t.Errorf("a client that is killed leaves %q", left)
+	}
+	if list, err := s.regions.Status("", ""); err != nil || len(list) != 1 {
+		t.Errorf("%v %v", list, err)
+	}
 	for i := range 20 {
 		x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1 << 20}, Data: bytes.Repeat([]byte{byte(i)}, 1<<20)}
 		a, err := c.Do(t.Context(), &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{x}})
@@ -234,12 +242,28 @@ func TestClientSharesMemory(t *testing.T) {
 		if len(a.Tensors) != 1 || !bytes.Equal(a.Tensors[0].Data, x.Data) {
 			t.Errorf("request %d: wrong bytes", i)
 		}
+		if maps, _ := os.ReadFile("/proc/self/maps"); i > 0 && !liesIn(maps, a.Tensors[0].Data) {
+			t.Errorf("request %d: its output was sent", i)
+		}
 		a.Release()
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/shiva-%d-*", os.Getpid())); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+	budgettest.Until(t, "the region to go", func() bool {
+		list, err := s.regions.Status("", "")
+		return err == nil && len(list) == 0
+	})
+}
+
+// liesIn reports whether b lies in a client's shared memory, by the text of /proc/PID/maps.
+func liesIn(maps, b []byte) bool {
+	at := uintptr(unsafe.Pointer(&b[0]))
+	for line := range bytes.Lines(maps) {
+		var from, to uintptr
+		if _, err := fmt.Sscanf(string(line), "%x-%x", &from, &to); err == nil && from <= at && at < to {
+			return bytes.Contains(line, fmt.Appendf(nil, "/dev/shm/shiva-%d-", os.Getpid()))
+		}
 	}
+	return false
 }

@@ -46,9 +46,9 @@ func (e *CallError) Unwrap() error { return e.Err }
 // it fail with the reason; further ones wait for the next attempt, which comes after a growing
 // pause.
 type Client struct {
-	addr   string
-	opts   options
-	shared *sharedMemory // nil: none
+	addr  string
+	opts  options
+	sizes outputSizes
 
 	ctx   context.Context // until Close
 	close context.CancelFunc
@@ -59,7 +59,8 @@ type Client struct {
 
 	mu     sync.Mutex
 	ring   ring
-	conn   net.Conn // the last one made
+	conn   net.Conn      // the last one made
+	shared *sharedMemory // of conn; nil: none, or it is lost
 	closed bool
 }
 
@@ -75,21 +76,20 @@ type call struct {
 	abandoned bool // nobody waits for the answer any more; it is dropped
 	frame     frameCall
 
-	spans []span // of the client's shared memory
+	parts parts // of shared memory
 }
 
-func (c *Client) newCall(request *tensor.Buffer) *call {
+func (c *Client) newCall(request *tensor.Buffer, p parts) *call {
 	k, _ := c.calls.Get().(*call)
 	if k == nil {
 		k = &call{done: make(chan struct{}, 1)}
 	}
-	k.request = request
+	k.request, k.parts = request, p
 	return k
 }
 
 func (c *Client) freeCall(k *call) {
-	c.shared.giveBack(k.spans)
-	k.spans = nil
+	k.parts.release()
 	k.request, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, nil, nil, false, false, frameCall{}
 	c.calls.Put(k)
 }
@@ -118,24 +118,17 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 		done:  make(chan struct{}),
 		ring:  newRing(opts.inFlight + room),
 	}
-	if opts.sharedBytes > 0 {
-		var err error
-		if c.shared, err = newSharedMemory(opts.sharedBytes); err != nil {
-			return nil, err
-		}
-	}
-	conn, err := c.dial(ctx)
+	conn, shared, err := c.dial(ctx)
 	if err != nil {
-		c.shared.close()
 		return nil, err
 	}
-	c.conn = conn
+	c.conn, c.shared = conn, shared
 	c.ctx, c.close = context.WithCancel(context.Background())
-	go c.run(conn) // until Close, which waits for it
+	go c.run(conn, shared) // until Close, which waits for it
 	return c, nil
 }
 
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
 	network, addr := "tcp", c.addr
@@ -144,13 +137,14 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	}
 	conn, err := c.opts.dial(ctx, network, addr)
 	if err != nil {
-		return nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
 	}
-	if err := c.shared.register(ctx, conn); err != nil {
+	shared, err := c.share(ctx, conn)
+	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("shiva: connecting to %s: shared memory: %w", c.addr, err)
+		return nil, nil, fmt.Errorf("shiva: connecting to %s: shared memory: %w", c.addr, err)
 	}
-	return conn, nil
+	return conn, shared, nil
 }
 
 // Close ends the connection and fails the calls in progress. It returns when nothing of the
@@ -161,7 +155,6 @@ func (c *Client) Close() error {
 		c.closed = true
 		c.close()
 		c.conn.Close()
-		defer c.shared.close()
 	}
 	c.mu.Unlock()
 	<-c.done
@@ -178,10 +171,19 @@ func (c *Client) Close() error {
 // still takes its turn on the connection, and one of the places of [WithInFlight], until the
 // server has answered it.
 func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
+	for {
+		answer, err := c.do(ctx, m)
+		if err != errStale {
+			return answer, err
+		}
+	}
+}
+
+func (c *Client) do(ctx context.Context, m *Message) (*Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, c.callError(false, err)
 	}
-	m, spans := c.shared.place(m)
+	m, parts := c.place(m)
 	request, err := c.encode(ctx, m)
 	if err == nil {
 		select {
@@ -195,11 +197,10 @@ func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 		}
 	}
 	if err != nil {
-		c.shared.giveBack(spans)
+		parts.release()
 		return nil, err
 	}
-	k := c.newCall(request)
-	k.spans = spans
+	k := c.newCall(request, parts)
 	if !c.enqueue(k) {
 		return nil, c.callError(false, ErrClosed)
 	}
@@ -289,6 +290,28 @@ func appendObject(dst, members, metadata []byte) []byte {
 	return append(dst, rest...)
 }
 
+// errStale is the end of a call whose tensors are in the memory of a connection that was lost before
+// the request was sent.
+var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
+
+// dropStale ends the next calls to be sent that cannot be, for errStale.
+func (c *Client) dropStale() {
+	for c.ring.sent < c.ring.n {
+		k := *c.ring.at(c.ring.sent)
+		if k.parts.empty() || k.parts.memory == c.shared {
+			return
+		}
+		c.ring.removeUnsent(k)
+		k.request.Release()
+		k.request = nil
+		var err error = errStale
+		if k.frame.stream != nil {
+			err = c.callError(false, errStale)
+		}
+		c.finishLocked(k, nil, err)
+	}
+}
+
 // enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the
 // call instead.
 func (c *Client) enqueue(k *call) bool {
@@ -335,6 +358,12 @@ func (c *Client) abandon(k *call) (finished, sent bool) {
 
 // finishLocked ends a call that was taken out of the ring.
 func (c *Client) finishLocked(k *call, answer *Message, err error) {
+	if answer != nil && k.parts.memory != nil && !k.abandoned {
+		if err = c.collect(&k.parts, answer); err != nil {
+			answer.Release()
+			answer = nil
+		}
+	}
 	if s := k.frame.stream; s != nil {
 		s.answered(k, answer, err)
 		return
@@ -389,11 +418,12 @@ func (c *Client) failUnsent(err error) {
 }
 
 // run owns the connections, one after the other, until the client is closed.
-func (c *Client) run(conn net.Conn) {
+func (c *Client) run(conn net.Conn, shared *sharedMemory) {
 	defer close(c.done)
 	failures := 0
-	for c.setConn(conn) {
+	for c.setConn(conn, shared) {
 		answers, err := c.serve(conn)
+		c.unshare()
 		c.failSent(err)
 		if e, ok := errors.AsType[*RemoteError](err); ok {
 			// A server that refuses this client says so once: to connect again would not answer
@@ -405,7 +435,7 @@ func (c *Client) run(conn net.Conn) {
 		} else {
 			failures++ // a server that accepts and hangs up is no better than one that refuses
 		}
-		if conn = c.connect(&failures); conn == nil {
+		if conn, shared = c.connect(&failures); conn == nil {
 			break
 		}
 	}
@@ -413,33 +443,42 @@ func (c *Client) run(conn net.Conn) {
 }
 
 // setConn makes conn the one that Close closes; false if the client is closed already.
-func (c *Client) setConn(conn net.Conn) bool {
+func (c *Client) setConn(conn net.Conn, shared *sharedMemory) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		conn.Close()
+		shared.disconnect()
 		return false
 	}
-	c.conn = conn
+	c.conn, c.shared = conn, shared
 	return true
+}
+
+// unshare ends the use of the memory of a connection that has ended.
+func (c *Client) unshare() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shared.disconnect()
+	c.shared = nil
 }
 
 // connect waits until there is something to send and makes a connection for it; nil if the
 // client was closed. The calls that wait while an attempt fails are failed.
-func (c *Client) connect(failures *int) net.Conn {
+func (c *Client) connect(failures *int) (net.Conn, *sharedMemory) {
 	// A connection that breaks is made anew at once; the pause is between attempts that lead to
 	// nothing.
 	last := time.Now()
 	for {
 		if !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
-			return nil
+			return nil, nil
 		}
-		conn, err := c.dial(c.ctx)
+		conn, shared, err := c.dial(c.ctx)
 		if err == nil {
-			return conn
+			return conn, shared
 		}
 		if c.ctx.Err() != nil {
-			return nil
+			return nil, nil
 		}
 		last = time.Now()
 		*failures++

@@ -79,6 +79,7 @@ func (c *Client) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !w.full() && c.ring.sent < c.opts.inFlight {
+		c.dropStale()
 		k := c.ring.nextUnsent()
 		if k == nil {
 			break

@@ -1,6 +1,7 @@
 package shiva
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -14,15 +15,21 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // WithSharedMemory shares so many bytes of /dev/shm with a server on the same machine, if that
-// offers it: tensors of 64 KiB and more are left there instead of sent, as far as there is room.
-// Messages must name their tensors, in metadata "__tensors__" or by their Names. What a server
-// refuses is sent as without the option; [Client.Shared] says why. Answers and frames of streams
-// are sent in any case. The file is removed by Close.
+// offers it: inputs and outputs of 64 KiB and more are left there instead of sent, as far as there
+// is room. Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream
+// has memory of its own, as much again.
+//
+// An answer is the same with or without it. Its outputs lie in the memory, which has their part back
+// when the answer and whoever retained a tensor have released it: answers that are never released
+// use it up. Where outputs are to go is known from the second request of a route on.
+//
+// Whatever has no room is sent, and so is everything to a server that refuses: [Client.Shared] says
+// why. The memory has no name but while a connection is made, and ends with the processes that have
+// it.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
@@ -31,54 +38,87 @@ const (
 	sharedAligned = 64
 )
 
-// A span is a part of shared memory that a request has until its call is freed.
+// A span is a part of shared memory.
 type span struct{ offset, size int64 }
 
-// sharedMemory is that of a client. Its methods may be called on nil, which has none.
+// sharedMemory is what a connection shares with its server. Another connection has other memory: the
+// server may still write to this one.
 type sharedMemory struct {
 	name string
-	file *os.File
-	size int64
+	file *os.File // nil: it could not be made
+	mem  []byte   // of the whole file
 
 	mu      sync.Mutex
 	free    []span // by offset, none next to another
+	backed  int64  // bytes that have pages
+	users   int    // spans that are taken, and the connection; without any it is unmapped
 	refusal error  // why the server does not have it
+	small   error  // why something of late had no room in all of it
 }
 
 func newSharedMemory(size int64) (*sharedMemory, error) {
 	name := fmt.Sprintf("shiva-%d-%s", os.Getpid(), strings.ToLower(rand.Text()[:16]))
-	file, err := os.OpenFile(filepath.Join(sharedDir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, mem, err := createShared(filepath.Join(sharedDir, name), size)
 	if err != nil {
 		return nil, fmt.Errorf("shiva: shared memory: %w", err)
 	}
-	s := &sharedMemory{name: name, file: file, size: size, free: []span{{0, size}}, refusal: errors.New("shiva: shared memory: not registered yet")}
-	if err := file.Truncate(size); err != nil {
-		s.close()
-		return nil, fmt.Errorf("shiva: shared memory: %w", err)
+	return &sharedMemory{name: name, file: file, mem: mem, free: []span{{0, size}}, users: 1}, nil
+}
+
+// unlink takes the name away. From then on the memory lasts as long as somebody has it open.
+func (s *sharedMemory) unlink() { _ = os.Remove(s.file.Name()) }
+
+// leave ends one use of the memory. The caller holds mu.
+func (s *sharedMemory) leave() {
+	if s.users--; s.users == 0 && s.file != nil {
+		unmapShared(s.mem)
+		s.file.Close()
+		s.mem = nil
+	}
+}
+
+// disconnect ends the connection's use.
+func (s *sharedMemory) disconnect() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusal = errNoConnection
+	s.leave()
+}
+
+var (
+	errNoConnection = errors.New("shiva: shared memory: there is no connection at present")
+	errNotShared    = errors.New("shiva: shared memory: the client was made without WithSharedMemory")
+)
+
+// share makes memory for a new connection and tells the server of it. An error is one of the
+// connection; that there is no memory, or that the server will not have it, is none.
+func (c *Client) share(ctx context.Context, conn net.Conn) (*sharedMemory, error) {
+	if c.opts.sharedBytes <= 0 {
+		return nil, nil
+	}
+	s, err := newSharedMemory(c.opts.sharedBytes)
+	if err != nil {
+		return &sharedMemory{refusal: err, users: 1}, nil
+	}
+	defer s.unlink()
+	if err := s.register(ctx, conn); err != nil {
+		s.disconnect()
+		return nil, err
 	}
 	return s, nil
 }
 
-func (s *sharedMemory) close() {
-	if s != nil {
-		_ = os.Remove(s.file.Name())
-		s.file.Close()
-	}
-}
-
-// register tells the server at the other end of a new connection of the memory. An error is one of
-// the connection; that the server will not have it is none.
 func (s *sharedMemory) register(ctx context.Context, conn net.Conn) error {
-	if s == nil {
-		return nil
-	}
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 		defer conn.SetDeadline(time.Time{})
 	}
 	request, err := AppendMessage(nil, &Message{
 		Namespace: "v2/systemsharedmemory/region/" + s.name + "/register",
-		Metadata:  fmt.Appendf(nil, `{"key":"/%s","offset":0,"byte_size":%d}`, s.name, s.size),
+		Metadata:  fmt.Appendf(nil, `{"key":"/%s","offset":0,"byte_size":%d,"connection":true}`, s.name, len(s.mem)),
 	})
 	if err != nil {
 		return err
@@ -100,113 +140,74 @@ func (s *sharedMemory) register(ctx context.Context, conn net.Conn) error {
 		if answer == nil {
 			continue
 		}
-		var refusal error
-		// The server may have it from an earlier connection.
-		if e := ParseError(answer); e != nil && !strings.Contains(e.Message, "already in manager") {
-			refusal = e
+		if e := ParseError(answer); e != nil {
+			s.refusal = e
 		}
 		answer.Release()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.refusal = refusal
 		return nil
 	}
 }
 
-// Shared reports why the client shares no memory with the server; nil: it does.
+// Shared reports why the client shares no memory with the server, or why tensors that are large
+// enough for it were sent nevertheless since they are larger than all of it, with both sizes; nil: it
+// does.
 func (c *Client) Shared() error {
-	if c.shared == nil {
-		return errors.New("shiva: shared memory: the client was made without WithSharedMemory")
+	if c.opts.sharedBytes <= 0 {
+		return errNotShared
 	}
-	c.shared.mu.Lock()
-	defer c.shared.mu.Unlock()
-	return c.shared.refusal
-}
-
-// place leaves large tensors of a message in memory, as far as there is room, and returns the
-// message that is to be sent.
-func (s *sharedMemory) place(m *Message) (*Message, []span) {
-	if s == nil || !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
-		return m, nil
+	s := c.memory()
+	if s == nil {
+		return errNoConnection
 	}
-	names := tensorNames(m)
-	if len(names) != len(m.Tensors) || jsontext.Field(m.Metadata, MemoryKey) != nil {
-		return m, nil
-	}
-	type input struct {
-		Name     string `json:"name"`
-		Datatype string `json:"datatype"`
-		Shape    []int  `json:"shape"`
-		Region   string `json:"region"`
-		Offset   int64  `json:"offset"`
-		Size     int    `json:"byte_size"`
-	}
-	sent := Message{Namespace: m.Namespace}
-	var inputs []input
-	var spans []span
-	left := []string{}
-	for i, t := range m.Tensors {
-		at, ok := span{}, false
-		if _, known := tensor.FromV2(t.DType.V2()); known && len(t.Data) >= sharedWorth {
-			at, ok = s.take(int64(len(t.Data)))
-		}
-		if ok {
-			spans = append(spans, at)
-			_, err := s.file.WriteAt(t.Data, at.offset) // an error means that the file system is full
-			ok = err == nil
-		}
-		if !ok {
-			left, sent.Tensors = append(left, names[i]), append(sent.Tensors, t)
-			continue
-		}
-		inputs = append(inputs, input{names[i], t.DType.V2(), append([]int{}, t.Shape...), s.name, at.offset, len(t.Data)})
-	}
-	if len(inputs) == 0 {
-		return m, spans
-	}
-	members := jsontext.AppendMember(nil, []byte(MemoryKey), mustJSON(map[string]any{"inputs": inputs}))
-	members = jsontext.AppendMember(members, []byte("__tensors__"), mustJSON(left))
-	for key, value := range jsontext.Members(m.Metadata) {
-		if string(key) != "__tensors__" {
-			members = jsontext.AppendMember(members, key, value)
-		}
-	}
-	sent.Metadata = append(members, '}')
-	return &sent, spans
-}
-
-func mustJSON(v any) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // texts and numbers cannot fail
-	}
-	return text
-}
-
-// tensorNames are those of a message's tensors; nil: they have none.
-func tensorNames(m *Message) (names []string) {
-	if list := jsontext.Field(m.Metadata, "__tensors__"); list != nil {
-		_ = json.Unmarshal(list, &names) // the server says what is wrong with it
-		return names
-	}
-	for _, t := range m.Tensors {
-		if t.Name == "" {
-			return nil
-		}
-		names = append(names, t.Name)
-	}
-	return names
-}
-
-// take is the first part that is large enough.
-func (s *sharedMemory) take(size int64) (span, bool) {
-	size = (size + sharedAligned - 1) / sharedAligned * sharedAligned
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.free, func(f span) bool { return f.size >= size })
-	if i < 0 || s.refusal != nil {
+	if s.refusal != nil {
+		return s.refusal
+	}
+	return s.small
+}
+
+// memory is that of the present connection; nil: none.
+func (c *Client) memory() *sharedMemory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shared
+}
+
+// usable reports whether the server has the memory.
+func (s *sharedMemory) usable() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusal == nil
+}
+
+// take is the first part that is large enough, for what is called so in errors. Its pages are there:
+// whoever writes to a mapping of a file system that is full is killed.
+func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
 		return span{}, false
 	}
+	if all := int64(len(s.mem)); size > all {
+		s.small = fmt.Errorf("shiva: shared memory: %s %q has %d bytes and is sent: WithSharedMemory has %d", what, name, size, all)
+		return span{}, false
+	}
+	size = (size + sharedAligned - 1) / sharedAligned * sharedAligned
+	i := slices.IndexFunc(s.free, func(f span) bool { return f.size >= size })
+	if i < 0 {
+		return span{}, false
+	}
+	if end := s.free[i].offset + size; end > s.backed {
+		if backShared(s.file, s.backed, end-s.backed) != nil {
+			return span{}, false // the file system is full
+		}
+		s.backed = end
+	}
+	s.users++
 	taken := span{s.free[i].offset, size}
 	if s.free[i].offset, s.free[i].size = s.free[i].offset+size, s.free[i].size-size; s.free[i].size == 0 {
 		s.free = slices.Delete(s.free, i, i+1)
@@ -214,14 +215,21 @@ func (s *sharedMemory) take(size int64) (span, bool) {
 	return taken, true
 }
 
+// split makes two parts of one that was taken.
+func (s *sharedMemory) split() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users++
+}
+
 // giveBack ends the use of parts.
-func (s *sharedMemory) giveBack(spans []span) {
-	if s == nil || len(spans) == 0 {
+func (s *sharedMemory) giveBack(parts ...span) {
+	if len(parts) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := append(s.free, spans...)
+	all := append(s.free, parts...)
 	slices.SortFunc(all, func(a, b span) int { return int(min(max(a.offset-b.offset, -1), 1)) })
 	s.free = all[:1]
 	for _, next := range all[1:] {
@@ -231,4 +239,73 @@ func (s *sharedMemory) giveBack(spans []span) {
 			s.free = append(s.free, next)
 		}
 	}
+	for range parts {
+		s.leave()
+	}
+}
+
+// noteError looks whether an answer is an error about the memory, which the server has lost then, by
+// its operator's or another client's doing. Further requests are sent.
+func (s *sharedMemory) noteError(answer *Message) {
+	if answer.Namespace != ErrorNamespace || !bytes.Contains(answer.Metadata, []byte(s.name)) {
+		return
+	}
+	if e := ParseError(answer); e != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refusal = e
+	}
+}
+
+// A part is the owner of an output's memory.
+type part struct {
+	memory *sharedMemory
+	span   span
+}
+
+// Put implements [tensor.Lender].
+func (p *part) Put([]byte) { p.memory.giveBack(p.span) }
+
+// outputSizes are the bytes of the large outputs of each route, as its answers had them of late.
+type outputSizes struct {
+	mu     sync.Mutex
+	routes map[string]int64
+}
+
+const maxOutputSizes = 1024 // routes
+
+func (o *outputSizes) of(route string) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.routes[route]
+}
+
+// learn notes the outputs of an answer. A smaller answer takes an eighth off: the next one may be as
+// large as the one before.
+func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
+	size := int64(0)
+	for _, t := range tensors {
+		if n := int64(len(t.Data)); n >= sharedWorth {
+			size += (n + sharedAligned - 1) / sharedAligned * sharedAligned
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old, known := o.routes[route]
+	switch size = max(size, old-old/8); {
+	case size < sharedWorth:
+		delete(o.routes, route)
+		return
+	case o.routes == nil || !known && len(o.routes) >= maxOutputSizes:
+		o.routes = make(map[string]int64)
+	}
+	o.routes[route] = size
+}
+
+func mustJSON(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // texts and numbers cannot fail
+	}
+	return text
 }

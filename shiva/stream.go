@@ -158,10 +158,8 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 	if c.ctx.Err() != nil {
 		return nil, c.callError(false, ErrClosed)
 	}
-	opts := c.opts
-	opts.sharedBytes = 0 // frames are sent
 	var err error
-	if s.client, err = start(ctx, c.addr, opts, s.keep+1); err != nil {
+	if s.client, err = start(ctx, c.addr, c.opts, s.keep+1); err != nil {
 		return nil, err
 	}
 	signal(s.push)
@@ -190,11 +188,11 @@ func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	if f.CapturedAt.IsZero() {
 		f.CapturedAt = now
 	}
-	request, err := s.encode(&f, seq)
+	request, parts, err := s.encode(&f, seq)
 	if err != nil {
 		return 0, err
 	}
-	k := s.client.newCall(request)
+	k := s.client.newCall(request, parts)
 	k.frame = frameCall{stream: s, seq: seq, captured: f.CapturedAt, pushed: now}
 	queued := false
 	for !queued && err == nil {
@@ -226,7 +224,7 @@ func (s *Stream) await(ctx context.Context, tokens <-chan struct{}) error {
 	}
 }
 
-func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, error) {
+func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, parts, error) {
 	for key := range jsontext.Members(f.Metadata) {
 		switch string(key) {
 		case timeoutKey:
@@ -237,7 +235,7 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, error) {
 		default:
 			continue
 		}
-		return nil, fmt.Errorf("shiva: metadata of a frame has key %q, which the stream sets", key)
+		return nil, parts{}, fmt.Errorf("shiva: metadata of a frame has key %q, which the stream sets", key)
 	}
 	at := len(s.members)
 	members := append(s.members, `,"seq":`...)
@@ -247,10 +245,15 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, error) {
 	members, tensors, err := appendNames(members, f.Metadata, f.Tensors)
 	s.members = members[:at]
 	if err != nil {
-		return nil, err
+		return nil, parts{}, err
 	}
 	s.metadata = appendObject(s.metadata[:0], members, f.Metadata)
-	return s.client.encodeAsIs(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: tensors})
+	m, p := s.client.place(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: tensors})
+	request, err := s.client.encodeAsIs(m)
+	if err != nil {
+		p.release()
+	}
+	return request, p, err
 }
 
 // enqueue puts a frame among those to be sent. It is false if there is no room.

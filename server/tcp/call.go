@@ -38,7 +38,7 @@ type call struct {
 // Complete posts the call to its loop, in whose turns everything else about a session happens.
 // Any goroutine may call it.
 func (c *call) Complete(*gate.Call) {
-	if c.shared != nil && len(c.shared.Outputs) > 0 && c.gate.Err == nil {
+	if c.puts() {
 		c.session.loop.door.copies.Go(c.put)
 		return
 	}

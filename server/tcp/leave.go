@@ -157,6 +157,9 @@ func (s *session) closed() {
 	}
 	s.head, s.tail = nil, nil
 	s.stream.End()
+	if s.regions {
+		s.loop.door.regions.Disconnected(s)
+	}
 	s.outbound.release(s)
 	s.loop.remove(s)
 }

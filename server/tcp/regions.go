@@ -19,6 +19,9 @@ import (
 // Shared memory over Shiva: regions are registered by the Predict Protocol's paths, and a request's
 // tensors that are there are listed in its metadata under shiva.MemoryKey, and so are an answer's.
 //
+// Who knows the sizes of outputs beforehand gives each a place; others give an area, which is filled
+// with the large ones in their order, as far as there is room.
+//
 // A copy takes a millisecond for some megabytes, so neither is done by the loop: inputs are read
 // before the call is opened, which its place in the line waits for, and outputs are written before
 // it is complete.
@@ -31,12 +34,14 @@ type placed struct {
 	Region   string `json:"region"`
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
+	Index    int    `json:"index,omitempty"` // of an answer's: among its tensors, if all were in the message
 }
 
 // shared is what of a question and its answer is in shared memory.
 type shared struct {
 	Inputs  []placed `json:"inputs,omitempty"`
 	Outputs []placed `json:"outputs,omitempty"`
+	Area    *placed  `json:"area,omitempty"` // for other outputs; it has no name
 
 	fetched []tensor.Tensor // the inputs
 	client  string          // gate.ClientOf
@@ -46,6 +51,8 @@ type shared struct {
 func (p *placed) place() parameter.Place {
 	return parameter.Place{Region: p.Region, Offset: p.Offset, Size: p.Size}
 }
+
+func (p *placed) valid() bool { return p.Region != "" && p.Offset >= 0 && p.Size >= 0 }
 
 // parseMemory reads what metadata says of shared memory.
 func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
@@ -59,11 +66,15 @@ func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
 		}
 		for i := range list {
 			p := &list[i]
-			if p.Name == "" || p.Region == "" || p.Offset < 0 || p.Size < 0 {
+			if p.Name == "" || !p.valid() {
 				return nil, fmt.Errorf("%w: metadata key %q: %s[%d]: expected a name, a region, and an offset and byte_size of 0 or more, got %q, %q, %d and %d",
 					scheduler.ErrInvalidInput, shiva.MemoryKey, what, i, p.Name, p.Region, p.Offset, p.Size)
 			}
 		}
+	}
+	if p := m.Area; p != nil && !p.valid() {
+		return nil, fmt.Errorf("%w: metadata key %q: area: expected a region, and an offset and byte_size of 0 or more, got %q, %d and %d",
+			scheduler.ErrInvalidInput, shiva.MemoryKey, p.Region, p.Offset, p.Size)
 	}
 	for _, p := range m.Inputs {
 		d, ok := tensor.FromV2(p.Datatype)
@@ -88,6 +99,9 @@ func (s *session) place(c *call) (waits bool, err error) {
 		return false, err
 	}
 	switch named := len(c.message.Tensors) == 0 || q.names != nil; {
+	case q.Bridge && len(c.shared.Inputs)+len(c.shared.Outputs) == 0:
+		c.shared = nil // an area is for what there is room for: nothing
+		return false, nil
 	case q.Bridge:
 		return false, errBridge
 	case len(c.shared.Inputs) > 0 && !named:
@@ -151,6 +165,11 @@ func (c *call) checkOutputs(d *Door) error {
 	if c.gate.Bridge && len(c.shared.Outputs) > 0 {
 		return errBridge
 	}
+	if area := c.shared.Area; area != nil {
+		if err := d.regions.CheckOutput(c.shared.client, "", area.place()); err != nil {
+			return err
+		}
+	}
 	for i := range c.shared.Outputs {
 		p := &c.shared.Outputs[i]
 		if _, err := c.output(p.Name); err != nil {
@@ -182,23 +201,79 @@ func (c *call) isPlaced(i int) bool {
 	return slices.ContainsFunc(c.shared.Outputs, func(p placed) bool { return p.Name == name })
 }
 
+// puts reports whether there are outputs that go to shared memory.
+func (c *call) puts() bool {
+	m := c.shared
+	return m != nil && c.gate.Err == nil && (len(m.Outputs) > 0 || m.Area != nil && slices.ContainsFunc(c.gate.Outputs, worthPutting))
+}
+
 // put writes the outputs that go to shared memory, and posts the call.
 func (c *call) put() {
+	if c.gate.Err = c.putNamed(); c.gate.Err == nil {
+		c.fillArea()
+	}
+	c.session.loop.post(c)
+}
+
+// putNamed writes the outputs that have places.
+func (c *call) putNamed() error {
 	for i := range c.shared.Outputs {
 		p := &c.shared.Outputs[i]
 		at, err := c.output(p.Name)
 		if err == nil {
-			t, place := c.gate.Outputs[at], p.place()
-			t.Name = p.Name
-			err = c.session.loop.door.regions.Put(&t, &place)
-			p.Datatype, p.Shape, p.Size = t.DType.V2(), c.gate.Shown(at), place.Size
+			place := p.place()
+			err = c.putOutput(p, at, &place)
 		}
 		if err != nil {
-			c.gate.Err = err
-			break
+			return err
 		}
 	}
-	c.session.loop.post(c)
+	return nil
+}
+
+// putOutput writes an output to a place, and notes in p what is there.
+func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
+	t := c.gate.Outputs[at]
+	t.Name = p.Name
+	if err := c.session.loop.door.regions.Put(&t, place); err != nil {
+		return err
+	}
+	p.Datatype, p.Shape, p.Offset, p.Size = t.DType.V2(), c.gate.Shown(at), place.Offset, place.Size
+	for _, before := range c.gate.Outputs[:at] {
+		if before.DType != tensor.Bytes {
+			p.Index++
+		}
+	}
+	return nil
+}
+
+const (
+	areaWorth   = 64 << 10 // bytes from which on an output goes to the area
+	areaAligned = 64       // outputs there begin at multiples of it, from the area's beginning
+)
+
+// worthPutting reports whether an output goes to the area, if there is room. Texts do not, nor does
+// bfloat16, which the message has as float32.
+func worthPutting(t tensor.Tensor) bool { return len(t.Data) >= areaWorth && t.DType.OnWire() }
+
+// fillArea writes large outputs to the area, one behind the other. What has no room travels in the
+// message, and so does what cannot be written, and what a bridge or an adapter makes text of.
+func (c *call) fillArea() {
+	area := c.shared.Area
+	if area == nil || c.gate.Bridge || c.gate.Target.Spec.Adapter != nil {
+		return
+	}
+	at, end := area.Offset, area.Offset+area.Size
+	for i, t := range c.gate.Outputs {
+		if !worthPutting(t) || int64(len(t.Data)) > end-at || c.isPlaced(i) {
+			continue
+		}
+		p := placed{Name: c.gate.Target.Spec.Outputs[i].Name, Region: area.Region}
+		if c.putOutput(&p, i, &parameter.Place{Region: area.Region, Offset: at, Size: int64(len(t.Data))}) == nil {
+			c.shared.Outputs = append(c.shared.Outputs, p)
+			at += (p.Size + areaAligned - 1) / areaAligned * areaAligned
+		}
+	}
 }
 
 // appendPlaces appends the member that says which outputs are where.
@@ -236,7 +311,10 @@ func (s *session) region(m *shiva.Message) (answer []byte, ok bool, err error) {
 		value = map[string]any{"regions": list}
 	case action == "register" && name != "":
 		var r regions.Region
-		if r, err = parseRegion(name, m.Metadata); err == nil {
+		var connected bool
+		if r, connected, err = parseRegion(name, m.Metadata); err == nil && connected {
+			err, s.regions = g.RegisterFor(client, r, s), true
+		} else if err == nil {
 			err = g.Register(client, r)
 		}
 		value = r
@@ -256,20 +334,24 @@ func (s *session) region(m *shiva.Message) (answer []byte, ok bool, err error) {
 	return answer, true, err
 }
 
-// parseRegion reads what is to be registered.
-func parseRegion(name string, metadata []byte) (regions.Region, error) {
-	r := regions.Region{Name: name}
+// parseRegion reads what is to be registered, and whether it ends with the connection.
+func parseRegion(name string, metadata []byte) (r regions.Region, connected bool, err error) {
+	r.Name = name
 	for key, value := range jsontext.Members(metadata) {
 		switch string(key) {
 		case "key":
 			text, ok := jsontext.Unquote(value)
 			if r.Key = text; !ok {
-				return r, unexpected("key", "the name of a file, as shm_open takes it", value)
+				return r, false, unexpected("key", "the name of a file, as shm_open takes it", value)
+			}
+		case "connection":
+			if connected = string(value) == "true"; !connected && string(value) != "false" {
+				return r, false, unexpected("connection", "true or false", value)
 			}
 		case "offset", "byte_size":
 			n, ok := parameter.JSON(value).Whole()
 			if !ok || n > math.MaxInt64 {
-				return r, unexpected(string(key), "a whole number of bytes from 0 on", value)
+				return r, false, unexpected(string(key), "a whole number of bytes from 0 on", value)
 			}
 			if string(key) == "offset" {
 				r.Offset = int64(n)
@@ -278,5 +360,5 @@ func parseRegion(name string, metadata []byte) (regions.Region, error) {
 			}
 		}
 	}
-	return r, nil
+	return r, connected, nil
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,7 +20,7 @@ import (
 func sharing(t *testing.T) (r *rig, file string) {
 	t.Helper()
 	r = newRig(t, func(c *Config) {
-		c.Limits = shiva.Limits{MessageBytes: 1 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}
+		c.Limits = shiva.Limits{MessageBytes: 1 << 20, MetadataBytes: 128 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}
 	})
 	dir := t.TempDir()
 	r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 4 << 20, Regions: 8})
@@ -141,6 +142,130 @@ func TestSharedTensors(t *testing.T) {
 		t.Errorf("%s with %d tensors", a.Metadata, len(a.Tensors))
 	}
 	a.Release()
+}
+
+// Outputs without a place of their own fill an area with the large ones of them, and what has no room
+// there travels.
+func TestArea(t *testing.T) {
+	r, _ := sharing(t)
+	specs := make([]tensor.Spec, 6)
+	for i := range specs {
+		specs[i] = tensor.Spec{Name: string(rune('a' + i)), DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}
+	}
+	specs[2].DType, specs[2].Shape = tensor.Bytes, tensor.Shape{-1}
+	r.model("many", scheduler.Spec{Inputs: specs, Outputs: specs}, r.echo)
+	dir := r.regions.Settings().Directory
+	const size = 70_001 // no multiple of what outputs are aligned to
+	if err := os.WriteFile(filepath.Join(dir, "out"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.regions.Register("", regions.Region{Name: "out", Key: "out", Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	var tensors []tensor.Tensor
+	for i, n := range []int{size, 100, 0, size, size, size} {
+		if n > 0 {
+			tensors = append(tensors, tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{n}, Data: bytes.Repeat([]byte{byte('a' + i)}, n)})
+		}
+	}
+	w := r.dial()
+	send := func(shared string) *shiva.Message {
+		t.Helper()
+		w.send(&shiva.Message{Namespace: "many", Metadata: []byte(`{"__tensors__":["a","b","d","e","f"],"__texts__":{"c":"` + strings.Repeat("text", 20_000) + `"},"shared_memory":` + shared + `}`), Tensors: tensors})
+		return w.next()
+	}
+	a := send(`{"outputs":[{"name":"d","region":"out","offset":0,"byte_size":100000}],"area":{"region":"out","offset":200000,"byte_size":150000}}`)
+	var m struct {
+		Tensors []string                    `json:"__tensors__"`
+		Texts   map[string]string           `json:"__texts__"`
+		Shared  *struct{ Outputs []placed } `json:"shared_memory"`
+	}
+	if err := json.Unmarshal(a.Metadata, &m); err != nil || m.Shared == nil {
+		t.Fatal(err, string(a.Metadata))
+	}
+	want := []placed{
+		{"d", "UINT8", []int{size}, "out", 0, size, 2},
+		{"a", "UINT8", []int{size}, "out", 200_000, size, 0},
+		{"e", "UINT8", []int{size}, "out", 200_000 + 70_016, size, 3},
+	}
+	if fmt.Sprint(m.Shared.Outputs) != fmt.Sprint(want) || fmt.Sprint(m.Tensors) != "[b f]" || len(a.Tensors) != 2 || len(m.Texts["c"]) != 80_000 {
+		t.Errorf("%v, expected %v; %v with %d tensors", m.Shared.Outputs, want, m.Tensors, len(a.Tensors))
+	}
+	a.Release()
+	file, err := os.ReadFile(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range want {
+		if !bytes.Equal(file[p.Offset:][:size], bytes.Repeat([]byte(p.Name), size)) {
+			t.Errorf("wrong bytes at %d", p.Offset)
+		}
+	}
+	if a = send(`{"area":{"region":"out","byte_size":60000}}`); len(a.Tensors) != 5 || strings.Contains(string(a.Metadata), "shared_memory") {
+		t.Errorf("without room: %.200s with %d tensors", a.Metadata, len(a.Tensors))
+	}
+	a.Release()
+	for shared, want := range map[string]string{
+		`{"area":{"byte_size":1}}`:                                 "area: expected a region",
+		`{"area":{"region":"out","offset":-1,"byte_size":1}}`:      "area: expected a region",
+		`{"area":{"region":"none","byte_size":1}}`:                 "Unable to find shared memory region: 'none'",
+		`{"area":{"region":"out","offset":1,"byte_size":1048576}}`: "Invalid offset + byte size for shared memory region: 'out'",
+	} {
+		if a = send(shared); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), want) {
+			t.Errorf("%s: %.200s, expected %s", shared, a.Metadata, want)
+		}
+		a.Release()
+	}
+	if err := os.Truncate(filepath.Join(dir, "out"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if a = send(`{"area":{"region":"out","byte_size":1048576}}`); len(a.Tensors) != 5 {
+		t.Errorf("into a file that is gone: %.200s", a.Metadata)
+	}
+	a.Release()
+}
+
+// A region that was registered for a connection ends with it, and no other does.
+func TestRegionOfConnection(t *testing.T) {
+	r, _ := sharing(t)
+	names := func() string {
+		list, err := r.regions.Status("", "")
+		return fmt.Sprint(list, err)
+	}
+	before := names()
+	w, other := r.dial(), r.dial()
+	register := func(w *wire, name, connection string) *shiva.Message {
+		w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/region/" + name + "/register", Metadata: []byte(`{"key":"/file","byte_size":8,"connection":` + connection + `}`)})
+		return w.next()
+	}
+	for _, name := range []string{"a", "b"} {
+		register(w, name, "true").Release()
+	}
+	register(other, "c", "true").Release()
+	register(w, "d", "false").Release()
+	if a := register(w, "e", "7"); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), "expected true or false") {
+		t.Errorf("%s", a.Metadata)
+	}
+	w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/region/a/unregister"})
+	w.next().Release()
+	register(other, "a", "false").Release() // the name is another's now
+	w.Close()
+	budgettest.Until(t, "b to go", func() bool { return !strings.Contains(names(), "{b ") })
+	for _, name := range []string{"r", "a", "c", "d"} {
+		if !strings.Contains(names(), "{"+name+" ") {
+			t.Errorf("%s has gone, too: %s", name, names())
+		}
+	}
+	other.Close()
+	budgettest.Until(t, "c to go", func() bool { return !strings.Contains(names(), "{c ") })
+	for _, name := range []string{"a", "d"} {
+		if err := r.regions.Unregister("", name); err != nil {
+			t.Error(err)
+		}
+	}
+	if names() != before {
+		t.Errorf("%s, and before %s", names(), before)
+	}
 }
 
 // What is wrong is answered in its place, and what waits behind it goes on.

@@ -32,6 +32,7 @@ type session struct {
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
 	stream     *gate.OwnStream // nil: it has had no frame
+	regions    bool            // it has registered some that end with it
 	refusals   int             // bytes of those in the line
 
 	lastInput time.Time    // for the idle timeout

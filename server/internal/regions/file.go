@@ -26,6 +26,8 @@ type file struct {
 	owner     uint32
 	readOnly  bool         // to the server
 	used      atomic.Int64 // when it was last, in nanoseconds since 1970
+
+	connection any // which it ends with; nil: none
 }
 
 // pathOf is the name of the file in the directory that a key means.

@@ -83,7 +83,10 @@ func (g *Registry) drop(name string) {
 
 // Register makes a part of a file a region, for a client that is named as by [gate.ClientOf]. The
 // name must be free.
-func (g *Registry) Register(client string, r Region) error {
+func (g *Registry) Register(client string, r Region) error { return g.RegisterFor(client, r, nil) }
+
+// RegisterFor is Register of a region that ends with a connection at the latest; see Disconnected.
+func (g *Registry) RegisterFor(client string, r Region, connection any) error {
 	if err := g.permit(client); err != nil {
 		return err
 	}
@@ -104,6 +107,7 @@ func (g *Registry) Register(client string, r Region) error {
 	if err != nil {
 		return err
 	}
+	f.connection = connection
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err = g.admit(r.Name, s); err == nil && g.settings.Load() != s {
@@ -138,16 +142,27 @@ func (g *Registry) admit(name string, s *Settings) error {
 	return nil
 }
 
+// Disconnected unregisters what was registered for a connection that has ended.
+func (g *Registry) Disconnected(connection any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, f := range g.regions {
+		if f.connection == connection {
+			g.drop(name)
+		}
+	}
+}
+
 // forgetAfter is how long a region must have been unused, and its file removed, before others get
 // its place.
 const forgetAfter = time.Minute
 
 // forget drops the regions of clients that have ended without unregistering them: their files are
 // removed, and unused. Without it such clients would fill the registry for good, and a file's
-// memory lasts as long as it is open. The caller holds mu.
+// memory lasts as long as it is open. Those of a connection end with it. The caller holds mu.
 func (g *Registry) forget() {
 	for name, f := range g.regions {
-		if time.Since(time.Unix(0, f.used.Load())) > forgetAfter && f.removed() {
+		if f.connection == nil && time.Since(time.Unix(0, f.used.Load())) > forgetAfter && f.removed() {
 			g.drop(name)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // CheckOutput is the error for an output that a client may not have written to a place, before a
-// model is asked in vain; Put looks at the place again.
+// model is asked in vain; Put looks at the place again. Without a name it is about the place alone.
 func (g *Registry) CheckOutput(client, name string, p parameter.Place) error {
 	err := g.permit(client)
 	if err == nil {
@@ -63,10 +63,10 @@ func (g *Registry) Put(t *tensor.Tensor, p *parameter.Place) error {
 	return of("output", t.Name, g.Write(*p, t.Data))
 }
 
-// of says which tensor an error is about.
+// of says which tensor an error is about, if it is about one.
 func of(what, name string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || name == "" {
+		return err
 	}
 	return fmt.Errorf("%w (%s %q)", err, what, name)
 }

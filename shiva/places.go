@@ -1,0 +1,188 @@
+package shiva
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// This file is how the tensors of a [Client]'s requests and answers get into shared memory and out
+// of it.
+
+// A place is where a tensor is, in metadata.
+type place struct {
+	Name     string `json:"name,omitempty"`
+	Datatype string `json:"datatype,omitempty"`
+	Shape    []int  `json:"shape,omitempty"`
+	Region   string `json:"region"`
+	Offset   int64  `json:"offset"`
+	Size     int64  `json:"byte_size"`
+	Index    int    `json:"index,omitempty"` // of an output, among the answer's tensors
+}
+
+// places are those of a request or an answer.
+type places struct {
+	Inputs  []place `json:"inputs,omitempty"`
+	Area    *place  `json:"area,omitempty"` // for outputs
+	Outputs []place `json:"outputs,omitempty"`
+}
+
+// parts are what a request has of shared memory until its call is freed.
+type parts struct {
+	memory *sharedMemory // of the connection that was there; nil: it may share none
+	inputs []span
+	area   span // of size 0: none
+}
+
+func (p *parts) empty() bool { return len(p.inputs) == 0 && p.area.size == 0 }
+
+func (p *parts) release() {
+	if p.empty() {
+		return
+	}
+	p.memory.giveBack(p.inputs...)
+	if p.area.size > 0 {
+		p.memory.giveBack(p.area)
+	}
+	*p = parts{}
+}
+
+// place leaves the large inputs of a message in memory, as far as there is room, and has its outputs
+// left there. It returns the message that is to be sent.
+func (c *Client) place(m *Message) (*Message, parts) {
+	if c.opts.sharedBytes <= 0 {
+		return m, parts{}
+	}
+	p := parts{memory: c.memory()}
+	if !p.memory.usable() || jsontext.Field(m.Metadata, MemoryKey) != nil || ValidObject(m.Metadata) != nil {
+		return m, parts{}
+	}
+	sent, names, there := p.takeInputs(m)
+	if size := c.sizes.of(m.Namespace); size > 0 {
+		if at, ok := p.memory.take(size, "the output of", m.Namespace); ok {
+			p.area = at
+			there.Area = &place{Region: p.memory.name, Offset: at.offset, Size: at.size}
+		}
+	}
+	if len(there.Inputs) == 0 && there.Area == nil {
+		return m, p
+	}
+	members := jsontext.AppendMember(nil, MemoryKey, mustJSON(there))
+	if len(there.Inputs) > 0 {
+		members = jsontext.AppendMember(members, NamesKey, mustJSON(names))
+	}
+	for key, value := range jsontext.Members(m.Metadata) {
+		if string(key) != NamesKey || len(there.Inputs) == 0 {
+			members = jsontext.AppendMember(members, key, value)
+		}
+	}
+	sent.Metadata = append(members, '}')
+	return &sent, p
+}
+
+// takeInputs copies large inputs to parts of the memory. It returns the message of the others, and
+// their names.
+func (p *parts) takeInputs(m *Message) (sent Message, left []string, there places) {
+	sent, left = Message{Namespace: m.Namespace, Tensors: m.Tensors}, []string{}
+	if !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
+		return sent, left, there
+	}
+	names := tensorNames(m)
+	if len(names) != len(m.Tensors) {
+		return sent, left, there
+	}
+	sent.Tensors = nil
+	for i, t := range m.Tensors {
+		at, ok := span{}, false
+		if t.DType.OnWire() && len(t.Data) >= sharedWorth {
+			at, ok = p.memory.take(int64(len(t.Data)), "input", names[i])
+		}
+		if !ok {
+			left, sent.Tensors = append(left, names[i]), append(sent.Tensors, t)
+			continue
+		}
+		p.inputs = append(p.inputs, at)
+		copy(p.memory.mem[at.offset:], t.Data)
+		there.Inputs = append(there.Inputs, place{Name: names[i], Datatype: t.DType.V2(), Shape: t.Shape, Region: p.memory.name, Offset: at.offset, Size: int64(len(t.Data))})
+	}
+	return sent, left, there
+}
+
+// tensorNames are those of a message's tensors; nil: they have none.
+func tensorNames(m *Message) (names []string) {
+	if list := jsontext.Field(m.Metadata, NamesKey); list != nil {
+		_ = json.Unmarshal(list, &names) // the server says what is wrong with it
+		return names
+	}
+	for _, t := range m.Tensors {
+		if t.Name == "" {
+			return nil
+		}
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// collect gives an answer those of its outputs that are in memory, as if they had been sent. They
+// own their parts of the area from then on.
+func (c *Client) collect(p *parts, answer *Message) error {
+	p.memory.noteError(answer)
+	if answer.Namespace == ErrorNamespace {
+		return nil
+	}
+	if text := jsontext.Field(answer.Metadata, MemoryKey); text != nil && p.area.size > 0 {
+		if err := p.fetch(answer, text); err != nil {
+			return fmt.Errorf("shiva: %s of an answer is %.300s: %w", MemoryKey, text, err)
+		}
+	}
+	c.sizes.learn(answer.Namespace, answer.Tensors)
+	return nil
+}
+
+func (p *parts) fetch(answer *Message, text []byte) error {
+	var there places
+	if err := json.Unmarshal(text, &there); err != nil {
+		return err
+	}
+	names, err := answer.names()
+	if err != nil {
+		return err
+	}
+	area, free := p.area, p.area.offset // of which the server has filled what is before free
+	for i, o := range there.Outputs {
+		d, ok := tensor.FromV2(o.Datatype)
+		elements, counted := tensor.Shape(o.Shape).Elements()
+		switch {
+		case o.Region != p.memory.name || o.Offset < free || o.Size <= 0 || o.Size > area.offset+area.size-o.Offset || o.Offset%sharedAligned != 0:
+			return fmt.Errorf("output %q is not in the area from %d on, of %d bytes, or not behind the one before", o.Name, area.offset, area.size)
+		case !ok || !counted || d.Size() == 0 || o.Size/int64(d.Size()) != int64(elements) || o.Size%int64(d.Size()) != 0:
+			return fmt.Errorf("output %q of %d bytes is no %s of shape %v", o.Name, o.Size, o.Datatype, o.Shape)
+		case o.Index < 0 || o.Index > i+len(names):
+			return fmt.Errorf("output %q has index %d, there are %d before it", o.Name, o.Index, i+len(names))
+		}
+		free = o.Offset + (o.Size+sharedAligned-1)/sharedAligned*sharedAligned
+	}
+	for _, o := range there.Outputs {
+		d, _ := tensor.FromV2(o.Datatype)
+		end := min(o.Offset+(o.Size+sharedAligned-1)/sharedAligned*sharedAligned, area.offset+area.size)
+		owner := &part{p.memory, span{p.area.offset, end - p.area.offset}} // with what is left before it
+		if p.area = (span{end, area.offset + area.size - end}); p.area.size > 0 {
+			p.memory.split()
+		}
+		b := tensor.Lend(p.memory.mem[o.Offset:o.Offset+o.Size:o.Offset+o.Size], owner)
+		answer.own(b)
+		answer.Tensors = slices.Insert(answer.Tensors, o.Index, tensor.Tensor{DType: d, Shape: append(tensor.Shape{}, o.Shape...), Data: b.Bytes(), Buf: b})
+		names = slices.Insert(names, o.Index, o.Name)
+	}
+	members := jsontext.AppendMember(nil, NamesKey, mustJSON(names))
+	for key, value := range jsontext.Members(answer.Metadata) {
+		if string(key) != NamesKey && string(key) != MemoryKey {
+			members = jsontext.AppendMember(members, key, value)
+		}
+	}
+	answer.Metadata = append(members, '}')
+	return nil
+}
