@@ -362,6 +362,9 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 		o.Seal(append(h, '}'))
 		return
 	}
+	if b.session != nil {
+		b.session.echoes.Store(b.echoes(outputs))
+	}
 	h = append(h, `{"outputs":[`...)
 	for i, t := range outputs {
 		if i > 0 {

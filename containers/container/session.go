@@ -48,6 +48,7 @@ type session struct {
 	ctx    context.Context // of Predict; ends with the session
 
 	sharing sharing
+	echoes  atomic.Bool // the last result had an input as an output
 
 	ended  chan error     // gets one error: why there is no reader any more
 	wg     sync.WaitGroup // goroutines that compute and read
