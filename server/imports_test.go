@@ -84,7 +84,7 @@ server:                      containers/arena server/internal/apps server/intern
 server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server server/config server/memory
-cmd/shivactl:               bench/load shiva shiva/jsontext shiva/tensor server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivactl:               bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

@@ -100,6 +100,9 @@ func (c *Client) freeCall(k *call) {
 //
 // The Client has a goroutine or two until it is closed.
 func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
+	if err := unixsocket.CheckAddress(addr); err != nil {
+		return nil, fmt.Errorf("shiva: %q: %w", addr, err)
+	}
 	if _, unix := unixsocket.Cut(addr); !unix {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
 			addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
@@ -131,10 +134,7 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
-	network, addr := "tcp", c.addr
-	if path, unix := unixsocket.Cut(addr); unix {
-		network, addr = "unix", path
-	}
+	network, addr := unixsocket.Target(c.addr)
 	conn, err := c.opts.dial(ctx, network, addr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)

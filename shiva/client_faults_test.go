@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // What becomes of calls when connections, answers or memory fail.
@@ -318,4 +319,23 @@ func TestClientHangUpBackoff(t *testing.T) {
 			r.Errorf("five connections in %v", d)
 		}
 	}, shiva.WithBackoff(100*time.Millisecond, time.Minute))
+}
+
+// What cannot be the path of a socket is refused by name, before anything is dialed.
+func TestClientDialsNoSocket(t *testing.T) {
+	dir := t.TempDir()
+	for addr, want := range map[string]string{
+		"unix:":  "expected unix:PATH, or unix:@NAME: a Unix socket without a path",
+		"unix:@": "without a name",
+		"unix:" + dir + strings.Repeat("x", unixsocket.Longest): "at most 107 bytes",
+		"unix:" + dir + "/missing":                              "connecting to unix:" + dir + "/missing: dial unix",
+	} {
+		c, err := shiva.Dial(t.Context(), addr)
+		if err == nil {
+			c.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; expected %q", addr, err, want)
+		}
+	}
 }

@@ -56,7 +56,8 @@ func WithLimits(l Limits) Option { return func(o *options) { o.limits = l } }
 func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 
 // WithDialer replaces the function that makes connections, such as by one for TLS. It is called
-// with "tcp" and the address, and must end when its context does.
+// with "tcp" and the address, or "unix" and the path of a socket, and must end when its context
+// does.
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }

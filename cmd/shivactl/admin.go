@@ -2,14 +2,38 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
+
+// httpClient is a client for a server at an address, or behind a URL, and the URL that its paths
+// begin with.
+func httpClient(addr string) (client *http.Client, base string) {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	network, target := unixsocket.Target(addr)
+	switch {
+	case network == "unix":
+		base = "http://localhost"
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, target)
+		}
+	case strings.Contains(addr, "://"):
+		base = strings.TrimSuffix(addr, "/")
+	default:
+		base = "http://" + addr
+	}
+	return &http.Client{Transport: t}, base
+}
 
 // get reads a path of the admin door into v.
 func (c *cli) get(path string, v any) error { return c.call(http.MethodGet, path, nil, v) }
@@ -41,11 +65,9 @@ func one(command, what string, args []string) (string, error) {
 }
 
 func (c *cli) call(method, path string, send []byte, v any) error {
-	base := c.admin
-	if !strings.Contains(base, "://") {
-		base = "http://" + base
-	}
-	r, err := http.NewRequestWithContext(c.ctx, method, strings.TrimSuffix(base, "/")+path, bytes.NewReader(send))
+	client, base := httpClient(c.admin)
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(c.ctx, method, base+path, bytes.NewReader(send))
 	if err != nil {
 		return usage("", "--admin %s: %v", c.admin, err)
 	}
@@ -56,7 +78,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
 			"is that the admin door? check --admin " + c.admin, exitUnreachable}
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // without method and URL
 		if strings.Contains(err.Error(), "malformed HTTP") {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 var benchCommand = command{
@@ -173,7 +174,8 @@ func (o *benchOptions) check() error {
 
 // config is the run that the options ask for, without its requests.
 func (o *benchOptions) config(addr string) load.Config {
-	c := load.Config{Addr: addr, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
+	network, target := unixsocket.Target(addr)
+	c := load.Config{Network: network, Addr: target, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
 	perStream, free := 1, 16
 	if o.door.wire == load.HTTP {
 		// One request at a time on each. A stream has one that executes and one that waits, and

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,11 +19,13 @@ import (
 // benched serves the metadata of digits, and answers all else with answer.
 func benched(t *testing.T, answer func(c *shivatest.Conn, q *shiva.Message)) (s *shivatest.Server) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s = shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+	return benchedOn(t, "tcp", answer)
+}
+
+// benchedOn does so on "tcp" or "unix".
+func benchedOn(t *testing.T, network string, answer func(c *shivatest.Conn, q *shiva.Message)) (s *shivatest.Server) {
+	t.Helper()
+	s = shivatest.Serve(listen(t, network), func(c *shivatest.Conn, q *shiva.Message) {
 		if strings.HasPrefix(q.Namespace, "v2/") {
 			_ = c.Send(&shiva.Message{Namespace: q.Namespace, Metadata: []byte(fakeModels["digits"].metadata)})
 			return
@@ -78,6 +79,14 @@ func zeros(t *testing.T) string {
 	name := filepath.Join(t.TempDir(), "zeros.json")
 	write(t, name, `[`+strings.Repeat("0,", 63)+`0]`)
 	return name
+}
+
+func TestBenchOnAUnixSocket(t *testing.T) {
+	s := benchedOn(t, "unix", good)
+	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--for", "100ms", "--data", zeros(t))
+	if code != exitOK || r.Answered == 0 || r.Failed+r.Unanswered != 0 || r.Address != s.Addr() {
+		t.Errorf("exit %d, %s: %+v", code, errs, r)
+	}
 }
 
 func TestBenchErrors(t *testing.T) {

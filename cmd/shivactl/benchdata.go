@@ -65,11 +65,13 @@ func askREST(ctx context.Context, addr, route string) (d declaration, err error)
 	if version != "" {
 		path += at("/versions/%s", version)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	client, base := httpClient(addr)
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return d, usage("bench", "--addr %s: %v", addr, err)
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return d, err
 	}
@@ -105,15 +107,17 @@ func askGRPC(ctx context.Context, addr, route string) (d declaration, err error)
 		question = protowire.AppendString(protowire.AppendTag(question, 2, protowire.BytesType), version)
 	}
 	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
+	client, base := httpClient(addr)
+	defer client.CloseIdleConnections()
+	transport := client.Transport.(*http.Transport)
+	transport.Protocols = new(http.Protocols)
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
 	if err != nil {
 		return d, usage("bench", "--addr %s: %v", addr, err)
 	}
 	r.Header.Set("Content-Type", "application/grpc")
 	r.Header.Set("Te", "trailers")
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
 		return d, err

@@ -24,6 +24,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -127,14 +128,25 @@ func refusal(kind, message string) *shiva.Message {
 	return shiva.ErrorMessage(&shiva.RemoteError{Type: kind, Message: message, Code: 400})
 }
 
-// fake is a server with both doors.
-func fake(t *testing.T) (tcp, adminAddr string) {
+// listen opens a free address of a network, "tcp" or "unix".
+func listen(t *testing.T, network string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr := "127.0.0.1:0"
+	if network == "unix" {
+		addr = "unix:" + filepath.Join(t.TempDir(), "s")
+	}
+	l, err := unixsocket.Open(addr, unixsocket.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// fake is a server with both doors.
+func fake(t *testing.T, network string) (tcp, adminAddr string) {
+	t.Helper()
+	s := shivatest.Serve(listen(t, network), func(c *shivatest.Conn, q *shiva.Message) {
 		name, isMetadata := strings.CutPrefix(q.Namespace, "v2/models/")
 		name, isInfer := strings.CutSuffix(name, "/infer")
 		name = strings.TrimSuffix(name, "/versions/1")
@@ -156,7 +168,10 @@ func fake(t *testing.T) (tcp, adminAddr string) {
 		_ = c.Send(a)
 	})
 	t.Cleanup(s.Close)
-	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
+	h := httptest.NewUnstartedServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
+	h.Listener.Close()
+	h.Listener = listen(t, network)
+	h.Start()
 	t.Cleanup(h.Close)
 	return s.Addr(), h.Listener.Addr().String()
 }
@@ -420,17 +435,25 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"no-command", "", ""},
 	{"unknown-command", "", "frobnicate"},
 	{"unknown-flag", "", "status --frobnicate"},
+	{"bad-address", "", "infer digits seven.png --addr unix:"},
+	{"bad-admin", "", "status --admin unix:@"},
 	{"bad-timeout", "", "status --timeout 5"},
 	{"no-timeout", "", "status --timeout 0s"},
 	{"dashes", "", "infer digits -- seven.png"},
 }
 
 func TestCommandLine(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) { testCommandLine(t, network) })
+	}
+}
+
+func testCommandLine(t *testing.T, network string) {
 	golden, err := filepath.Abs("testdata/golden")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tcp, adminAddr := fake(t)
+	tcp, adminAddr := fake(t, network)
 	t.Chdir(t.TempDir())
 	digit(t, "seven.png", 7, 8)
 	digit(t, "three.png", 3, 8)
@@ -444,10 +467,7 @@ func TestCommandLine(t *testing.T) {
 	write(t, "b.json", `[0.5]`)
 	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
 
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	closed := listen(t, network)
 	nobody := closed.Addr().String()
 	closed.Close()
 
@@ -523,7 +543,7 @@ func TestLearned(t *testing.T) {
 
 // More files than may be in flight at once are answered all, in their order.
 func TestManyFiles(t *testing.T) {
-	tcp, _ := fake(t)
+	tcp, _ := fake(t, "tcp")
 	t.Chdir(t.TempDir())
 	args := []string{"infer", "digits", "--addr", tcp}
 	for i := range 3 * pipelined {
@@ -548,7 +568,7 @@ func TestManyFiles(t *testing.T) {
 }
 
 func TestVersionOfServer(t *testing.T) {
-	_, adminAddr := fake(t)
+	_, adminAddr := fake(t, "tcp")
 	var stdout bytes.Buffer
 	if code := run(context.Background(), []string{"version", "--admin", adminAddr}, nil, &stdout, io.Discard); code != 0 || !strings.Contains(stdout.String(), "shivad 1.2.3 at "+adminAddr) {
 		t.Errorf("%d %s", code, stdout.String())

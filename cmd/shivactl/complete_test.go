@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestCompletion(t *testing.T) {
-	_, at := fake(t)
+	_, at := fake(t, "tcp")
 	if code := run(context.Background(), []string{"apps", "create", "digits-app", "--model", "digits", "--admin", at}, nil, io.Discard, io.Discard); code != exitOK {
 		t.Fatal(code)
 	}
@@ -90,7 +90,7 @@ func TestCompletion(t *testing.T) {
 // The script for bash does what a shell does when Tab is pressed. The other shells need not be
 // installed; their scripts differ in how they hand over words and take lines.
 func TestCompletionInBash(t *testing.T) {
-	_, at := fake(t)
+	_, at := fake(t, "tcp")
 	script := fmt.Sprintf(`
 shivactl() { SHIVACTL_IS_ASKED=1 %q "$@"; }
 source <(shivactl completion bash)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"strings"
 	"syscall"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Exit codes; the help names them.
@@ -51,12 +53,15 @@ func explain(err error, flag, addr string) *failure {
 		return &failure{e.Type, e.Message, remoteHints[e.Type], exitRefused}
 	}
 	where := flag + " " + addr
+	_, unix := unixsocket.Cut(addr)
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &failure{"canceled", "interrupted", "", exitUnreachable}
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), unix && errors.Is(err, fs.ErrNotExist):
 		return &failure{"unreachable", "nothing listens at " + addr, "is shivad running? start it with: shivad    (if it runs elsewhere, say where with " + flag + " HOST:PORT)", exitUnreachable}
+	case unix && errors.Is(err, fs.ErrPermission):
+		return &failure{"unreachable", "no permission to connect to " + addr, "the server's socket_mode, socket_owner and socket_group say who may", exitUnreachable}
 	case errors.As(err, &dns):
 		return &failure{"unreachable", "no such host: " + dns.Name, "check " + where, exitUnreachable}
 	case errors.Is(err, context.DeadlineExceeded):

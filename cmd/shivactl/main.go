@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 func main() {
@@ -70,10 +72,25 @@ const defaultAddr = "127.0.0.1:6174"
 // register adds the flags that all subcommands have. Their defaults are the values so far, so
 // they may stand before the subcommand as well as after it.
 func (c *cli) register(f *flag.FlagSet) {
-	f.StringVar(&c.addr, "addr", c.addr, "the server's TCP door, as `HOST:PORT`")
-	f.StringVar(&c.admin, "admin", c.admin, "its admin door, as `HOST:PORT`")
+	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT` or unix:PATH")
+	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT` or unix:PATH")
 	f.Var(patience{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
 	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
+}
+
+// address is --addr or --admin.
+type address struct{ of *string }
+
+func (a address) String() string {
+	if a.of == nil { // package flag asks the zero value
+		return ""
+	}
+	return *a.of
+}
+
+func (a address) Set(text string) error {
+	*a.of = text
+	return unixsocket.CheckAddress(text)
 }
 
 // patience is --timeout: a duration above 0.

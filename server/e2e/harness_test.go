@@ -57,6 +57,7 @@ type shivad struct {
 	t                 *testing.T
 	cmd               *exec.Cmd
 	tcp, rest, grpc   string
+	sockets           map[string]string // the same doors' addresses on Unix sockets; empty: they have none
 	containers, admin string
 	old               [3]string // where containers of v1b, v2 and v2a connect
 	exited            chan error
@@ -65,16 +66,20 @@ type shivad struct {
 	log []string
 }
 
-// start runs bin/shivad with config (TOML, may be empty) on free ports. prefix, if any, is a
+// start runs bin/shivad with config (TOML, may be empty) on free ports and on Unix sockets. prefix, if any, is a
 // command that runs it (a shell that sets limits, for example).
 func start(t *testing.T, config string, prefix ...string) *shivad {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "shivad.toml")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "shivad.toml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	args := append(prefix, binary(t, "shivad"), "--config", file, "--log-format", "json",
-		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+		"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	for _, door := range []string{"tcp", "rest", "grpc"} {
+		args = append(args, "--"+door, "127.0.0.1:0,unix:"+filepath.Join(dir, door))
+	}
 	return startWith(t, args)
 }
 
@@ -139,7 +144,10 @@ func (s *shivad) line(text string, ready chan struct{}) {
 		V2a        string `json:"containers_v2a"`
 	}
 	if s.tcp == "" && json.Unmarshal([]byte(text), &entry) == nil && entry.Msg == "serving" {
-		s.tcp, s.rest, s.grpc, s.admin = entry.TCP, entry.REST, entry.GRPC, entry.Admin
+		s.admin, s.sockets = entry.Admin, make(map[string]string)
+		s.tcp, s.sockets["tcp"], _ = strings.Cut(entry.TCP, ",")
+		s.rest, s.sockets["rest"], _ = strings.Cut(entry.REST, ",")
+		s.grpc, s.sockets["grpc"], _ = strings.Cut(entry.GRPC, ",")
 		s.old = [3]string{entry.V1b, entry.V2, entry.V2a}
 		s.containers = strings.Trim(fmt.Sprint(entry.Containers), "[]")
 		close(ready)
@@ -164,7 +172,7 @@ next:
 
 // env is the environment of a container or client process that shall find the server.
 func (s *shivad) env() []string {
-	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
+	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_UNIX="+s.sockets["tcp"], "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])
 }
 

@@ -229,11 +229,8 @@ func (r *rig) dial() *wire {
 
 // connect makes a connection on a socket.
 func (r *rig) connect() (net.Conn, error) {
-	addr := r.door.Addrs()[0]
-	if path, unix := unixsocket.Cut(addr.String()); unix {
-		return net.Dial("unix", path)
-	}
-	return net.Dial("tcp", addr.String())
+	network, addr := unixsocket.Target(r.door.Addrs()[0].String())
+	return net.Dial(network, addr)
 }
 
 // loops are those of all sessions.

@@ -23,6 +23,27 @@ func Cut(addr string) (path string, ok bool) {
 	return strings.TrimPrefix(path, "//"), ok
 }
 
+// Target is an address as net.Dial takes it.
+func Target(addr string) (network, address string) {
+	if path, ok := Cut(addr); ok {
+		return "unix", path
+	}
+	return "tcp", addr
+}
+
+// CheckAddress says what keeps an address that begins with "unix:" from being one. It knows nothing
+// of others.
+func CheckAddress(addr string) error {
+	path, ok := Cut(addr)
+	if !ok {
+		return nil
+	}
+	if err := Check(path); err != nil {
+		return fmt.Errorf("expected unix:PATH, or unix:@NAME: %w", err)
+	}
+	return nil
+}
+
 // Check says what keeps a path, or an abstract name, from being one.
 func Check(path string) error {
 	switch {

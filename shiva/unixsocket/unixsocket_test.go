@@ -84,6 +84,14 @@ func TestCut(t *testing.T) {
 	}
 }
 
+func TestTarget(t *testing.T) {
+	for addr, want := range map[string][2]string{"unix:/a": {"unix", "/a"}, "unix:@a": {"unix", "@a"}, "h:1": {"tcp", "h:1"}} {
+		if network, address := Target(addr); network != want[0] || address != want[1] {
+			t.Errorf("%s: %s, %s; expected %v", addr, network, address, want)
+		}
+	}
+}
+
 func TestPathsThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
 	long := filepath.Join(dir, strings.Repeat("x", Longest-len(dir)))

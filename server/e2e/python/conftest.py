@@ -30,8 +30,8 @@ class Server:
 
     def __init__(self) -> None:
         try:
-            self.tcp, self.rest, self.grpc, self.containers, self.admin = (
-                os.environ["SHIVA_" + name] for name in ("TCP", "REST", "GRPC", "CONTAINERS", "ADMIN")
+            self.tcp, self.unix, self.rest, self.grpc, self.containers, self.admin = (
+                os.environ["SHIVA_" + name] for name in ("TCP", "UNIX", "REST", "GRPC", "CONTAINERS", "ADMIN")
             )
         except KeyError as e:
             pytest.exit(f"{e} is not set: these tests are run by `make e2e`", returncode=2)

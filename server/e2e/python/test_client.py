@@ -28,9 +28,9 @@ def sdk(server: Server, start: Start) -> None:
     server.wait_ready(*(f"echo_{name.lower()}/1" for name in sdk_models.ECHOED), "rows/1", "shout/1", "slow/1", "fails/1")
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.tcp) as client:
+@pytest.fixture(params=["tcp", "unix"])
+def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
+    with Client(getattr(server, request.param)) as client:
         yield client
 
 
@@ -136,7 +136,7 @@ def test_a_stream_of_all_frames(client: Client) -> None:
 
 def test_a_superseded_frame_is_told_by_which(client: Client) -> None:
     """Each on a connection of its own, as on one their answers would wait for the first."""
-    others = [Client(*client._address) for _ in range(2)]
+    others = [Client(client._name) for _ in range(2)]
     try:
         one = client.submit("slow", np.array([0.5, 0], "f4"), stream="by", seq=1, keep="latest")
         time.sleep(0.1)  # the first is executed when the others arrive
@@ -205,15 +205,16 @@ def test_the_reference_server() -> None:
         asyncio.run(run())
 
 
-def test_a_container_that_goes_and_comes(server: Server, client: Client, start: Start) -> None:
-    process = start("killed_model.py", MODEL_NAME="comes")
-    server.wait_ready("comes/1")
-    client.infer("comes", np.array([0], "f4"))
-    process.kill()
-    server.wait_gone("comes/1")
-    with pytest.raises(shiva_client.Unavailable) as e:
-        client.infer("comes", np.array([0], "f4"), timeout=0.5)
-    assert e.value.retryable
-    start("killed_model.py", MODEL_NAME="comes")
-    wait(lambda: "comes/1" in server.ready(), "comes/1 ready")
-    assert client.infer("comes", np.array([0], "f4"))
+def test_a_container_that_goes_and_comes(server: Server, start: Start) -> None:
+    with Client(server.tcp) as client:
+        process = start("killed_model.py", MODEL_NAME="comes")
+        server.wait_ready("comes/1")
+        client.infer("comes", np.array([0], "f4"))
+        process.kill()
+        server.wait_gone("comes/1")
+        with pytest.raises(shiva_client.Unavailable) as e:
+            client.infer("comes", np.array([0], "f4"), timeout=0.5)
+        assert e.value.retryable
+        start("killed_model.py", MODEL_NAME="comes")
+        wait(lambda: "comes/1" in server.ready(), "comes/1 ready")
+        assert client.infer("comes", np.array([0], "f4"))

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from shiva_client import Message, wire
@@ -18,7 +19,9 @@ def echo(message: Message) -> Message:
 class Server:
     """A Shiva server of one handler, whose answer None ends the connection."""
 
-    def __init__(self, handler: Handler = echo) -> None:
+    def __init__(self, path: Path | None = None, handler: Handler = echo) -> None:
+        """Listen on a Unix socket at path, or on a free port."""
+        self.path = path
         self.handler = handler
         self.encoded = b""  # the answer to everything, if there is one
         self.seen: list[Message] = []
@@ -27,8 +30,14 @@ class Server:
         self._listen()
 
     def _listen(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listener.getsockname()[1]
+        if self.path:
+            self.path.unlink(missing_ok=True)
+            self._listener = socket.create_server(str(self.path), family=socket.AF_UNIX)
+            self.address = f"unix:{self.path}"
+        else:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self.port = self._listener.getsockname()[1]
+            self.address = f"127.0.0.1:{self.port}"
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -71,8 +80,8 @@ class Server:
         self._listener.close()
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+@pytest.fixture(params=["tcp", "unix"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "s" if request.param == "unix" else None)
     yield server
     server.close()

@@ -24,13 +24,13 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 def opened(server: Server, keep: Any = "latest", **kwargs: Any) -> AsyncStream:
-    return AsyncClient("127.0.0.1", server.port, **kwargs).stream("m", "cam", keep=keep)
+    return AsyncClient(server.address, **kwargs).stream("m", "cam", keep=keep)
 
 
 @in_a_loop
 async def test_results_of_frames(server: Server) -> None:
     server.handler = newest
-    async with AsyncClient("127.0.0.1", server.port) as client:
+    async with AsyncClient(server.address) as client:
         async with client.stream("m", "cam", keep="all", timeout=3) as stream:
             for i in range(30):
                 assert await stream.push(np.array([i]), captured_at=time.time() - 1) == i
@@ -292,7 +292,7 @@ async def test_a_silent_server_is_given_up(server: Server, monkeypatch: pytest.M
     monkeypatch.setattr("shiva_client.aio.GRACE", 0.05)
     over = threading.Event()
     server.handler = lambda m: Message("m", {}) if over.wait(20) else None
-    async with AsyncClient("127.0.0.1", server.port, in_flight=1).stream("m", "cam", keep=2, timeout=0.1) as stream:
+    async with AsyncClient(server.address, in_flight=1).stream("m", "cam", keep=2, timeout=0.1) as stream:
         await stream.push([0])
         await stream.push([1])  # no slot is free before its time is over
         stream.finish()
@@ -310,7 +310,7 @@ async def test_closing_ends_who_waits(server: Server) -> None:
     """One that iterates, with the error of what is in flight, and one that pushes while too much is."""
     over = threading.Event()
     server.handler = lambda m: Message("m", {}) if over.wait(20) else None
-    client = AsyncClient("127.0.0.1", server.port, in_flight=1)
+    client = AsyncClient(server.address, in_flight=1)
     stream = client.stream("m", "cam", keep=5)
     await client.close()  # the stream has a connection of its own
     await stream.push([0])

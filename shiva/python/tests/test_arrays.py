@@ -21,7 +21,7 @@ ARRAYS: list[Any] = [
 
 @pytest.mark.parametrize("given", ARRAYS, ids=lambda a: f"{type(a).__name__} {np.asarray(a).dtype} {np.shape(a)}")
 def test_arrays(server: Server, given: Any) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         (got,) = client.infer("m", given).tensors
     want = np.asarray(given)
     assert got.shape == want.shape
@@ -43,7 +43,7 @@ NO_ARRAYS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "why"), NO_ARRAYS, ids=lambda v: str(v)[:20])
 def test_no_arrays(server: Server, given: Any, why: str) -> None:
-    with Client("127.0.0.1", server.port, in_flight=1) as client:
+    with Client(server.address, in_flight=1) as client:
         for _ in range(2):  # and no place is lost
             with pytest.raises(ValueError, match=why):
                 client.infer("m", given)
@@ -62,7 +62,7 @@ TEXTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("given", "want"), TEXTS)
 def test_texts(server: Server, given: Any, want: Any) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         answer = client.infer("m", {"t": given})
     assert answer["t"].tolist() == want
     assert answer["t"].shape == np.shape(given)
@@ -83,7 +83,7 @@ def test_a_contiguous_array_is_not_copied(server: Server, dtype: str, copies: in
     size = 32 << 20
     array = np.zeros(size // np.dtype(dtype).itemsize, dtype)
     server.handler = lambda m: Message(m.namespace)
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         client.infer("m")
         peak = peak_of(client, array) - size  # the server of the test is in this process, and has the message, too
     assert copies * size <= peak < (copies + 0.1) * size
@@ -92,6 +92,6 @@ def test_a_contiguous_array_is_not_copied(server: Server, dtype: str, copies: in
 def test_an_answer_is_received_where_it_stays(server: Server) -> None:
     size = 32 << 20
     server.encoded = b"".join(wire.encode(Message("m", {}, [np.zeros(size // 4, "f4")])))
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         client.infer("m")
         assert size <= peak_of(client) < 1.1 * size

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import shiva_client
 from conftest import Server, echo
 from shiva_client import AsyncClient, Client, Message
-from shiva_client.client import address
+from shiva_client.address import Address
 
 
 def named(message: Message) -> Message:
@@ -25,7 +27,7 @@ def fails(message: Message) -> Message:
 
 def test_outputs_by_name_and_position(server: Server) -> None:
     server.handler = named
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         answer = client.infer("m", np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True]))
         assert list(answer) == ["y0", "y1"]
         assert answer["y0"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -36,7 +38,7 @@ def test_outputs_by_name_and_position(server: Server) -> None:
 
 
 def test_inputs_by_name_with_texts(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         answer = client.infer("m", {"x": [1, 2], "text": ["a", b"\xff"], "one": "é"})
     assert server.seen[0].metadata["__tensors__"] == ["x"]
     assert answer["x"].tolist() == [1, 2]
@@ -46,14 +48,14 @@ def test_inputs_by_name_with_texts(server: Server) -> None:
 
 def test_superseded_says_by_what(server: Server) -> None:
     server.handler = lambda m: Message("!error", {"type": "Superseded", "message": "", "code": 409, "by": 7})
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         with pytest.raises(shiva_client.Superseded) as e:
             client.infer("m", stream="cam", seq=6)
     assert (e.value.by, e.value.code) == (7, 409)
 
 
 def test_metadata(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         client.infer("m/2", [1.5], timeout=2, priority=1, id="q", parameters={"k": np.int64(3)}, user="ann")
     assert server.seen[0].namespace == "m/2"
     want = {"user": "ann", "priority": 1, "id": "q", "parameters": {"k": 3}, "timeout_ms": 2000}
@@ -63,7 +65,7 @@ def test_metadata(server: Server) -> None:
 @pytest.mark.parametrize("kind", [c.__name__ for c in shiva_client.RemoteError.__subclasses__()] + ["ValueError"])
 def test_errors_are_typed(server: Server, kind: str) -> None:
     server.handler = fails
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         with pytest.raises(shiva_client.RemoteError, match=f"{kind}: because") as e:
             client.infer(kind)
     assert type(e.value) is getattr(shiva_client, kind, shiva_client.RemoteError)
@@ -71,7 +73,7 @@ def test_errors_are_typed(server: Server, kind: str) -> None:
 
 
 def test_requests_are_pipelined_by_threads(server: Server) -> None:
-    with Client("127.0.0.1", server.port, in_flight=16) as client:
+    with Client(server.address, in_flight=16) as client:
         wrong = []
 
         def ask(thread: int) -> None:
@@ -89,14 +91,14 @@ def test_requests_are_pipelined_by_threads(server: Server) -> None:
 
 
 def test_many_in_flight(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         futures = [client.submit("m", np.full((64, 1024), i)) for i in range(300)]
         assert [int(f.result().tensors[0][0, 0]) for f in futures] == list(range(300))
 
 
 def test_a_lost_connection_fails_what_was_sent_and_is_made_anew(server: Server) -> None:
     server.handler = lambda m: None if m.namespace == "end" else echo(m)
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         client.infer("m", [1])
         with pytest.raises(shiva_client.ConnectionLost, match="the server closed the connection") as e:
             client.infer("end")
@@ -124,7 +126,7 @@ def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPat
         return echo(message)
 
     server.handler = slow
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         with pytest.raises(shiva_client.TimedOut, match=r"within 0\.05 s"):
             client.infer("slow", [1], timeout=0.05)
         go.set()
@@ -133,7 +135,7 @@ def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPat
 
 def test_closing_fails_what_is_in_flight(server: Server) -> None:
     server.handler = lambda m: threading.Event().wait(10) and None
-    client = Client("127.0.0.1", server.port)
+    client = Client(server.address)
     future = client.submit("m")
     client.close()
     with pytest.raises(shiva_client.ClientClosed):
@@ -160,7 +162,7 @@ def test_nonsense_ends_the_connection() -> None:
 
 
 def test_wrong_arguments(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         with pytest.raises(TypeError, match="goes by the name of its input"):
             client.infer("m", "text")
         with pytest.raises(ValueError, match="expected a positive number"):
@@ -177,34 +179,82 @@ def test_wrong_arguments(server: Server) -> None:
     assert not server.seen
 
 
-@pytest.mark.parametrize(
-    ("given", "want"),
-    [
-        (("h", None), ("h", 6174)),
-        (("h:1", None), ("h", 1)),
-        (("h", 2), ("h", 2)),
-        (("::1", None), ("::1", 6174)),
-        (("[::1]:3", None), ("::1", 3)),
-    ],
-)
-def test_address(given: tuple[str, int | None], want: tuple[str, int]) -> None:
-    assert address(*given) == want
+ADDRESSES = {
+    ("h", None): Address("h", 6174),
+    ("h:1", None): Address("h", 1),
+    ("h", 2): Address("h", 2),
+    ("::1", None): Address("::1", 6174),
+    ("[::1]:3", None): Address("::1", 3),
+    ("unix:/run/a b:1", None): Address("", 0, "/run/a b:1"),
+    ("unix:///run/a", None): Address("", 0, "/run/a"),
+    ("unix:a", None): Address("", 0, "a"),
+    ("unix:@a", None): Address("", 0, "@a"),
+}
+
+
+@pytest.mark.parametrize(("given", "want"), ADDRESSES.items())
+def test_address(given: tuple[str, int | None], want: Address) -> None:
+    address = Address.parse(*given)
+    assert address == want
+    assert Address.parse(str(address)) == want
 
 
 WRONG = [("h:x", None), (":7", None), ("", None), ("h:0", None), ("h", 65536), ("h", 0)]
+WRONG += [("unix:", None), ("unix:@", None), ("unix:/a", 6174), ("unix:/a\0b", None), ("unix:/" + 107 * "ü", None)]
 
 
 @pytest.mark.parametrize(("host", "port"), WRONG)
 def test_wrong_address(host: str, port: int | None) -> None:
-    with pytest.raises(ValueError, match="expected a"):
+    with pytest.raises(ValueError, match="expected"):
         Client(host, port)
+    with pytest.raises(ValueError, match="expected"):
+        AsyncClient(host, port)
+
+
+def test_an_abstract_socket() -> None:
+    name = f"@shiva-client-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name[1:])
+        listener.listen()
+
+        async def run() -> None:
+            async with AsyncClient(f"unix:{name}") as client:
+                asking = asyncio.create_task(client.infer("m"))
+                (await asyncio.to_thread(listener.accept))[0].close()
+                with pytest.raises(shiva_client.ConnectionLost, match=name):
+                    await asking
+
+        asyncio.run(run())
+        with Client(f"unix:{name}") as client:
+            future = client.submit("m")
+            listener.accept()[0].close()
+            with pytest.raises(shiva_client.ConnectionLost, match=name):
+                future.result(20)
+
+
+def test_no_unix_socket(tmp_path: Path) -> None:
+    """Why there is no connection, and what was expected there."""
+    file, dead = tmp_path / "file", tmp_path / "dead"
+    file.write_text("")
+    socket.create_server(str(dead), family=socket.AF_UNIX).close()
+    for path in (tmp_path / "missing", file, dead):
+        with Client(f"unix:{path}") as client:
+            with pytest.raises(shiva_client.Unreachable, match=rf"unix:{path}: .*expected the path of a socket"):
+                client.infer("m")
+
+        async def run(path: Path = path) -> None:
+            async with AsyncClient(f"unix:{path}") as client:
+                with pytest.raises(shiva_client.Unreachable, match=rf"unix:{path}: .*expected the path of a socket"):
+                    await client.infer("m")
+
+        asyncio.run(run())
 
 
 def test_asyncio(server: Server) -> None:
     server.handler = lambda m: None if m.namespace == "end" else named(m)
 
     async def run() -> None:
-        async with AsyncClient("127.0.0.1", server.port, in_flight=16) as client:
+        async with AsyncClient(server.address, in_flight=16) as client:
             answers = await asyncio.gather(*(client.infer("m", np.full(50_000, i)) for i in range(200)))
             assert [int(a["y0"][-1]) for a in answers] == list(range(200))
             with pytest.raises(shiva_client.ConnectionLost):

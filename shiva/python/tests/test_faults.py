@@ -58,7 +58,7 @@ def test_a_silent_server_costs_the_deadline_and_no_more(server: Server) -> None:
         return echo(message)
 
     server.handler = held
-    with Client("127.0.0.1", server.port, in_flight=2) as client:
+    with Client(server.address, in_flight=2) as client:
         first = [client.submit("m", [i], timeout=0.05) for i in range(2)]
         with pytest.raises(shiva_client.TimedOut, match="did not run") as e:
             client.infer("m", timeout=0.05)  # there is no place for it, as nobody knows when the two are answered
@@ -177,7 +177,7 @@ def test_the_pauses_grow_and_are_not_added_up() -> None:
 def test_a_server_that_starts_again(server: Server) -> None:
     """Each request that was sent has one error, each later one its answer, from the new server."""
     threads, answers, lost, end = [], [], [], threading.Event()
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
 
         def ask(n: int) -> None:
             i = 0
@@ -237,7 +237,7 @@ def test_a_fork(server: Server) -> None:
         return echo(message)
 
     server.handler = held
-    with Client("127.0.0.1", server.port) as client:
+    with Client(server.address) as client:
         client.infer("m")
         waiting = client.submit("held", [7])
         child = os.fork()
@@ -269,10 +269,10 @@ def test_nothing_is_left_behind(server: Server) -> None:
         return sum(thread.name.startswith("shiva") for thread in threading.enumerate())
 
     for i in range(30):
-        with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        with Client(server.address) as client, client.stream("m", "cam") as stream:
             client.infer("m", [1])
             stream.push([1])
-        dropped = Client("127.0.0.1", server.port)  # which nobody closes
+        dropped = Client(server.address)  # which nobody closes
         dropped.infer("m", [i])
         del dropped
     gc.collect()
@@ -281,9 +281,9 @@ def test_nothing_is_left_behind(server: Server) -> None:
 
     async def run() -> None:
         for _ in range(10):
-            async with AsyncClient("127.0.0.1", server.port) as client:
+            async with AsyncClient(server.address) as client:
                 await client.infer("m", [1])
-            async with AsyncClient("127.0.0.1", server.port) as client:
+            async with AsyncClient(server.address) as client:
                 gone = asyncio.create_task(client.infer("m", [1]))
                 await asyncio.sleep(0)
             with pytest.raises(shiva_client.ClientClosed):
@@ -369,7 +369,7 @@ def test_asyncio(server: Server, silent: socket.socket, monkeypatch: pytest.Monk
             )  # fmt: skip
             assert [type(e) for e in errors] == [shiva_client.TimedOut] * 4
             assert sorted(e.may_have_run for e in errors) == [False, False, True, True]  # type: ignore[union-attr]
-        async with AsyncClient("127.0.0.1", server.port) as client:
+        async with AsyncClient(server.address) as client:
             await client.infer("m", [1])
             tasks = [asyncio.create_task(client.infer("m", [i])) for i in range(20)]
             await asyncio.sleep(0)
@@ -383,7 +383,7 @@ def test_asyncio(server: Server, silent: socket.socket, monkeypatch: pytest.Monk
 
 
 def test_an_asyncio_client_has_one_loop(server: Server) -> None:
-    client, loop = AsyncClient("127.0.0.1", server.port), asyncio.new_event_loop()
+    client, loop = AsyncClient(server.address), asyncio.new_event_loop()
     loop.run_until_complete(client.infer("m", [1]))
     with pytest.raises(RuntimeError, match="belongs to the event loop"):
         asyncio.run(client.request(Message("m")))  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def shares(server: Server) -> Shares:
 @pytest.mark.parametrize("dtype", ["u1", "i2", "<f4", ">f4", "f8", "?"])
 def test_large_inputs_are_left_there(server: Server, shares: Shares, dtype: str) -> None:
     large = (np.arange(MIB) % 2).astype(dtype).reshape(2, -1)
-    with Client("127.0.0.1", server.port, shared_memory=16 * MIB) as client:
+    with Client(server.address, shared_memory=16 * MIB) as client:
         for given in (large, large[:, ::2], {"x": large, "small": np.ones(3, np.float32), "text": "hello"}):
             answer = client.infer("m", given)
             want = given["x"] if isinstance(given, dict) else given
@@ -63,7 +63,7 @@ def test_large_inputs_are_left_there(server: Server, shares: Shares, dtype: str)
 
 def test_what_does_not_fit_is_sent(server: Server, shares: Shares) -> None:
     arrays = [np.full(MIB, i, np.uint8) for i in range(40)]
-    with Client("127.0.0.1", server.port, shared_memory=3 * MIB) as client:
+    with Client(server.address, shared_memory=3 * MIB) as client:
         for i, answer in enumerate([client.submit("m", array) for array in arrays]):
             assert (answer.result()["x"] == i).all()
         placed = shares.placed
@@ -80,14 +80,14 @@ def test_refused(server: Server) -> None:
         return message
 
     server.handler = refuses
-    with Client("127.0.0.1", server.port, shared_memory=MIB) as client:
+    with Client(server.address, shared_memory=MIB) as client:
         with pytest.warns(RuntimeWarning, match="shared memory is not offered"):
             answer = client.infer("m", np.ones(MIB // 8))
         assert answer.tensors[0].sum() == MIB // 8
 
 
 def test_a_lost_connection_has_new_memory(server: Server, shares: Shares) -> None:
-    with Client("127.0.0.1", server.port, shared_memory=2 * MIB) as client:
+    with Client(server.address, shared_memory=2 * MIB) as client:
         array = np.ones(MIB, np.uint8)
         client.infer("m", array)
         server.restart()

@@ -22,7 +22,7 @@ def newest(message: Message) -> Message:
 
 def test_results_of_frames(server: Server) -> None:
     server.handler = newest
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all", timeout=3) as stream:
+    with Client(server.address) as client, client.stream("m", "cam", keep="all", timeout=3) as stream:
         for i in range(30):
             assert stream.push(np.array([i]), captured_at=time.time() - 1) == i
         stream.finish()
@@ -37,7 +37,7 @@ def test_results_of_frames(server: Server) -> None:
 
 
 def test_only_the_newest_result_waits(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
         for i in range(20):
             stream.push([i])
         while len(server.seen) < 20:
@@ -57,7 +57,7 @@ def test_leaving_the_loop_ends_the_thread(server: Server) -> None:
             pushed += 1
             yield [pushed]
 
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
         for result in stream.watch(frames()):
             assert result.seq >= 0
             break
@@ -70,19 +70,19 @@ def test_watch_raises_what_the_frames_raise(server: Server) -> None:
         yield [0]
         raise OSError("the camera is gone")
 
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+    with Client(server.address) as client, client.stream("m", "cam", keep="all") as stream:
         seen: list[int] = []
         with pytest.raises(OSError, match="the camera is gone"):
             seen.extend(r.seq for r in stream.watch(frames()))
         assert stream.ended
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
         with pytest.raises(shiva_client.ProtocolError, match="dtype object"):
             list(stream.watch([[1, None]]))
 
 
 def test_a_loop_that_pushes_and_takes(server: Server) -> None:
     server.handler = newest
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
         assert stream.take(0) is None
         seen = []
         for i in range(30):
@@ -101,7 +101,7 @@ def test_a_loop_that_pushes_and_takes(server: Server) -> None:
 @pytest.mark.parametrize("end", ["close", "finish"])
 def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
     """With keep all nothing is dropped, so push waits while nobody takes; but not for ever."""
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+    with Client(server.address) as client, client.stream("m", "cam", keep="all") as stream:
         threading.Timer(0.2, getattr(stream, end)).start()
         pushed: list[int] = []
         with pytest.raises(ValueError, match="takes no more frames"):
@@ -111,13 +111,13 @@ def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
 
 
 def test_watch(server: Server) -> None:
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+    with Client(server.address) as client, client.stream("m", "cam", keep="all") as stream:
         assert [r.seq for r in stream.watch(np.array([i]) for i in range(200))] == list(range(200))
 
 
 def test_errors_are_of_the_frame(server: Server) -> None:
     server.handler = lambda m: Message("!error", {"type": "Unavailable", "message": "no container"})
-    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
         stream.push([1], seq=5)
         stream.finish()
         (result,) = stream
@@ -128,7 +128,7 @@ def test_errors_are_of_the_frame(server: Server) -> None:
 
 def test_closing_ends_the_loop(server: Server) -> None:
     server.handler = lambda m: threading.Event().wait(10) and None
-    client = Client("127.0.0.1", server.port)
+    client = Client(server.address)
     stream = client.stream("m", "cam")
     stream.push([1])
     threading.Timer(0.05, stream.close).start()

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from . import wire
+from .address import Address
 from .backoff import Backoff
-from .client import address
-from .connection import GRACE, OPTIONS, End
+from .connection import GRACE, End, configure
 from .errors import ClientClosed, ConnectionLost, NotAnswered, ProtocolError, TimedOut, Unreachable
 from .request import Answer, question
 from .wire import Message
@@ -39,10 +39,11 @@ class AsyncClient:
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30,
     ) -> None:
-        """Ask the server at host, which may be "host:port". See ``Client``."""  # fmt: skip
+        """Ask the server at host, which may be "host:port" or "unix:/path". See ``Client``."""  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = address(host, port)
+        self._address = Address.parse(host, port)
+        self._name = str(self._address)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
         self._in_flight = in_flight
@@ -83,7 +84,7 @@ class AsyncClient:
         from .aio_stream import AsyncStream
 
         client = AsyncClient(
-            *self._address,
+            self._name,
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
@@ -97,7 +98,7 @@ class AsyncClient:
             raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used; make one in each")
         self._loop = loop
         until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
-        late = f"no answer from {self._name()} within {timeout} s"
+        late = f"no answer from {self._name} within {timeout} s"
         call = Call(then, self._slots)
         sending = self._write(wire.encode(message), call, until)
         try:
@@ -131,7 +132,7 @@ class AsyncClient:
         """End the connection. Requests in flight, and those that wait to be sent, fail."""
         self._closed.set()
         if connection := self._connection:
-            connection.end(ClientClosed, f"the client of {self._name()} was closed")
+            connection.end(ClientClosed, f"the client of {self._name} was closed")
             await connection.lost
 
     async def __aenter__(self) -> AsyncClient:
@@ -144,13 +145,10 @@ class AsyncClient:
         """Close it."""
         await self.close()
 
-    def _name(self) -> str:
-        return f"{self._address[0]}:{self._address[1]}"
-
     async def _connect(self, began: float, until: float) -> Connection:
         """The connection, which is made if there is none."""
         async with self._connecting:
-            last, name = self._connection, self._name()
+            last, name = self._connection, self._name
             if last and not last.ended:
                 return last
             self._connection = None
@@ -164,12 +162,10 @@ class AsyncClient:
             if self._closed.is_set():
                 raise ClientClosed(f"the client of {name} is closed", may_have_run=False)
             try:
-                made = asyncio.get_running_loop().create_connection(
-                    lambda: Connection(name, self._max_message), *self._address
-                )
-                _, connection = await asyncio.wait_for(made, self._connect_timeout)
+                made = self._address.open(lambda: Connection(name, self._max_message))
+                connection = await asyncio.wait_for(made, self._connect_timeout)
             except (OSError, UnicodeError, asyncio.TimeoutError) as error:
-                why = f"{name}: {str(error) or 'timed out'}"
+                why = self._address.unreachable(error)
                 self._backoff.failed(why, time.monotonic())
                 raise Unreachable(why, may_have_run=False) from error
             self._connection = connection
@@ -218,9 +214,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        for option in OPTIONS:
-            sock.setsockopt(*option)
+        configure(transport.get_extra_info("socket"))
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call is finished from here on. False: the connection has ended before."""

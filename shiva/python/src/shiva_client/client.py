@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import wire
+from .address import Address
 from .backoff import Backoff
 from .connection import Call, Connection
 from .errors import ClientClosed, NotAnswered, Unreachable
@@ -23,22 +23,6 @@ from .wire import Message
 if TYPE_CHECKING:
     from .frames import Keep
     from .stream import Stream
-
-DEFAULT_PORT = 6174
-
-
-def address(host: str, port: int | None) -> tuple[str, int]:
-    """Host and port of what a user gave: "host", "host:port", "[::1]:port"."""
-    if (port is None and host.count(":") == 1) or (host.startswith("[") and "]:" in host):
-        host, _, digits = host.rpartition(":")
-        if not digits.isdecimal():
-            raise ValueError(f"expected a port behind the colon, got {digits!r}")
-        port = int(digits)
-    host, port = host.strip("[]"), DEFAULT_PORT if port is None else port
-    if not host or not 0 < port < 1 << 16:
-        raise ValueError(f"expected a host and a port from 1 to 65535, got {host!r} and {port}")
-    return host, port
-
 
 T = TypeVar("T")
 
@@ -58,7 +42,7 @@ class Client:
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
     ) -> None:
-        """Ask the server at host, which may be "host:port".
+        """Ask the server at host, which may be "host:port", or "unix:/path" for a Unix socket on this machine.
 
         Args:
             host: name or address
@@ -70,7 +54,8 @@ class Client:
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = address(host, port)
+        self._address = Address.parse(host, port)
+        self._name = str(self._address)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
         self._in_flight = in_flight
@@ -153,7 +138,7 @@ class Client:
         from .stream import Stream
 
         client = Client(
-            *self._address,
+            self._name,
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
@@ -167,10 +152,10 @@ class Client:
         with self._lock:
             connection = self._connection
         if connection and connection.memory and not connection.ended:
-            call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name(), 1)
+            call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, 1)
             connection.send(wire.encode(connection.memory.unregistration()), call)
         if connection:
-            connection.end(ClientClosed, f"the client of {self._name()} was closed")
+            connection.end(ClientClosed, f"the client of {self._name} was closed")
             if threading.current_thread() is not connection.reader:
                 connection.reader.join()
 
@@ -189,15 +174,12 @@ class Client:
         if (connection := getattr(self, "_connection", None)) and not connection.ended:
             connection.hang_up()
 
-    def _name(self) -> str:
-        return f"{self._address[0]}:{self._address[1]}"
-
     def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
         """Send a message. The future has what ``then`` makes of the answer."""
         began = time.monotonic()
         pieces = None if self._shared_memory else wire.encode(message)
         slots = self._slots
-        call = Call(then, slots, self._name(), timeout)
+        call = Call(then, slots, self._name, timeout)
         if not slots.acquire(timeout=call.left()):
             call.settle(call.timed_out(may_have_run=False))
             return call.future
@@ -233,21 +215,21 @@ class Client:
         if not self._closed.is_set():
             self._closed.wait(self._backoff.pause(began, call.until))
         if self._closed.is_set():
-            raise ClientClosed(f"the client of {self._name()} is closed", may_have_run=False)
+            raise ClientClosed(f"the client of {self._name} is closed", may_have_run=False)
         try:
             patience = min(self._connect_timeout, max(0.001, call.until - time.monotonic()))
-            sock = socket.create_connection(self._address, patience)
+            sock = self._address.connect(patience)
         except (OSError, UnicodeError) as error:
-            why = f"{self._name()}: {error}"
+            why = self._address.unreachable(error)
             self._backoff.failed(why, time.monotonic())
             raise Unreachable(why, may_have_run=False) from error
-        connection = Connection(sock, self._name(), self._max_message)
+        connection = Connection(sock, self._name, self._max_message)
         if self._shared_memory:
             connection.share(self._shared_memory, patience)
         with self._lock:
             self._connection = connection
         if self._closed.is_set():
-            connection.end(ClientClosed, f"the client of {self._name()} is closed")
+            connection.end(ClientClosed, f"the client of {self._name} is closed")
         return connection
 
     def _forked(self) -> None:

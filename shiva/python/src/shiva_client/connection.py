@@ -38,6 +38,13 @@ OPTIONS = [
 T = TypeVar("T")
 
 
+def configure(sock: socket.socket) -> None:
+    """Set the options of a new connection."""
+    if sock.family != getattr(socket, "AF_UNIX", None):  # whose other end is this system
+        for option in OPTIONS:
+            sock.setsockopt(*option)
+
+
 class Call(Generic[T]):
     """A request, and who waits for its answer."""
 
@@ -89,8 +96,7 @@ class Connection:
     def __init__(self, sock: socket.socket, name: str, max_message: int) -> None:
         # With a timeout a call of the system that does nothing for so long returns, so that deadlines can be looked at.
         sock.settimeout(TICK)
-        for level, option, value in OPTIONS:
-            sock.setsockopt(level, option, value)
+        configure(sock)
         self._sock, self._name = sock, name
         self._lock = threading.Lock()
         self._calls: deque[Call[Any]] = deque()  # in the order of their requests, which is that of the answers
