@@ -174,9 +174,8 @@ func TestSharingLies(t *testing.T) {
 	} else {
 		l.out[4096] = 1
 		a.out[0].Release()
-		if l.out[4096] != 0 {
-			t.Error("the region was not freed")
-		}
+		// The batch may hold it for a moment longer than the request.
+		budgettest.Until(t, "the region to be free", func() bool { return l.out[4096] == 0 })
 	}
 	for _, at := range []string{
 		fmt.Sprintf("%d,%d,1", l.no, end), fmt.Sprintf("%d,%d,1", l.no, end+64), fmt.Sprintf("%d,-64,1", l.no), fmt.Sprintf("%d,0,1", l.no),
