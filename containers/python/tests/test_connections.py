@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from echo_model import Held, ask, echo
+from echo_model import ROW, Held, ask, echo
 from fake_server import Fake
-from shiva_container import Container, link
+from shiva_container import Container, link, poller
 from shiva_container.connection import Connection
 from shiva_container.container import hello
 
@@ -31,6 +31,14 @@ def test_ipc(tmp_path: Path) -> None:
     with Fake(f"ipc://{tmp_path}/s") as fake, Container(echo(), servers=fake.endpoint):
         peer, _ = fake.hello()
         assert "outputs" in fake.result(ask(fake, peer))[0]
+
+
+def test_a_system_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "_poll", poller.Select)
+    with Fake() as fake, Container(echo(), servers=["tcp://127.0.0.1:1", fake.endpoint]):
+        peer, _ = fake.hello()
+        for _ in range(20):
+            assert fake.result(ask(fake, peer))[1] == [ROW]
 
 
 def test_a_name_with_two_addresses_is_two_servers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,25 @@ def test_outputs_are_held_to_the_declaration(value: object, text: str) -> None:
         run(made, TWO)
 
 
+def test_what_was_right_once_is_not_right_for_all() -> None:
+    """Shapes are remembered, with the rows that they were right for; and for the declared dtype only."""
+    answers: list[Any] = []
+    one = model(name="m", inputs=[X], outputs=[Y])(lambda x: answers[-1])
+    x = [np.ones((2, 2), "f4")]
+    for _ in range(2):
+        answers.append(np.ones((2, 2), "f4"))
+        assert one.run(x, Batch(2))[0] is answers[-1]
+    with pytest.raises(TensorError, match="3 rows came in, 2 went out"):
+        one.run(x, Batch(3))
+    answers.append(np.ones((2, 2), "f8"))
+    with pytest.raises(TensorError, match="returned FP64"):
+        one.run(x, Batch(2))
+    for rows in range(1, 1000):
+        answers.append(np.ones((rows, 2), "f4"))
+        one.run(x, Batch(rows))
+    assert len(one._fitting) <= 256
+
+
 def test_one_value_where_two_are_declared() -> None:
     made = model(name="m", inputs=[X], outputs=[Y, Tensor("z", "FP32", [-1])])(lambda x: x)
     with pytest.raises(TensorError, match=r"\['y', 'z'\] are declared, the function returned one ndarray"):

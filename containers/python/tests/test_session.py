@@ -227,7 +227,7 @@ def test_bad_words_before_welcome(frames: list[bytes], text: str) -> None:
 @pytest.mark.parametrize(
     ("frames", "text"),
     [
-        ([b"batch"], "at least 2"),
+        ([b"batch"], "at least 3"),
         ([b"batch", b"123", b"{}"], "8 bytes, got 3"),
         ([b"batch", ID], "at least 3"),
         ([b"goodbye", b"x"], "not JSON"),

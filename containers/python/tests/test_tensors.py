@@ -86,19 +86,19 @@ def test_frame_of_the_wrong_size() -> None:
 
 
 def test_outputs_are_copied_unless_nobody_can_write_to_them() -> None:
-    array = np.zeros(4, "u1")
+    array = np.zeros(8192, "u1")
     sent = encode(array, "UINT8")
     array[:] = 7
-    assert bytes(sent) == bytes(4)
+    assert bytes(sent) == bytes(8192)
     array.flags.writeable = False
     assert np.shares_memory(np.frombuffer(encode(array, "UINT8"), "u1"), array)
-    below = np.zeros(4, "u1")
-    sent = encode(np.broadcast_to(below, 4), "UINT8")
+    below = np.zeros(8192, "u1")
+    sent = encode(np.broadcast_to(below, 8192), "UINT8")
     below[:] = 7
-    assert bytes(sent) == bytes(4)
-    frame = bytearray(9)
-    for came in (memoryview(frame)[:8], memoryview(frame)[1:]):
-        again = decode(came, "FP32", [2, 1])
+    assert bytes(sent) == bytes(8192)
+    frame = bytearray(8193)
+    for came in (memoryview(frame)[:8192], memoryview(frame)[1:]):
+        again = decode(came, "FP32", [2048, 1])
         assert np.shares_memory(np.frombuffer(encode(again[:], "FP32"), "u1"), again)
     turned = np.arange(6, dtype="u1").reshape(2, 3).T
     turned.flags.writeable = False

@@ -65,8 +65,7 @@ class Batches:
 
     def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
         """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
-        header = bytes(delivery.header)
-        frames = delivery.frames
+        header, frames = bytes(delivery.header), delivery.frames
         known, _, timed = header.partition(_TIMEOUT)
         plan = self._plans.get(known)
         if plan is None or len(frames) != plan.frames or (timed and not _is_last(timed)):

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from selectors import EVENT_READ, EVENT_WRITE
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -20,7 +19,7 @@ from .arena import AVAILABLE
 from .connection import Connection
 from .link import Link
 from .models import Model, declared_models, error_text
-from .poller import Poller
+from .poller import READ, WRITE, Poller
 from .runner import Runner
 from .tensors import DeclarationError
 
@@ -194,7 +193,7 @@ class Container:
         follow: dict[int, tuple[Link | Connection, int]] = {}
         for link in self._links:
             if link.session is not None and link.number >= 0 and not link.led:
-                follow[link.number] = link, EVENT_READ | EVENT_WRITE * link.blocked
+                follow[link.number] = link, READ | WRITE * link.blocked
         self._wait(follow, wake - now)
         if time.monotonic() >= self._drain_until:
             pending = sum(link.session.pending for link in self._links if link.session)
@@ -204,7 +203,7 @@ class Container:
     def _wait(self, follow: dict[int, tuple[Link | Connection, int]], pause: float) -> None:
         """Wait for sockets, and read those that have something."""
         for connection, until in self._leaving.items():
-            follow[connection.socket.fileno()] = connection, EVENT_READ | EVENT_WRITE * connection.unsent
+            follow[connection.socket.fileno()] = connection, READ | WRITE * connection.unsent
             pause = min(pause, until - time.monotonic())
         self._poller.follow(follow)
         for one in self._poller.wait(None if pause == float("inf") else max(pause, 0)):

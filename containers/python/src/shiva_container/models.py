@@ -16,6 +16,9 @@ import numpy as np
 
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
 
+_REMEMBERED = 256
+"""How many shapes of an output are remembered as right for a model."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -138,6 +141,9 @@ class Model(Generic[P, R]):
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
         counts = {tensor.ragged for tensor in self.outputs}
         self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
+        self._names = tuple(tensor.name for tensor in self.inputs)
+        self._plain = len(self.outputs) == 1 and self.outputs[0].datatype != "BYTES"
+        self._fitting: set[tuple[int, tuple[int, ...]]] = set()
         functools.update_wrapper(self, function, updated=())  # its attributes could be called as ours are
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -305,14 +311,23 @@ class Model(Generic[P, R]):
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
     def _call(self, arrays: Sequence[Array | None], extra: Batch | Request) -> Any:
-        function = self._function
-        kwargs: dict[str, object] = {self._extra: extra} if self._extra else {}
-        if self._positional:
-            return function(*arrays, **kwargs)
-        kwargs.update((tensor.name, array) for tensor, array in zip(self.inputs, arrays, strict=True))
-        return function(**kwargs)
+        kwargs: dict[str, object] = {} if self._positional else dict(zip(self._names, arrays, strict=True))
+        if self._extra:
+            kwargs[self._extra] = extra
+        return self._function(*arrays, **kwargs) if self._positional else self._function(**kwargs)
 
     def _outputs(self, value: object, batch: Batch) -> list[Array]:
+        if not self._plain or type(value) is not np.ndarray or value.dtype != self.outputs[0].dtype:
+            return self._checked(value, batch)
+        fitting = self._fitting  # nearly every array is like one that was checked before
+        if (batch.rows, value.shape) not in fitting:
+            self._checked(value, batch)
+            if len(fitting) >= _REMEMBERED:
+                fitting.clear()
+            fitting.add((batch.rows, value.shape))
+        return [value]
+
+    def _checked(self, value: object, batch: Batch) -> list[Array]:
         arrays: dict[str, Array] = {}
         for tensor, part in zip(self.returned, self._in_order(value), strict=True):
             if tensor.ragged:

@@ -114,7 +114,7 @@ class Session:
         """Take one message; a batch and feedback are handed back, everything else is dealt with here."""
         if self.ended:
             return None
-        kind = bytes(frames[0])
+        kind = frames[0] if type(frames[0]) is bytes else bytes(frames[0])
         try:
             if kind == wire.BATCH:
                 return self._batch(frames, now)
@@ -140,8 +140,8 @@ class Session:
         if self.ended or batch_id not in self._pending:
             return
         self._pending.discard(batch_id)
-        size = sum(len(frame) for frame in frames)
-        if self._max_message and size > self._max_message:
+        size = sum(map(len, frames))
+        if size > self._max_message > 0:
             if self.arena is not None:
                 self.arena.put(batch_id)
             frames = wire.failure(
@@ -218,12 +218,14 @@ class Session:
     def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
         if self.state is State.HELLO:
             raise wire.WireError("a batch before welcome")
-        batch_id = bytes(_frame(frames, 1))
+        if len(frames) < 3:
+            raise wire.WireError(f"{len(frames)} frames, at least 3 expected")
+        batch_id = bytes(frames[1])
         if len(batch_id) != 8:
             raise wire.WireError(f"the id must have 8 bytes, got {len(batch_id)}")
         if batch_id in self._pending:
             raise wire.WireError(f"batch {batch_id.hex()} came twice")
-        delivery = Delivery(batch_id, _frame(frames, 2), frames[3:], now)
+        delivery = Delivery(batch_id, frames[2], frames[3:], now)
         self._pending.add(batch_id)
         return delivery
 

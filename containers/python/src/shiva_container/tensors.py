@@ -63,6 +63,10 @@ _HOLDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf", "c": "iufc", "O": "OSU"}
 _NAME_OF: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 
 
+_WORTHWHILE = 4 << 10
+"""Bytes of an array: fewer are copied in less time than it takes to find out whether they may be sent as they lie."""
+
+
 class DeclarationError(ValueError):
     """A model is declared in a way that no server could use; the text says which part and why."""
 
@@ -251,7 +255,7 @@ def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
             parts += struct.pack("<I", len(data))
             parts += data
         return bytes(parts)
-    if not copy and array.size and array.flags.c_contiguous and _settled(array):
+    if not copy and array.nbytes >= _WORTHWHILE and array.flags.c_contiguous and _settled(array):
         return array.reshape(-1).view(np.uint8).data
     return array.tobytes()
 

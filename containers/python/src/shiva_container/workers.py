@@ -8,11 +8,10 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from selectors import EVENT_READ, EVENT_WRITE
 from typing import Protocol
 
 from .link import Job, Link
-from .poller import Poller
+from .poller import READ, WRITE, Poller
 
 log = logging.getLogger("shiva_container")
 
@@ -180,7 +179,7 @@ class Solo:
             self._attend()
         blocked = any([link.blocked for link, _ in wanted])
         if blocked or self._followed is not wanted:
-            self._poller.follow({n: (link, EVENT_READ | EVENT_WRITE * link.blocked) for link, n in wanted})
+            self._poller.follow({n: (link, READ | WRITE * link.blocked) for link, n in wanted})
             self._followed = None if blocked else wanted
         self._waiting = True
         ready = [] if self._jobs or self._stopped else self._poller.wait(None)

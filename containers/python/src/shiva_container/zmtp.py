@@ -17,7 +17,8 @@ MORE, LONG, COMMAND = 1, 2, 4
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 LARGE = 16 << 10
-"""From this size on a frame is received into memory of its own, and sent from where it lies."""
+"""From this size on a frame is received into memory of its own, unless all of it arrives at once, and sent from where
+it lies."""
 
 MAX_FRAMES = 4096
 """The most frames of a message: feedback has three tensors for each declared one, of which 255 are allowed."""
@@ -26,6 +27,9 @@ MAX_CONTEXT = 16
 """Bytes of a PING that its PONG gives back."""
 
 _LENGTH = struct.Struct(">Q")
+_LONG_HEADS = [bytes((flags | LONG,)) for flags in (0, MORE)]
+_SHORT_HEADS = [[bytes((flags, size)) for size in range(256)] for flags in (0, MORE)]
+"""What stands before a frame, by its flag: all of it for short ones, and the first byte of the others."""
 
 
 class ProtocolError(Exception):
@@ -96,34 +100,27 @@ class Decoder:
                     if end < body:
                         break
                     (size,) = _LENGTH.unpack_from(data, at + 1)
-            stop = body + size
-            if flags & COMMAND:
-                if self._frames:
-                    raise ProtocolError("a command inside a message")
-                if size > MAX_COMMAND:
-                    raise ProtocolError(f"a command of {size} bytes, limit {MAX_COMMAND}")
-                if stop > end:
-                    break
-                pinged = self._command(data[body:stop], pinged)
-                at = stop
-                continue
+                if flags & COMMAND:
+                    if self._frames:
+                        raise ProtocolError("a command inside a message")
+                    if size > MAX_COMMAND:
+                        raise ProtocolError(f"a command of {size} bytes, limit {MAX_COMMAND}")
+                    if body + size > end:
+                        break
+                    at = body + size
+                    pinged = self._command(data[body:at], pinged)
+                    continue
+            frames, stop = self._frames, body + size
             if not self.ready:
                 raise ProtocolError("a message before READY")
-            if len(self._frames) >= MAX_FRAMES:
+            if len(frames) >= MAX_FRAMES:
                 raise ProtocolError(f"a message of more than {MAX_FRAMES} frames")
-            if size >= LARGE:
-                part = data[body:stop]
-                at = min(stop, end)
-                self._begin(size, flags & MORE == 0)
-                assert self._frame is not None
-                self._frame[: len(part)] = part
-                messages += self.filled(len(part))
-                if self._frame is not None:
-                    break
-                continue
             if stop > end:
+                if size >= LARGE:
+                    self._begin(size, flags & MORE == 0, data[body:end])
+                    at = end
                 break
-            self._frames.append(data[body:stop])
+            frames.append(data[body:stop])
             self._size += size
             at = stop
             if not flags & MORE:
@@ -137,13 +134,15 @@ class Decoder:
         frames, self._frames, self._size = self._frames, [], 0
         return frames
 
-    def _begin(self, size: int, last: bool) -> None:
-        """Take memory for a large frame: the system gives it page by page, as the bytes arrive."""
+    def _begin(self, size: int, last: bool, part: bytes) -> None:
+        """Take memory for a large frame, and put its first part there: the system gives it page by page, as the bytes
+        arrive."""
         try:
             self._frame = MEMORY.take(size)
         except (MemoryError, ValueError) as e:
             raise ProtocolError(f"no memory for a frame of {size} bytes") from e
-        self._filled = 0
+        self._filled = len(part)
+        self._frame[: len(part)] = part
         self._size += size
         self._last = last
 
@@ -214,15 +213,17 @@ READY = command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0"
 def encode(frames: list[Buffer]) -> list[Buffer]:
     """A message as pieces to be written one after the other: few, as small frames are joined."""
     pieces: list[Buffer] = []
-    small = []
-    last = len(frames) - 1
-    for i, frame in enumerate(frames):
+    small: list[Buffer] = []
+    left = len(frames)
+    for frame in frames:
+        left -= 1
         size = len(frame)
-        more = MORE if i < last else 0
-        small.append(bytes((more, size)) if size < 256 else bytes((more | LONG,)) + _LENGTH.pack(size))
-        if size < LARGE:
-            small.append(frame if type(frame) is bytes else bytes(frame))
+        if size < 256:
+            small += (_SHORT_HEADS[left > 0][size], frame)
+        elif size < LARGE:
+            small += (_LONG_HEADS[left > 0], _LENGTH.pack(size), frame)
         else:
+            small += (_LONG_HEADS[left > 0], _LENGTH.pack(size))
             pieces += (b"".join(small), frame)
             small = []
     if small:
