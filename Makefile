@@ -31,11 +31,11 @@ PYTHON_PACKAGES := containers/python shiva/python
 PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server
 
 # The examples and the program that draws charts are modules of their own, so that the server does
-# not get their dependencies.
-MODULES := . examples bench/chart
-
-# $(call each,COMMAND) runs it in every module.
-each = @for module in $(MODULES); do echo "$(1) (in $$module)"; (cd $$module && $(1)) || exit 1; done
+# not get their dependencies. Here they share a workspace: as parts of a dependency, the packages of
+# the server that they use would be compiled and checked once more.
+MODULES := . ./examples ./bench/chart
+PACKAGES := $(MODULES:=/...)
+export GOWORK := $(CURDIR)/.ci/go.work
 
 # Packages tested at once: one more than two cores, since tests of doors and of the state store wait
 # most of their time.
@@ -53,10 +53,11 @@ CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python+e2e
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# The workspace has the versions that its modules agree on, the programs those of go.mod.
 build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@mkdir -p bin
 	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
-	@$(BUILD) bin/ ./cmd/shivad ./cmd/shivactl $(PROGRESS)
+	@GOWORK=off $(BUILD) bin/ ./cmd/shivad ./cmd/shivactl $(PROGRESS)
 	@cd examples; for example in digits selection; do \
 	  $(BUILD) ../bin/$$example-container ./$$example/container $(PROGRESS); \
 	  $(BUILD) ../bin/$$example-run ./$$example/run $(PROGRESS); \
@@ -88,15 +89,15 @@ fmt: ## gofmt would change nothing
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
 
 vet: ## go vet, with the tags that tests use
-	$(call each,go vet -tags e2e ./...)
+	go vet -tags e2e $(PACKAGES)
 	go vet $(STRICT)
 
 staticcheck: ## staticcheck, with the tags that tests use
-	$(call each,go run $(STATICCHECK) -tags e2e ./...)
+	go run $(STATICCHECK) -tags e2e $(PACKAGES)
 	go run $(STATICCHECK) $(STRICT)
 
 tidy: ## go.mod and go.sum name what is used, and no more
-	$(call each,go mod tidy -diff)
+	@for module in $(MODULES); do echo "go mod tidy -diff (in $$module)"; (cd $$module && go mod tidy -diff) || exit 1; done
 
 scripts: ## shell scripts parse
 	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
@@ -108,7 +109,7 @@ imports: ## packages import only what their room may
 # package, so "go test ./..." does a part of it, and this all. The tag poll has the load generator
 # wait as it does on other systems than Linux.
 unit: redis ## unit tests, golden vectors and allocation budgets
-	$(call each,go test $(AT_ONCE) -vet=off ./...)
+	go test $(AT_ONCE) -vet=off $(PACKAGES)
 	go test -vet=off -run TestNoAbsorbingState ./scheduler -all
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags purego -run Swap ./shiva/tensor
@@ -130,22 +131,22 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 # reuse of messages and buffers is tested without poison, in the packages that do it: by the same
 # build, with its checks turned off (-count=1, as the cache of results does not see that).
 #
-# What draws has one goroutine, and packages without tests would be compiled all the same.
-race: MODULES := . examples
+# What draws has one goroutine, and packages without tests would be compiled all the same. go-redis
+# has 20,000 methods, most of which only call others: to inline them is half of half a minute.
+RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=github.com/redis/go-redis/v9=-l
+race: PACKAGES := ./... ./examples/...
 race: redis ## the same under the race detector, with buffers poisoned when released
-	$(call each,go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | $\
-	  CGO_ENABLED=1 xargs go test $(AT_ONCE) -race -vet=off -tags invariants -skip '$(SERIAL)')
-	SHIVA_INVARIANTS=off CGO_ENABLED=1 go test -count=1 -race -vet=off -tags invariants \
-	  -skip '$(SERIAL)|^TestMisuse$$' ./shiva/... ./server/tcp ./containers/arena
+	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
+	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '$(SERIAL)|^TestMisuse$$' ./shiva/... ./server/tcp ./containers/arena
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
 # Both wait more than they work, so they run at once.
 soak: ## the scheduler under everything at once, under the race detector, and the whole server, for SOAKTIME (1m)
-	@CGO_ENABLED=1 go test -race -vet=off -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
+	@SHIVA_INVARIANTS=off $(RACE) -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
 	server=0; go run ./bench/soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
 
 fuzz: ## every fuzz target for FUZZTIME (2s)
-	$(call each,$(CURDIR)/.ci/fuzz $(FUZZTIME))
+	.ci/fuzz $(FUZZTIME) $(PACKAGES)
 
 mutants: ## a million requests that are nearly right to each door, or conversations, each with a budget of time (minutes)
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)

@@ -163,7 +163,7 @@ func (p *page) command(script string) string {
 	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)
 	cmd := exec.Command("bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
 	cmd.Dir = p.dir
-	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "PATH="+grpcurlDir(p.t)+":"+filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
+	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "GOWORK=off", "PATH="+grpcurlDir(p.t)+":"+filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := os.CreateTemp(p.t.TempDir(), "out") // not a pipe, which what stays in the background would keep open
 	if err != nil {
