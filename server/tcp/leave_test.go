@@ -7,7 +7,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -126,7 +125,9 @@ func testHalfClosedClientReadsMuch(t *testing.T, newSocketRig func(testing.TB, f
 }
 
 // Of a message that its client has not finished when it ends its direction, the client is told so.
-func TestHalfClosedInsideAMessage(t *testing.T) {
+func TestHalfClosedInsideAMessage(t *testing.T) { onAll(t, testHalfClosedInsideAMessage) }
+
+func testHalfClosedInsideAMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
@@ -223,65 +224,72 @@ func testRefusalReachesWhoSendsOn(t *testing.T, newSocketRig func(testing.TB, fu
 
 // A message that is too large is read to the end that it announced, whatever pauses its client
 // makes meanwhile; then the connection is closed in a second.
-func TestPauseInARefusedMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
-		c := r.dial()
-		c.bytes(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0))
-		c.bytes(make([]byte, 1<<20))
-		time.Sleep(9 * time.Second)
-		c.bytes(make([]byte, 15<<20+1))
+func TestPauseInARefusedMessage(t *testing.T) { onAll(t, testPauseInARefusedMessage) }
+
+func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
+	pause := 9 * time.Second
+	if r.memory == nil {
+		pause = 1500 * time.Millisecond // of real time
+	}
+	c := r.dial()
+	c.bytes(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0))
+	c.bytes(make([]byte, 1<<20))
+	time.Sleep(pause)
+	c.bytes(make([]byte, 15<<20+1))
+	if r.memory != nil {
 		time.Sleep(900 * time.Millisecond)
 		if r.open() != 1 {
 			t.Error("closed before its end")
 		}
-		c.fault("TooLarge")
-		if m := c.next(); m != nil {
-			t.Errorf("expected the end, got %s", describeMessage(m))
-		}
+	}
+	c.fault("TooLarge")
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+	if r.memory != nil {
 		time.Sleep(time.Second)
 		if r.open() != 0 {
 			t.Error("still open")
 		}
-	})
+	}
+	budgettest.Until(t, "the connection to be closed", func() bool { return r.open() == 0 })
 }
 
-// Who sends on for ever after a refusal is cut off all the same.
-func TestLingeringEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fault := []byte("no header, and no end of it")
-		for name, tt := range map[string]struct {
-			ask   []byte
-			after time.Duration // of sending on, 100 bytes each 100 ms
-		}{
-			"rubbish":           {fault, 10 * time.Second},
-			"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
-			"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
-		} {
-			s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
-			later := func(d time.Duration, do func()) {
-				time.Sleep(d)
-				s.loop.begin()
-				do()
-				s.loop.end()
-			}
-			later(0, func() { s.traffic(tt.ask) })
-			if name == "too slow a client" {
-				later(11*time.Second, s.tick)
-			}
-			if !m.shut || m.closed {
-				t.Errorf("%s: our direction is ended: %v; closed: %v", name, m.shut, m.closed)
-				continue
-			}
-			began := time.Now()
-			for !m.closed && time.Since(began) < time.Minute {
-				later(100*time.Millisecond, func() { s.traffic(make([]byte, 100)); s.tick() })
-			}
-			if took := time.Since(began); took < tt.after || took > tt.after+200*time.Millisecond {
-				t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
-			}
+// Who sends on for ever after a refusal is cut off all the same. What takes long is tried on
+// virtual time alone.
+func TestLingeringEnds(t *testing.T) { onAll(t, testLingeringEnds) }
+
+func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	for name, tt := range map[string]struct {
+		ask   []byte
+		after time.Duration // of sending on, 100 bytes each 100 ms
+	}{
+		"rubbish":           {[]byte("no header, and no end of it"), 10 * time.Second},
+		"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
+		"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
+	} {
+		r := newRig(t, func(c *Config) { c.MessageTimeout = 500 * time.Millisecond })
+		if r.memory == nil && tt.after > time.Second {
+			continue
 		}
-	})
+		c := r.dial()
+		c.bytes(tt.ask)
+		if m := c.next(); m == nil || m.Namespace != "!error" {
+			t.Fatalf("%s: expected an error, got %s", name, describeMessage(m))
+		}
+		if m := c.next(); m != nil {
+			t.Fatalf("%s: expected the end, got %s", name, describeMessage(m))
+		}
+		began := time.Now()
+		for r.open() > 0 && time.Since(began) < time.Minute {
+			_, _ = c.Write(make([]byte, 100)) // fails when it is closed
+			time.Sleep(100 * time.Millisecond)
+		}
+		if took := time.Since(began); took < tt.after-2*tick || r.memory != nil && took > tt.after+2*tick || took > time.Minute/2 {
+			t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
+		}
+	}
 }
 
 // A message that is not complete is acknowledged as far as it has arrived, once for each

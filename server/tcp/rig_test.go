@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -59,6 +60,12 @@ func newSocketRig(t testing.TB, change func(*Config)) *rig {
 func newUnixRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	return newRigAt(t, "unix:"+t.TempDir()+"/s", change)
+}
+
+// onAll runs a test on all transports: in memory on virtual time, and on each for sockets.
+func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)) {
+	t.Run("memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { test(t, newRig) }) })
+	onTransports(t, test)
 }
 
 // onTransports runs a test of what only the kernel shows on each transport for sockets.
