@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +29,9 @@ type Command struct {
 	Args []string
 	// Replicas is the number of processes. Default 1.
 	Replicas int
-	// Env is added to the environment of this process.
+	// Privileges take from the processes what they do not need.
+	Privileges Privileges
+	// Env is added to what they inherit of this process's environment.
 	Env map[string]string
 	// Dir is the working directory; empty means this process's.
 	Dir string
@@ -111,6 +112,9 @@ func Supervise(cmd Command) (*Supervisor, error) {
 			faults = append(faults, fmt.Errorf("containers: %q has an environment variable named %q", cmd.Name, k))
 		}
 	}
+	if err := cmd.Privileges.Faults().Err(); err != nil {
+		faults = append(faults, fmt.Errorf("containers: %q: %w", cmd.Name, err))
+	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
@@ -137,7 +141,7 @@ func (s *Supervisor) launch(replica int) *process {
 	p.end = end
 	s.wg.Go(func() { // ends with its process after Close or end; joined by Close
 		defer close(p.over)
-		p.supervise(ctx)
+		onThread(func() { p.supervise(ctx) })
 	})
 	return p
 }
@@ -307,15 +311,22 @@ func (p *process) ended(err error) (exit string, dismissed bool) {
 	return p.info.LastExit, dismissed
 }
 
-// supervise runs and restarts the process until ctx ends.
+// supervise runs and restarts the process until ctx ends, on a thread of its own (see onThread): the
+// parent-death signal is sent when the thread that forked ends, not the process.
 func (p *process) supervise(ctx context.Context) {
-	// The parent-death signal is sent when the thread that forked ends, not the process. So this
-	// goroutine locks its thread, and outlives the child.
-	runtime.LockOSThread()
+	confined := false
 	quick := 0
 	for ctx.Err() == nil {
 		began := time.Now()
-		exit, dismissed := p.ended(p.run(ctx))
+		var err error
+		if !confined { // restrictions of a thread cannot be taken back, and stacks of them are short
+			err = p.cmd.Privileges.takeFromThread()
+			confined = err == nil
+		}
+		if err == nil {
+			err = p.run(ctx)
+		}
+		exit, dismissed := p.ended(err)
 		if ctx.Err() != nil {
 			break
 		}
@@ -354,7 +365,7 @@ func (p *process) supervise(ctx context.Context) {
 func (p *process) run(ctx context.Context) error {
 	c := exec.CommandContext(ctx, p.cmd.Args[0], p.cmd.Args[1:]...)
 	c.Dir = p.cmd.Dir
-	c.Env = append(os.Environ(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","))
+	c.Env = append(p.cmd.Privileges.environment(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","))
 	for k, v := range p.cmd.Env {
 		c.Env = append(c.Env, k+"="+v)
 	}
@@ -378,7 +389,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	// The child may connect before Start returns: owner must wait until its PID is known.
 	p.mu.Lock()
-	if err = c.Start(); err == nil {
+	if err = p.cmd.Privileges.start(c); err == nil {
 		p.child, p.fault = c.Process, nil
 		p.enter("running", c.Process.Pid)
 	}

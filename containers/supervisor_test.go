@@ -63,6 +63,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		time.Sleep(time.Hour)
+	case "confined":
+		tryPrivileges()
 	case "finishing":
 		fmt.Print("done")
 	case "parent":

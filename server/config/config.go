@@ -383,9 +383,20 @@ type Container struct {
 	Name        string            `toml:"name"`                                    // in logs and status; unique
 	Command     []string          `toml:"command"`                                 // program and arguments; no shell
 	Replicas    int               `toml:"replicas" default:"1" min:"1" max:"1024"` // processes
-	Env         map[string]string `toml:"env"`                                     // added to the server's environment
+	Env         map[string]string `toml:"env"`                                     // added to what inherit_env names
 	Dir         string            `toml:"dir"`                                     // working directory, relative to the file; "" = the server's own
 	StopTimeout time.Duration     `toml:"stop_timeout" default:"10s" min:"1ms"`    // from SIGTERM to SIGKILL
+
+	// What it may do: see [containers.Privileges].
+	User          string   `toml:"user"`                    // name or number; "" = the server's
+	InheritEnv    []string `toml:"inherit_env" default:"*"` // of the server's environment; * stands for any rest
+	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
+	ReadOnly      bool     `toml:"read_only"`               // changes no file but below writable
+	Writable      []string `toml:"writable"`                // directories, relative to the file
+	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no limit of its own
+	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // likewise: the size of a file ...
+	OpenFiles     int      `toml:"open_files"`              // ... and open descriptors
+	Processes     int      `toml:"processes"`               // of the user, threads with them
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
@@ -394,6 +405,14 @@ type Container struct {
 	Model   string `toml:"model"`
 	Version string `toml:"version"`
 	Input   string `toml:"input"` // of RPC v0, likewise: see [containers.Input]
+}
+
+// Privileges are those of its processes.
+func (c Container) Privileges() containers.Privileges {
+	return containers.Privileges{
+		User: c.User, InheritEnv: c.InheritEnv, NewPrivileges: c.NewPrivileges, ReadOnly: c.ReadOnly, Writable: c.Writable,
+		Memory: int64(c.Memory), FileBytes: int64(c.FileBytes), OpenFiles: c.OpenFiles, Processes: c.Processes,
+	}
 }
 
 // newContainer is what a [[container]] begins as.
@@ -465,6 +484,8 @@ func (c Config) Clone() Config {
 		p := &c.Supervised[i]
 		p.Command = slices.Clone(p.Command)
 		p.Env = maps.Clone(p.Env)
+		p.InheritEnv = slices.Clone(p.InheritEnv)
+		p.Writable = slices.Clone(p.Writable)
 	}
 	c.origins = cloned(c.origins)
 	return c

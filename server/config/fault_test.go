@@ -252,6 +252,31 @@ env = { "A=B" = "" }
 		`x.toml:12:1: container[2].command: missing: program and arguments, as ["python3", "model.py"]`,
 		`x.toml:13:9: container[2].env."A=B": not a name of an environment variable`,
 	}},
+	{"privileges", `
+[[container]]
+name = "a"
+command = ["x"]
+user = "no-such-user"
+inherit_env = ["A*B"]
+writable = ["/tmp"]
+open_files = -1
+processes = 2000000
+[[container]]
+name = "b"
+address = "tcp://x:1"
+rpc = "v0"
+model = "m"
+version = "1"
+input = "ints"
+read_only = true
+`, []string{
+		`x.toml:5:1: container[0].user: "no-such-user" is not a user of this machine: expected a name or a number`,
+		`x.toml:6:1: container[0].inherit_env: "A*B" is not a name of a variable, or its beginning and *`,
+		`x.toml:7:1: container[0].writable: has no meaning without read_only`,
+		`x.toml:8:1: container[0].open_files: expected 0 to 1048576, got -1`,
+		`x.toml:9:1: container[0].processes: expected 0 to 1048576, got 2000000`,
+		`x.toml:10:3: container[1]: a user, privileges and limits have no meaning with address: that container is not a process of this server`,
+	}},
 	{"containers that are called", `
 [[container]]
 name = "a"

@@ -27,9 +27,15 @@ func Load(path string) (Config, error) {
 	// Seen from the file, so that the same file works whatever directory the server is started in.
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
-		if p.Dir != "" && !filepath.IsAbs(p.Dir) {
-			if p.Dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), p.Dir)); err != nil {
-				return Config{}, fmt.Errorf("config: %w", err)
+		dirs := []*string{&p.Dir}
+		for i := range p.Writable {
+			dirs = append(dirs, &p.Writable[i])
+		}
+		for _, dir := range dirs {
+			if *dir != "" && !filepath.IsAbs(*dir) {
+				if *dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), *dir)); err != nil {
+					return Config{}, fmt.Errorf("config: %w", err)
+				}
 			}
 		}
 	}

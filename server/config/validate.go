@@ -235,7 +235,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 			fs.Add(joinKey("env", name), "not a name of an environment variable")
 		}
 	}
-	return fs
+	return append(fs, p.Privileges().Faults()...)
 }
 
 // calledFaults are those of a container that the server calls.
@@ -263,6 +263,9 @@ func calledFaults(p Container) (fs setting.Faults) {
 		if f.set {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}
+	}
+	if !reflect.DeepEqual(p.Privileges(), process.Privileges()) {
+		fs.Add("", "a user, privileges and limits have no meaning with address: that container is not a process of this server")
 	}
 	return fs
 }

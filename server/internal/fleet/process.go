@@ -103,6 +103,7 @@ func (p *process) start() error {
 		Name:        c.Name,
 		Args:        c.Command,
 		Replicas:    c.Replicas,
+		Privileges:  c.Privileges(),
 		Env:         c.Env,
 		Dir:         c.Dir,
 		Servers:     p.fleet.sessions.Listener().Dialable(),

@@ -1,0 +1,132 @@
+package containers
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler/setting"
+)
+
+// Privileges say what the processes of a [Command] may do less than this process may. All but the
+// environment takes Linux; the zero value gives them the environment alone that they need.
+type Privileges struct {
+	// User is whom they run as, by name or number, with the groups and the home directory that the
+	// machine knows; empty means the user of this process. To become another takes root, or
+	// CAP_SETUID and CAP_SETGID, and CAP_KILL and CAP_SYS_PTRACE to end it and to know its
+	// connections.
+	User string
+	// InheritEnv are the variables of this process that they inherit: names, with * for any rest,
+	// so that "*" alone is all of them. PATH, LANG, LC_*, TZ, TMPDIR and HOME always are; of another
+	// User, HOME, USER and LOGNAME are that user's.
+	InheritEnv []string
+	// NewPrivileges lets them gain privileges by starting a program that has more, as sudo.
+	NewPrivileges bool
+	// ReadOnly denies them every change to the file system but below the directories Writable, and
+	// to devices. It takes Landlock (Linux 6.2). The arena's inputs are denied, too: theirs travel
+	// as bytes.
+	ReadOnly bool
+	Writable []string // absolute paths
+	// The limits hold for each process; 0 is the limit that this process has. Memory is what it may
+	// write and shares with nobody (RLIMIT_DATA), in bytes. Processes counts all processes and
+	// threads of the user, so it needs a user of its own. FileBytes is the size of a file. Those of
+	// another User take CAP_SYS_RESOURCE, too.
+	Memory    int64
+	FileBytes int64
+	OpenFiles int
+	Processes int
+}
+
+// always are the variables that no program starts well without.
+var always = []string{"PATH", "LANG", "LC_*", "TZ", "TMPDIR", "HOME"}
+
+// Faults are those of the settings, but for what may pass, such as a missing directory.
+func (p Privileges) Faults() (fs setting.Faults) {
+	if p.User != "" {
+		_, err := accountOf(p.User)
+		fs.Check("user", err)
+	}
+	for _, name := range p.InheritEnv {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(strings.TrimSuffix(name, "*"), "*") {
+			fs.Add("inherit_env", "%q is not a name of a variable, or its beginning and *", name)
+		}
+	}
+	for _, dir := range p.Writable {
+		if !filepath.IsAbs(dir) {
+			fs.Add("writable", "%q is not an absolute path", dir)
+		}
+	}
+	if len(p.Writable) > 0 && !p.ReadOnly {
+		fs.Add("writable", "has no meaning without read_only")
+	}
+	setting.Between(&fs, "memory", setting.Bytes(p.Memory), 0, setting.MaxBytes)
+	setting.Between(&fs, "file_bytes", setting.Bytes(p.FileBytes), 0, setting.MaxBytes)
+	setting.Between(&fs, "open_files", p.OpenFiles, 0, maxCount)
+	setting.Between(&fs, "processes", p.Processes, 0, maxCount)
+	if p.Processes > 0 && p.User == "" {
+		fs.Add("processes", "counts all of a user, so it needs a user of its own")
+	}
+	fs.Check("", p.supported())
+	return fs
+}
+
+// An account is a user of this machine.
+type account struct {
+	uid, gid uint32
+	groups   []uint32
+	name     string // and home are empty of a number that the machine has no name for
+	home     string
+}
+
+// accountOf finds a user by name or number.
+func accountOf(name string) (account, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		if u, err = user.LookupId(name); err != nil {
+			n, wrong := strconv.ParseUint(name, 10, 32)
+			if wrong != nil {
+				return account{}, fmt.Errorf("%q is not a user of this machine: expected a name or a number", name)
+			}
+			return account{uid: uint32(n), gid: uint32(n)}, nil
+		}
+	}
+	a := account{name: u.Username, home: u.HomeDir}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return account{}, fmt.Errorf("the groups of %q: %w", name, err)
+	}
+	for i, id := range slices.Concat([]string{u.Uid, u.Gid}, groups) {
+		n, err := strconv.ParseUint(id, 10, 32)
+		switch {
+		case err != nil:
+			return account{}, fmt.Errorf("%q has the number %q", name, id)
+		case i == 0:
+			a.uid = uint32(n)
+		case i == 1:
+			a.gid = uint32(n)
+		default:
+			a.groups = append(a.groups, uint32(n))
+		}
+	}
+	return a, nil
+}
+
+// environment is what of this process's the children inherit.
+func (p Privileges) environment() []string {
+	patterns := slices.Concat(always, p.InheritEnv)
+	list := slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return !slices.ContainsFunc(patterns, func(pattern string) bool {
+			begin, any := strings.CutSuffix(pattern, "*")
+			return name == pattern || any && strings.HasPrefix(name, begin)
+		})
+	})
+	if a, err := accountOf(p.User); err == nil && p.User != "" && a.name != "" {
+		list = append(list, "HOME="+a.home, "USER="+a.name, "LOGNAME="+a.name)
+	}
+	return list
+}

@@ -1,0 +1,237 @@
+package containers_test
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+// tryPrivileges is the supervised process: it prints what it has and what it may, one fact a line.
+func tryPrivileges() {
+	signal.Ignore(syscall.SIGXFSZ) // EFBIG instead
+	groups, _ := os.Getgroups()
+	fmt.Println("user", os.Getuid(), os.Getgid(), groups, os.Getenv("HOME"), os.Getenv("USER"))
+	fmt.Println("environment", os.Getenv("SHIVA_TEST_SECRET"), os.Getenv("EXTRA"), os.Getenv("PATH") != "")
+	fmt.Println(fact("/proc/self/status", "NoNewPrivs:"))
+	for _, name := range []string{"Max data size", "Max file size", "Max open files", "Max processes"} {
+		fmt.Println(fact("/proc/self/limits", name))
+	}
+	dir := os.Getenv("TRY")
+	for _, try := range []struct {
+		name string
+		err  error
+	}{
+		{"create", os.WriteFile(dir+"/fixed/new", nil, 0o666)},
+		{"truncate", os.Truncate(dir+"/fixed/file", 0)},
+		{"remove", os.Remove(dir + "/fixed/file")},
+		{"move", os.Rename(dir+"/open/file", dir+"/fixed/moved")},
+		{"device", os.WriteFile("/dev/null", []byte("x"), 0)},
+		{"shm", os.WriteFile("/dev/shm/"+filepath.Base(dir), nil, 0o666)},
+		{"open", os.WriteFile(dir+"/open/new", make([]byte, 1000), 0o666)},
+		{"large", os.WriteFile(dir+"/open/large", make([]byte, 100_000), 0o666)},
+	} {
+		os.Remove("/dev/shm/" + filepath.Base(dir))
+		what := "done"
+		if try.err != nil {
+			what = try.err.Error()[strings.LastIndex(try.err.Error(), ": ")+2:]
+		}
+		fmt.Println(try.name, what)
+	}
+	fmt.Println("end")
+	time.Sleep(time.Hour)
+}
+
+// fact is the line of a file that begins so, with single spaces.
+func fact(file, begin string) string {
+	text, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, begin) {
+			return strings.Join(strings.Fields(line), " ")
+		}
+	}
+	return begin + " missing"
+}
+
+// tried returns what a process with those privileges prints.
+func tried(t *testing.T, p containers.Privileges) (*containers.Supervisor, []string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{".": 0o777, "open": 0o777, "fixed": 0o777} {
+		if err := os.MkdirAll(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+		os.Chmod(filepath.Join(dir, name), mode)
+	}
+	for up := dir; up != os.TempDir() && up != "/"; up = filepath.Dir(up) {
+		os.Chmod(up, 0o777) // for another user
+	}
+	for _, name := range []string{"open/file", "fixed/file"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("content"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.ReadOnly {
+		p.Writable = []string{filepath.Join(dir, "open")}
+	}
+	cmd := child("confined")
+	cmd.Privileges = p
+	cmd.Env["TRY"] = dir
+	if p.User != "" { // who may not enter the directory that this program is in
+		program, err := os.ReadFile(os.Args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Args[0] = filepath.Join(dir, "program")
+		if err := os.WriteFile(cmd.Args[0], program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "the process to tell", func() bool { return slices.Contains(s.Status()[0].LastLines, "end") })
+	return s, s.Status()[0].LastLines
+}
+
+func want(t *testing.T, lines []string, facts ...string) {
+	t.Helper()
+	for _, f := range facts {
+		if !slices.Contains(lines, f) {
+			t.Errorf("no %q in %q", f, lines)
+		}
+	}
+}
+
+// TestInheritEnv: nothing is inherited but what is named, and what every program needs.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("SHIVA_TEST_SECRET", "password")
+	_, lines := tried(t, containers.Privileges{})
+	want(t, lines, "environment  a=b true")
+	for _, names := range [][]string{{"*"}, {"SHIVA_TEST_*"}, {"x", "SHIVA_TEST_SECRET"}} {
+		_, lines = tried(t, containers.Privileges{InheritEnv: names})
+		want(t, lines, "environment password a=b true")
+	}
+}
+
+// TestNewPrivileges: a process cannot gain privileges, unless it may; the others of this process are
+// not affected, and no thread stays behind with less than the rest.
+func TestNewPrivileges(t *testing.T) {
+	_, lines := tried(t, containers.Privileges{NewPrivileges: true})
+	want(t, lines, "NoNewPrivs: 0", "create done", "truncate done", "remove done", "move done", "shm done", "large done")
+	s, lines := tried(t, containers.Privileges{})
+	want(t, lines, "NoNewPrivs: 1", "create done", "large done")
+	if n := confinedThreads(); n != 1 {
+		t.Errorf("%d threads of this process cannot gain privileges, want that of the supervisor", n)
+	}
+	s.Close()
+	budgettest.Until(t, "the thread to end", func() bool { return confinedThreads() == 0 })
+}
+
+// confinedThreads counts the threads of this process that cannot gain privileges.
+func confinedThreads() (n int) {
+	tasks, _ := filepath.Glob("/proc/self/task/*/status")
+	for _, file := range tasks {
+		if fact(file, "NoNewPrivs:") == "NoNewPrivs: 1" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestReadOnly: no change but to devices and where it is allowed, while others of this process
+// write.
+func TestReadOnly(t *testing.T) {
+	s, lines := tried(t, containers.Privileges{ReadOnly: true, NewPrivileges: true})
+	const no = "permission denied"
+	want(t, lines, "create "+no, "truncate "+no, "remove "+no, "move "+no, "shm "+no, "device done", "open done", "large done", "NoNewPrivs: 1")
+	if err := os.WriteFile(filepath.Join(t.TempDir(), "file"), nil, 0o600); err != nil {
+		t.Errorf("this process cannot write: %v", err)
+	}
+	// A second process of the same thread is as confined as the first.
+	syscall.Kill(s.Status()[0].PID, syscall.SIGKILL)
+	budgettest.Until(t, "the process to tell again", func() bool {
+		lines = s.Status()[0].LastLines
+		return s.Status()[0].Restarts > 0 && len(lines) > 0 && lines[len(lines)-1] == "end" && slices.Index(lines, "end") < len(lines)-1
+	})
+	want(t, lines[slices.Index(lines, "end"):], "create "+no, "truncate "+no, "open done")
+}
+
+// TestUser: the user's number, group, groups and home; without the right to become another the
+// reason is in the status.
+func TestUser(t *testing.T) {
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := containers.Privileges{User: "nobody"}
+	if os.Geteuid() != 0 {
+		cmd := child("confined")
+		cmd.Privileges = p
+		s, _ := supervise(t, cmd)
+		budgettest.Until(t, "the refusal", func() bool { return strings.Contains(s.Status()[0].LastExit, "CAP_SETUID") })
+		return
+	}
+	_, lines := tried(t, p)
+	groups, _ := u.GroupIds()
+	want(t, lines, fmt.Sprintf("user %s %s %s %s nobody", u.Uid, u.Gid, groups, u.HomeDir), "open done")
+}
+
+// TestLimits: each holds from the first instruction on.
+func TestLimits(t *testing.T) {
+	_, lines := tried(t, containers.Privileges{Memory: 1 << 30, FileBytes: 50_000, OpenFiles: 64})
+	want(t, lines, "Max data size 1073741824 1073741824 bytes", "Max file size 50000 50000 bytes", "Max open files 64 64 files", "open done", "large file too large")
+	// What another user's take is in the status where it is missing.
+	cmd := child("confined")
+	cmd.Args = []string{"/bin/cat", "/proc/self/limits"}
+	cmd.Privileges = containers.Privileges{User: "nobody", Processes: 200}
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "a process with limits, or the reason why there is none", func() bool {
+		p := s.Status()[0]
+		return strings.Contains(p.LastExit, "CAP_S") || strings.Contains(strings.Join(p.LastLines, " "), "Max processes             200                  200")
+	})
+}
+
+// TestPrivilegesFaults: each fault is named; one that may pass is retried and in the status.
+func TestPrivilegesFaults(t *testing.T) {
+	for _, c := range []struct {
+		p    containers.Privileges
+		want string
+	}{
+		{containers.Privileges{User: "no-such-user"}, `user: "no-such-user" is not a user of this machine`},
+		{containers.Privileges{InheritEnv: []string{"A*B"}}, `inherit_env: "A*B" is not a name`},
+		{containers.Privileges{InheritEnv: []string{""}}, `inherit_env: "" is not a name`},
+		{containers.Privileges{ReadOnly: true, Writable: []string{"tmp"}}, `writable: "tmp" is not an absolute path`},
+		{containers.Privileges{Writable: []string{"/tmp"}}, "writable: has no meaning without read_only"},
+		{containers.Privileges{Memory: -1}, "memory: expected 0B to 16TiB, got -1B"},
+		{containers.Privileges{Processes: 5}, "processes: counts all of a user"},
+	} {
+		cmd := child("confined")
+		cmd.Privileges = c.p
+		if s, err := containers.Supervise(cmd); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.p, err, c.want)
+			if err == nil {
+				s.Close()
+			}
+		}
+	}
+	cmd := child("confined")
+	missing := filepath.Join(t.TempDir(), "later")
+	cmd.Privileges = containers.Privileges{ReadOnly: true, Writable: []string{missing}}
+	cmd.Env["TRY"] = t.TempDir()
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "the reason", func() bool {
+		return s.Status()[0].LastExit == "writable: open "+missing+": no such file or directory"
+	})
+	if err := os.Mkdir(missing, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "it to start", func() bool { return slices.Contains(s.Status()[0].LastLines, "end") })
+}
