@@ -1,0 +1,100 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+// The server and its containers need no root, and no place to write but that of the state and of
+// the Unix sockets. As root this runs them as nobody, else as the user of the test, on a file system
+// that is read-only but for one directory.
+func TestE2ENobody(t *testing.T) {
+	dir, err := os.MkdirTemp("", "shivad") // not t.TempDir, whose path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	privileges := containers.Privileges{ReadOnly: true, Writable: []string{filepath.Join(dir, "run")}}
+	if os.Geteuid() == 0 {
+		privileges.User = "nobody"
+	}
+	for name, mode := range map[string]os.FileMode{"": 0o755, "run": 0o777} {
+		if err := os.MkdirAll(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Nobody may not enter every directory of a source tree.
+	for _, name := range []string{"shivad", "digits-container"} {
+		program, err := os.ReadFile(binary(t, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := `
+[server]
+ready_when = "models"
+[state]
+at = "run/state"
+[tcp]
+listen = "unix:run/shiva.sock"
+[rest]
+listen = []
+[grpc]
+listen = []
+[admin]
+listen = ""
+[containers]
+listen = "127.0.0.1:0"
+[[container]]
+name = "digits"
+command = ["./digits-container"]
+read_only = true
+`
+	if err := os.WriteFile(filepath.Join(dir, "shivad.toml"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := containers.Supervise(containers.Command{
+		Name: "shivad", Args: []string{"./shivad", "--config", "shivad.toml"}, Dir: dir, Privileges: privileges,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		if p := s.Status()[0]; t.Failed() {
+			t.Logf("%s, %s: %q", p.State, p.LastExit, p.LastLines)
+		} else if p.Restarts > 0 || p.Forced {
+			t.Errorf("shivad ended: %+v", p)
+		}
+	})
+	var c *shiva.Client
+	budgettest.Until(t, "shivad to listen", func() bool {
+		c, err = shiva.Dial(context.Background(), "unix:"+filepath.Join(dir, "run", "shiva.sock"))
+		return err == nil
+	})
+	defer c.Close()
+	budgettest.Until(t, "an answer", func() bool {
+		m, err := c.Do(context.Background(), image(t))
+		if err == nil {
+			m.Release()
+		}
+		return err == nil
+	})
+	if _, err := os.Stat(filepath.Join(dir, "run", "state")); err != nil {
+		t.Error(err)
+	}
+}
