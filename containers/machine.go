@@ -21,6 +21,7 @@ type machine struct {
 	message time.Time // of the last message received
 	sent    time.Time // of the last message sent
 	pinged  time.Time // of the last PING sent
+	pause   time.Time // until then the container may be silent, as it announced
 	leaving time.Time // of goodbye or refused
 	out     int       // batches sent and not answered
 }
@@ -35,16 +36,26 @@ type clocks struct {
 	beats bool // the server sends heartbeats, too, instead of only answering them
 	pings bool // the peer answers ZMTP's PING
 	first bool // a hello must come before anything else
-	mute  bool // the container sends no heartbeats: only PONGs show that it is alive
+	// pauses: it may be alive and yet answer no PING for a while, since an interpreter lock that
+	// another thread holds keeps it from the socket.
+	pauses bool
+	mute   bool // the container sends no heartbeats: only PONGs show that it is alive
 }
 
-// patient returns the clocks for a container that may be alive and yet answer no PING for a while:
-// an interpreter lock that another thread holds keeps it from the socket. Its silence is that of an
-// idle one without messages. Until then a batch has the execution timeout, and the kernel tells
-// whether the machine can be reached.
-func (c clocks) patient() clocks {
-	c.dead = max(c.dead, c.idle)
-	return c
+// silence is when a container that was heard last then is dead. One that pauses is given, while it
+// computes, the time of an idle one without messages: until then a batch has the execution timeout,
+// and the kernel tells whether the machine can be reached. The same between hello and its first
+// heartbeat, and between a heartbeat that announces a pause and the next one. Otherwise nothing of
+// the SDK's holds the lock, and threads of the model's author have the time of two.
+func (m *machine) silence(heard time.Time) time.Time {
+	c := &m.clocks
+	switch {
+	case !c.pauses:
+		return heard.Add(c.dead)
+	case m.out > 0:
+		return heard.Add(max(c.dead, c.idle))
+	}
+	return later(heard.Add(2*c.dead), m.pause)
 }
 
 type phase uint8
@@ -67,6 +78,7 @@ type event uint8
 const (
 	evNone      event = iota // nothing
 	evHeartbeat              // a heartbeat arrived
+	evPause                  // a heartbeat arrived that announces a pause
 	evHello                  // a registration arrived
 	evResult                 // an answer arrived
 	evDraining               // the container wants no more batches
@@ -128,6 +140,12 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 
 	// The remaining events are messages from the container.
 	m.message = now
+	switch e {
+	case evHello, evPause:
+		m.pause = now.Add(m.clocks.idle)
+	case evHeartbeat:
+		m.pause = time.Time{}
+	}
 	if m.phase == leaving {
 		return 0, nil // it was told to go: its messages no longer matter
 	}
@@ -208,7 +226,7 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 	idle := c.dead
 	if c.pings {
 		heard := later(m.message, lastByte)
-		if at(heard.Add(c.dead)) {
+		if at(m.silence(heard)) {
 			return 0, time.Time{}, fmt.Errorf("silent for %v", now.Sub(heard).Round(time.Millisecond))
 		}
 		idle = max(idle, c.idle)
@@ -249,7 +267,11 @@ func (m *machine) crawls(now, since time.Time, bytes int64) error {
 	if since.IsZero() || m.phase != serving && m.phase != draining {
 		return nil // other states have short timeouts of their own
 	}
-	if took := now.Sub(since); took > m.clocks.dead+time.Duration(bytes/slowest)*time.Second {
+	limit := m.clocks.dead
+	if m.clocks.pauses {
+		limit = max(limit, m.clocks.idle)
+	}
+	if took := now.Sub(since); took > limit+time.Duration(bytes/slowest)*time.Second {
 		return fmt.Errorf("its message is too slow: %d bytes in %v", bytes, took.Round(time.Millisecond))
 	}
 	return nil

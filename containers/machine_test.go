@@ -20,12 +20,13 @@ type moment struct {
 
 var eventNames = map[string]event{
 	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining,
-	"send": evSend, "answered": evAnswered, "said": evMessage, "retire": evRetire, "drained": evDrained, "refused": evRefused,
+	"send": evSend, "answered": evAnswered, "said": evMessage, "pause": evPause, "retire": evRetire, "drained": evDrained, "refused": evRefused,
 }
 
 // The clocks of containers with a heartbeat of a second. The deaf ones answer no PING.
 var (
 	v4Clocks, v4Deaf = machineClocks(new(v4), true), machineClocks(new(v4), false)
+	v4Pauses         = func() clocks { c := v4Clocks; c.pauses = true; return c }()
 	v3Clocks         = machineClocks(new(v3), true)
 	v1Clocks, v1Deaf = machineClocks(new(v1), true), machineClocks(new(v1), false)
 )
@@ -109,13 +110,49 @@ var machineLives = []struct {
 		{at: 2.9, do: "tick", want: actPing | actBeat, next: 3},
 		{at: 3, do: "tick", want: actBeat, err: "silent for 3s"},
 	}},
-	{"v4: may pause, with a batch and without", v4Clocks.patient(), []moment{
+	{"v4: may pause while it loads, and while it computes", v4Pauses, []moment{
 		{at: 0, do: "hello", want: actRegister},
-		{at: 29, do: "tick", want: actBeat, next: 30},
+		{at: 29, do: "tick", want: actPing | actBeat, next: 30},
 		{at: 29.5, do: "send"},
 		{at: 29.9, do: "byte"},
 		{at: 59, do: "tick", want: actPing | actBeat, next: 59.9},
 		{at: 60, do: "tick", want: actBeat, err: "silent for 30.1s"},
+	}},
+	{"v4: may pause, and has no batch", v4Pauses, []moment{
+		{at: 0, do: "hello", want: actRegister},
+		{at: 1, do: "heartbeat"},
+		{at: 5, do: "tick", want: actPing | actBeat, next: 6},
+		{at: 5.5, do: "byte"},
+		{at: 6, do: "send"},
+		{at: 20, do: "tick", want: actPing | actBeat, next: 21},
+		{at: 21, do: "result", want: actDeliver},
+		{at: 21, do: "answered"},
+		{at: 26.9, do: "tick", want: actPing | actBeat, next: 27},
+		{at: 27, do: "tick", err: "silent for 6s"},
+	}},
+	{"v4: announces a pause", v4Pauses, []moment{
+		{at: 0, do: "hello", want: actRegister},
+		{at: 1, do: "heartbeat"},
+		{at: 2, do: "pause"},
+		{at: 3, do: "result", want: actDeliver},
+		{at: 31.9, do: "tick", want: actPing | actBeat, next: 32},
+		{at: 31.9, do: "pause"},
+		{at: 40, do: "heartbeat"},
+		{at: 45.9, do: "tick", want: actPing | actBeat, next: 46},
+		{at: 46, do: "tick", err: "silent for 6s"},
+	}},
+	{"v4: announces a pause and comes back too late", v4Pauses, []moment{
+		{at: 0, do: "hello", want: actRegister},
+		{at: 2, do: "pause"},
+		{at: 32, do: "tick", err: "silent for 30s"},
+	}},
+	{"v4: announces a pause and has not said in hello that it pauses", v4Clocks, []moment{
+		{at: 0, do: "hello", want: actRegister},
+		{at: 2, do: "pause"},
+		{at: 5, do: "tick", err: "silent for 3s"},
+	}},
+	{"v4: announces a pause before hello", v4Pauses, []moment{
+		{at: 1, do: "pause", want: actRepeat},
 	}},
 	{"v4: a peer without PING is left to the execution timeout", v4Deaf, []moment{
 		{at: 0, do: "hello", want: actRegister},

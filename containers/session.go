@@ -240,9 +240,7 @@ func (s *session) register(r registration) error {
 
 	s.mu.Lock()
 	s.replica = replica
-	if r.pauses {
-		s.machine.clocks = s.machine.clocks.patient()
-	}
+	s.machine.clocks.pauses = r.pauses
 	s.info.Registered = time.Now()
 	held := s.held
 	s.hold, s.held = false, nil

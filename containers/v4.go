@@ -41,6 +41,9 @@ func (c *v4) parse(m *zmtp.Message) (incoming, error) {
 	f := m.Frames
 	switch string(f[0].Data) {
 	case wire.Heartbeat:
+		if len(f) > 1 && wire.Pauses(f[1].Data) {
+			return incoming{event: evPause}, nil
+		}
 		return incoming{event: evHeartbeat}, nil
 	case wire.Draining:
 		return incoming{event: evDraining}, nil

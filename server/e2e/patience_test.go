@@ -8,22 +8,25 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // script starts one of the Python containers of this directory.
-func (s *shivad) script(name string, args ...string) {
+func (s *shivad) script(name string, args ...string) *exec.Cmd {
 	s.t.Helper()
-	s.run(python(s.t), append([]string{filepath.Join(root(s.t), "server/e2e/python", name)}, args...)...)
+	return s.run(python(s.t), append([]string{filepath.Join(root(s.t), "server/e2e/python", name)}, args...)...)
 }
 
 // plain starts the container of containers/DESIGN.md, which has no SDK. It sums the values of each
@@ -137,6 +140,47 @@ func TestE2EInterpreterHeld(t *testing.T) {
 	s.waitReplicas("quiet", 1)
 	s.waitReplicas("greedy", 1)
 	s.steady()
+}
+
+// A model computes and holds the interpreter lock, beside one that waits for work.
+func TestE2EInterpreterHeldByACall(t *testing.T) {
+	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
+	s.script("busy_models.py", s.containers, "quiet", "holder")
+	s.waitReplicas("quiet", 1)
+	s.waitReplicas("holder", 1)
+	time.Sleep(time.Second) // heartbeats have come, so that hello excuses no silence
+	x, err := tensor.FromSlice(tensor.Shape{1, 1}, []int64{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ask(t, s.client(), "holder", x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	s.steady()
+}
+
+// A container in Python that has nothing to do and is stopped is noticed after twice the time that
+// one in another language has, and not after ten times as long: while it computes nothing, nothing
+// of its SDK keeps it from answering PINGs.
+func TestE2EStoppedIdle(t *testing.T) {
+	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
+	cmd := s.script("busy_models.py", s.containers, "quiet")
+	s.waitReplicas("quiet", 1)
+	time.Sleep(time.Second) // heartbeats have come, so that hello excuses no silence
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	const gone = "container gone"
+	budgettest.Until(t, gone, func() bool { return s.said(gone) })
+	if !s.said(gone, "silent for 1.8") && !s.said(gone, "silent for 1.9") && !s.said(gone, "silent for 2") {
+		t.Error("it was not given up after 1.8 s of silence")
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	s.waitReplicas("quiet", 1)
 }
 
 // A container that executes four batches at once gets four at once: each waits for the others.

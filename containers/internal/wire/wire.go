@@ -48,7 +48,7 @@ type HelloMessage struct {
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
-	Pauses      bool            `json:"pauses,omitempty"`   // it may be alive and yet answer no PING
+	Pauses      bool            `json:"pauses,omitempty"`   // it may be alive and yet answer no PING while it computes
 	Arena       bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
 	User        bool            `json:"user,omitempty"`     // it wants the user of each request
 	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
@@ -59,6 +59,15 @@ type HelloMessage struct {
 // AppendComing appends the second frame of a heartbeat that announces a message of that many bytes.
 func AppendComing(b []byte, bytes int) []byte {
 	return append(strconv.AppendInt(append(b, `{"coming_bytes":`...), int64(bytes), 10), '}')
+}
+
+// Pauses reports whether the second frame of a heartbeat announces that the container may be silent
+// until the next one. Servers ignore what they do not understand there.
+func Pauses(b []byte) bool {
+	var m struct {
+		Pause bool `json:"pause"`
+	}
+	return json.Unmarshal(b, &m) == nil && m.Pause
 }
 
 // TensorMessage is a declared input or output.

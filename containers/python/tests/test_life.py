@@ -96,11 +96,39 @@ def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
     async def function(x: Any) -> Any:
         return x
 
-    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None, print)
+    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None, print, print)
     runner.stop(0)
     runner.start()
     runner._threads[0].join(20)
     assert not runner._threads[0].is_alive()
+
+
+def test_servers_are_told_what_may_keep_the_process_from_answering() -> None:
+    """Another model that is loaded, and a call for another server."""
+    loaded, slow = threading.Event(), Held()
+    late = echo(name="late")
+    late.warmup(lambda: loaded.wait(20))
+
+    def pauses(fake: Fake) -> int:
+        return len([frames for _, frames in fake.seen(b"heartbeat") if frames[1:] == [b'{"pause":true}']])
+
+    with Fake(heartbeat_ms=50) as one, Container(echo(), late, servers=one.endpoint):
+        one.wait(lambda: pauses(one) > 2, "a pause while a model is loaded")
+        loaded.set()
+        one.hello(2)
+    with (
+        Fake(heartbeat_ms=50) as one,
+        Fake(heartbeat_ms=50) as two,
+        Container(slow.model, servers=[one.endpoint, two.endpoint]),
+    ):
+        (first, _), _ = one.hello(), two.hello()
+        two.wait_for(b"heartbeat", 3)
+        assert pauses(two) == 0
+        batch = ask(one, first)
+        two.wait(lambda: pauses(two) > 0, "a pause while a batch of another server is computed")
+        assert pauses(one) == 0, "it is patient with its own batches"
+        slow.leave.set()
+        one.result(batch)
 
 
 def test_warmup_comes_before_hello() -> None:

@@ -70,6 +70,39 @@ def test_heartbeats_fill_silence_only() -> None:
     assert session.wake() == 2.1
 
 
+PAUSE = [b"heartbeat", b'{"pause":true}']
+
+
+def test_the_server_is_told_that_something_else_may_hold_the_interpreter() -> None:
+    session = live()
+    session.excuse(0.5)
+    assert list(session.outbox) == [PAUSE]
+    session.outbox.clear()
+    session.sent(0.5)
+    for now in (0.6, 1.0, 1.4):
+        session.excuse(now)
+    assert not session.outbox, "it was told so a moment ago"
+    for now, frames in ((1.5, PAUSE), (5.0, PAUSE), (11.3, PAUSE), (12.4, [b"heartbeat"])):
+        session.hear(0, now)
+        session.tick(now)
+        assert list(session.outbox) == [frames], f"at {now}"
+        session.outbox.clear()
+        session.sent(now)
+
+
+def test_a_pause_begins_after_welcome() -> None:
+    session = Session(b"{}", 0.0)
+    session.excuse(0.0)
+    session.outbox.clear()
+    session.receive([b"welcome", j(WELCOME)], 0.0)
+    assert list(session.outbox) == [PAUSE]
+    session = Session(b"{}", 0.0)
+    session.excuse(0.0)
+    session.receive([b"refused", j({"error": "no"})], 0.0)
+    session.excuse(0.0)
+    assert list(session.outbox) == [[b"hello", b"{}"]]
+
+
 @pytest.mark.parametrize(("reconnect", "outcome"), [(True, Outcome.LOST), (False, Outcome.RETIRED)])
 def test_a_server_that_has_said_goodbye_may_hang_up_before_the_last_answer(reconnect: bool, outcome: Outcome) -> None:
     session = live()

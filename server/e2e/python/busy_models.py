@@ -73,7 +73,14 @@ def load() -> None:
     ctypes.PyDLL(None).sleep(3)  # as an extension does that does not let go of the lock
 
 
+@model(name="holder", inputs=X, outputs=X)
+def holder(x: Any) -> Any:
+    """Holds the interpreter lock while it computes."""
+    ctypes.PyDLL(None).sleep(3)
+    return x
+
+
 if __name__ == "__main__":
     address, *names = sys.argv[1:]
-    with Container(*(m for m in (big, shared, together, picky, quiet, greedy) if m.name in names), servers=address) as container:
+    with Container(*(m for m in (big, shared, together, picky, quiet, greedy, holder) if m.name in names), servers=address) as container:
         container.wait()

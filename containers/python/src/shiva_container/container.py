@@ -21,6 +21,7 @@ from .link import Link
 from .models import Model, declared_models, error_text
 from .poller import READ, WRITE, Poller
 from .runner import Runner
+from .session import EXCUSE_SECONDS
 from .tensors import DeclarationError
 
 log = logging.getLogger("shiva_container")
@@ -149,8 +150,15 @@ class Container:
         def ready(error: BaseException | None) -> None:
             self._post(lambda: self._warmed(runner, error))
 
-        runner = Runner(model, ready, self._poller.wake)
+        runner = Runner(model, ready, self._poller.wake, self._excuse)
         return runner
+
+    def _excuse(self, computing: Link) -> None:
+        """Tell the servers of the other links that a call begins, which may keep this process from answering them."""
+        now = time.monotonic()
+        for link in self._links:
+            if link is not computing:
+                link.excuse(now)
 
     # The I/O thread.
 
@@ -178,8 +186,10 @@ class Container:
         while self._mail:
             self._mail.popleft()()
         now = time.monotonic()
+        loading = len(self._warm) < len(self._runners)
+        busy = [link for link in self._links if link.pending or now - link.called < EXCUSE_SECONDS]
         for link in self._links:
-            link.tick(now)
+            link.tick(now, excused=loading or any(other is not link for other in busy))
         self._links = [link for link in self._links if link.listed or link.session is not None]
         self._see_off(now)
         self._tell_ready()
@@ -196,7 +206,7 @@ class Container:
                 follow[link.number] = link, READ | WRITE * link.blocked
         self._wait(follow, wake - now)
         if time.monotonic() >= self._drain_until:
-            pending = sum(link.session.pending for link in self._links if link.session)
+            pending = sum(link.pending for link in self._links)
             log.warning("not drained in time: %d batches are lost", pending)
             self._begin_stop()
 

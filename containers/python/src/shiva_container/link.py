@@ -73,6 +73,8 @@ class Link:
         self.wanted = True
         """Whether the model is fit to serve; if not, the session drains."""
         self.retired = False
+        self.called = float("-inf")
+        """When a call for this link began last."""
         self.led = False
         """Whether a compute thread waits for the socket, so that the I/O thread need not."""
         self.session: Session | None = None
@@ -94,6 +96,12 @@ class Link:
         return self.session is not None and self.session.state is State.LIVE
 
     @property
+    def pending(self) -> int:
+        """Batches received and not yet answered."""
+        session = self.session
+        return 0 if session is None else session.pending
+
+    @property
     def blocked(self) -> bool:
         """Whether the socket has to become writable before all is sent."""
         connection = self._connection
@@ -107,8 +115,8 @@ class Link:
 
     # The I/O thread.
 
-    def tick(self, now: float) -> None:
-        """Do what is due: open, send, keep alive, close."""
+    def tick(self, now: float, *, excused: bool = False) -> None:
+        """Do what is due: open, send, keep alive, close. ``excused``: see :meth:`excuse`."""
         with self._lock:
             if self.session is None:
                 if self.wanted and self.listed and not self.retired and now >= self._next_try:
@@ -122,6 +130,8 @@ class Link:
                 # A model that kept the interpreter to itself has kept us from reading, too: what lies in the socket
                 # counts before the silence does.
                 self._read(self.session)
+            if excused:
+                self.session.excuse(now)
             self.session.tick(now)
             self._flush(self.session)
             if self.session.ended:
@@ -152,6 +162,13 @@ class Link:
         with self._lock:
             if self.session is not None:
                 self._read(self.session)
+                self._flush(self.session)
+
+    def excuse(self, now: float) -> None:
+        """Something else in this process may now hold the interpreter: tell the server, if it has not been told yet."""
+        with self._lock:
+            if self.session is not None:
+                self.session.excuse(now)
                 self._flush(self.session)
 
     def answer(self, session: Session, batch_id: bytes, frames: list[Buffer]) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 from . import wire
 from .arena import Loan
 from .batches import Batches, read_feedback
-from .link import Job
+from .link import Job, Link
 from .models import Model, contained, error_text
-from .session import Lesson
+from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
 from .workers import Sockets, Solo, Tasks, Threads, Worker
 
@@ -36,14 +36,19 @@ class Runner:
 
     ``ready`` is called from a compute thread, once with None, or with what went wrong; and with what ended the
     event loop of an async function, after which nobody would answer. ``attend`` tells the I/O thread that there
-    is something to do for it.
+    is something to do for it. ``begin`` is told of the first call for a link in a while, before it.
     """
 
     def __init__(
-        self, model: Model[..., Any], ready: Callable[[BaseException | None], None], attend: Callable[[], None]
+        self,
+        model: Model[..., Any],
+        ready: Callable[[BaseException | None], None],
+        attend: Callable[[], None],
+        begin: Callable[[Link], None],
     ) -> None:
         self.model = model
         self._ready = ready
+        self._begin = begin
         self._batches = Batches(model)
         self._threads: list[threading.Thread] = []
         self._traced = 0.0
@@ -120,6 +125,7 @@ class Runner:
 
     def compute(self, job: Job) -> None:
         """Call the function and answer the batch."""
+        self._note(job.link)
         batch_id, arena = job.delivery.batch_id, job.session.arena
         lent: list[Loan] = []
         try:
@@ -134,6 +140,7 @@ class Runner:
 
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
+        self._note(job.link)
         batch_id, arena = job.delivery.batch_id, job.session.arena
         lent: list[Loan] = []
         try:
@@ -146,6 +153,13 @@ class Runner:
         if lent:
             self._batches.settle(lent)
         job.answer(frames)
+
+    def _note(self, link: Link) -> None:
+        """A call begins, and may hold the interpreter for as long as it takes."""
+        now = time.monotonic()
+        if now - link.called >= EXCUSE_SECONDS:
+            link.called = now
+            self._begin(link)
 
     def failed(self, error: BaseException) -> None:
         """The event loop has ended."""

@@ -23,6 +23,9 @@ from .tensors import Buffer
 
 log = logging.getLogger("shiva_container")
 
+EXCUSE_SECONDS = 5.0
+"""How often a server is told, at the most, that this process may be silent."""
+_PAUSE: list[Buffer] = [wire.HEARTBEAT, wire.to_json({"pause": True})]
 HANDSHAKE_SECONDS = 10.0
 """How long a server may take to answer hello."""
 SLOWEST = 16 << 10
@@ -96,6 +99,7 @@ class Session:
         self._heard = now
         self._began = float("inf")
         self._sent = now
+        self._excused = self._told = float("-inf")
         self._goodbye = End(Outcome.DRAINED, "drained")
         self._odd_kinds: set[bytes] = set()
 
@@ -161,6 +165,16 @@ class Session:
             self._goodbye = End(Outcome.DRAINED, reason)
             self.outbox.append([wire.DRAINING])
 
+    def excuse(self, now: float) -> None:
+        """Tell the server that something else in this process may keep it from this session, and go on telling.
+
+        While this session's own batch is computed the server is patient by itself.
+        """
+        self._excused = now + 2 * EXCUSE_SECONDS
+        if self.state in (State.LIVE, State.DRAINING) and now - self._told >= EXCUSE_SECONDS:
+            self._told = now
+            self.outbox.append(_PAUSE)
+
     def lost(self, reason: str) -> None:
         """The connection is gone."""
         if self.state is State.LEAVING or (self.state is State.DRAINING and not self._pending):
@@ -180,7 +194,9 @@ class Session:
             what = "no answer to hello" if self.state is State.HELLO else "silence"
             self.lost(f"{what} for {self._dead_after:g} s")
         elif self._heartbeat and now - self._sent >= self._heartbeat and not self.outbox:
-            self.outbox.append([wire.HEARTBEAT])
+            if now < self._excused:
+                self._told = now
+            self.outbox.append(_PAUSE if now < self._excused else [wire.HEARTBEAT])
 
     def wake(self) -> float:
         """When tick has something to do at the latest."""
@@ -214,6 +230,8 @@ class Session:
             self._tell(self.arena.take(offer, ()))
         self.welcomed = self._heard = now
         self.state = State.LIVE
+        if now < self._excused:
+            self.excuse(now)
 
     def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
         if self.state is State.HELLO:
