@@ -412,3 +412,7 @@ def test_memory_comes_back_when_nobody_refers_to_it() -> None:
     place = array.ctypes.data
     del array
     assert np.frombuffer(memory.take(700_000), "u1").ctypes.data == place, "and now it is not"
+    # Batches of all sizes use the memory of the largest one.
+    large = np.frombuffer(memory.take(40 << 20), "u1").ctypes.data
+    assert all(np.frombuffer(memory.take(size << 20), "u1").ctypes.data == large for size in (8, 24, 16, 40))
+    assert np.frombuffer(memory.take(4 << 20), "u1").ctypes.data != large, "but a small one does not hold it"

@@ -10,6 +10,9 @@ import numpy as np
 _KEPT = 4
 _LARGEST = 64 << 20
 _SMALLEST = 256 << 10
+_LARGER = 8
+"""How many times as large as what is asked for a block may be: batches of one model have all sizes up to its largest,
+and the few blocks that are kept become those of the largest ones. But a small array holds no memory of a large one."""
 
 
 class Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -44,7 +47,7 @@ class Memory:
                 block = self._free.popleft()
             except IndexError:  # another thread was faster
                 break
-            if size <= len(block) <= 2 * size:
+            if size <= len(block) <= _LARGER * size:
                 return block
             self._free.append(block)
         return Block(size, np.uint8)
