@@ -16,7 +16,7 @@ import sdk_models
 import shiva_client
 from conftest import Server, Start, wait
 from shiva_client import AsyncClient, Client
-from shiva_client.shared import DATATYPES
+from shiva_client.shared import DATATYPES, Part
 from test_e2e import bits, same_bits
 
 import shiva
@@ -52,8 +52,24 @@ def test_texts_and_parameters(client: Client) -> None:
 def test_shared_memory(server: Server, name: str) -> None:
     sent = bits(name, (64, 4096))
     with Client(server.tcp, shared_memory=16 << 20) as client:
-        for given in (sent, {"x": sent}):
-            assert same_bits(client.infer(f"echo_{name.lower()}", given)["x"], sent)
+        for i, given in enumerate((sent, {"x": sent}, sent)):
+            out = client.infer(f"echo_{name.lower()}", given)["x"]
+            assert same_bits(out, sent)
+            # Where outputs go is known from the second request on; one that was sent has memory of its own.
+            assert isinstance(out.base.base, Part) is (i > 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_shared_memory_for_asyncio(server: Server) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.tcp, shared_memory=16 << 20) as client:
+            for i in range(3):
+                sent = np.full((64, 4096), i)
+                out = (await client.infer("echo_int64", sent))["x"]
+                assert same_bits(out, sent)
+                assert isinstance(out.base.base, Part) is (i > 0)
+
+    asyncio.run(run())
 
 
 def test_threads_share_a_connection(client: Client) -> None:

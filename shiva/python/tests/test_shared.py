@@ -1,43 +1,63 @@
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Server
-from shiva_client import Client, Message, NotAnswered
-from shiva_client.shared import DATATYPES, Memory
+from shiva_client import AsyncClient, Client, Message, NotAnswered, NotFound, ProtocolError
+from shiva_client.shared import DATATYPES, DTYPES, Memory, Parts
 
 MIB = 1 << 20
 
 
 class Shares:
-    """What a server does with shared memory: it opens what is registered, and answers with what it finds there."""
+    """What a server does with shared memory: it opens what is registered, and answers with what it finds there.
+
+    Its answers have a small output before the others, and where there is an area the first large one is left there.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, int] = {}
-        self.placed = 0
+        self.placed = self.left = 0
+        self.lie: Callable[[dict[str, Any]], None] = lambda one: None
 
     def __call__(self, message: Message) -> Message:
         steps = message.namespace.split("/")
         if steps[:2] == ["v2", "systemsharedmemory"]:
             if steps[-1] == "register":
-                self.files[steps[3]] = os.open("/dev/shm" + message.metadata["key"], os.O_RDONLY)
-            else:
-                os.close(self.files.pop(steps[3]))
+                assert message.metadata["connection"] is True
+                self.files[steps[3]] = os.open("/dev/shm" + message.metadata["key"], os.O_RDWR)
             return Message(message.namespace, {"name": steps[3]})
         if steps[:2] == ["v2", "models"]:
             return Message(message.namespace, {"inputs": [{"name": "x"}]})
         arrays: dict[str, Any] = dict(
             zip(message.metadata.get("__tensors__", ["x"]), message.tensors, strict=False)
         )
-        dtypes = {name: dtype for dtype, name in DATATYPES.items()}
         for one in message.metadata.get("shared_memory", {}).get("inputs", []):
             self.placed += 1
             data = os.pread(self.files[one["region"]], one["byte_size"], one["offset"])
-            arrays[one["name"]] = np.frombuffer(data, dtypes[one["datatype"]]).reshape(one["shape"])
-        return Message(message.namespace, {"__tensors__": list(arrays)}, list(arrays.values()))
+            arrays[one["name"]] = np.frombuffer(data, DTYPES[one["datatype"]]).reshape(one["shape"])
+        if message.namespace == "two":
+            arrays = {"first": np.ones(2, np.float32)} | arrays
+        metadata: dict[str, Any] = {"id": 7}
+        area = message.metadata.get("shared_memory", {}).get("area")
+        for i, (name, array) in enumerate(list(arrays.items())):
+            if area and 64 << 10 <= array.nbytes <= area["byte_size"]:
+                os.pwrite(self.files[area["region"]], array.tobytes(), area["offset"])
+                one = {"name": name, "datatype": DATATYPES[array.dtype.newbyteorder("=")], "shape": list(array.shape),
+                       "region": area["region"], "offset": area["offset"], "byte_size": array.nbytes}  # fmt: skip
+                one |= {"index": i} if i else {}
+                self.lie(one)
+                metadata["shared_memory"] = {"outputs": [one]}
+                self.left += 1
+                del arrays[name]
+                break
+        return Message(message.namespace, metadata | {"__tensors__": list(arrays)}, list(arrays.values()))
 
 
 @pytest.fixture
@@ -103,11 +123,162 @@ def test_a_lost_connection_has_new_memory(server: Server, shares: Shares) -> Non
 def test_parts() -> None:
     memory = Memory(1024)
     memory.unlink()
-    taken = [memory._take(n) for n in (100, 1, 500)]
+    taken = [memory._take(n, "x") for n in (100, 1, 500)]
     assert taken == [(0, 128), (128, 64), (192, 512)]
-    assert memory._take(512) is None
-    memory.give_back([taken[1]])
-    memory.give_back([taken[0]])
-    assert memory._take(192) == (0, 192)
-    memory.give_back([(0, 192), (192, 512)])
+    assert memory._take(512, "x") is None
+    memory.give_back(Parts([(128, 64)], (0, 128)))
+    assert memory._take(192, "x") == (0, 192)
+    memory.give_back(Parts([(0, 192), (192, 512)], None))
     assert memory._free == [(0, 1024)]
+
+
+def test_outputs_are_views(server: Server, shares: Shares) -> None:
+    """They last as long as somebody has them, whatever becomes of the client, and their parts come back then."""
+    arrays = [np.full((2, MIB // 16), i, np.float64) for i in range(8)]
+    with Client(server.address, shared_memory=6 * MIB) as client:
+        answers = [client.infer("two", array) for array in arrays]
+        assert shares.left == 5  # one part is for the input; what has no room is sent
+        for answer, array in zip(answers, arrays, strict=True):
+            assert answer["x"].dtype == np.float64
+            assert np.array_equal(answer["x"], array)
+            assert list(answer) == ["first", "x"]
+            assert answer.tensors[1] is answer["x"]
+            assert "shared_memory" not in answer.metadata
+            assert answer.metadata["id"] == 7
+            answer["x"][0, 0] = 8  # whose memory it is
+        held = answers[1]["x"][1:, ::2].T
+        del answers, answer
+        left = shares.left
+        for array in arrays * 2:
+            client.infer("two", array)
+        assert shares.left == left + 16
+    assert (held == 1).all()
+
+
+@pytest.mark.parametrize("dtype", sorted(DATATYPES, key=str), ids=str)
+def test_every_datatype_comes_back(server: Server, shares: Shares, dtype: np.dtype[Any]) -> None:
+    array = (np.arange(MIB) % 2).astype(dtype)
+    with Client(server.address, shared_memory=64 * MIB) as client:
+        for _ in range(2):
+            answer = client.infer("m", array)["x"]
+            assert answer.dtype == dtype
+            assert np.array_equal(answer, array)
+    assert (shares.placed, shares.left) == (2, 1)
+
+
+LIES: list[dict[str, Any]] = [
+    {"region": "other"}, {"offset": -64}, {"offset": 1}, {"offset": 1 << 62}, {"byte_size": 0}, {"byte_size": 1 << 62},
+    {"shape": [3]}, {"shape": "x"}, {"datatype": "BYTES"}, {"index": 2}, {"index": -1}, {"index": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_lies_cost_their_answer(server: Server, shares: Shares, lie: dict[str, Any]) -> None:
+    array = np.ones(MIB, np.uint8)
+    with Client(server.address, shared_memory=3 * MIB) as client:
+        client.infer("m", array)
+        shares.lie = lambda one: one.update(lie)
+        with pytest.raises(ProtocolError, match="shared memory of an answer"):
+            client.infer("m", array)
+        shares.lie = lambda one: None
+        for _ in range(3):
+            assert (client.infer("m", array)["x"] == 1).all()
+    assert shares.left == 4
+    assert server.connections == 1
+
+
+def test_what_is_larger_than_all_is_sent(server: Server, shares: Shares) -> None:
+    with Client(server.address, shared_memory=MIB) as client:
+        with pytest.warns(RuntimeWarning, match=f"input 'x' has {2 * MIB} bytes and is sent: shared_memory is {MIB}"):
+            client.infer("m", np.ones(2 * MIB, np.uint8))
+        with pytest.warns(RuntimeWarning) as both:
+            client.infer("m", np.ones(2 * MIB, np.uint8))
+        assert f"the output of 'm' has {2 * MIB} bytes and is sent" in str(both[-1].message)
+
+
+def test_a_region_that_is_lost(server: Server, shares: Shares) -> None:
+    """What the server has unregistered costs the requests that are there, and further ones are sent."""
+
+    def forgets(message: Message) -> Message:
+        if there := message.metadata.get("shared_memory"):
+            region = there["inputs"][0]["region"]
+            error = {"type": "NotFound", "message": f"Unable to find shared memory region: '{region}'", "code": 404}
+            return Message("!error", error)
+        return shares(message)
+
+    with Client(server.address, shared_memory=4 * MIB) as client:
+        client.infer("m", np.ones(MIB, np.uint8))
+        server.handler = forgets
+        with pytest.raises(NotFound, match="Unable to find"):
+            client.infer("m", np.ones(MIB, np.uint8))
+        assert client.infer("m", np.ones(MIB, np.uint8))["x"].sum() == MIB
+
+
+def test_threads(server: Server, shares: Shares) -> None:
+    failures: list[BaseException] = []
+    with Client(server.address, shared_memory=8 * MIB) as client:
+
+        def ask(n: int) -> None:
+            try:
+                for i in range(40):
+                    value = 40 * n + i
+                    assert (client.infer("two", np.full(MIB, value % 251, np.uint8))["x"] == value % 251).all()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert shares.left > 40
+
+
+def test_asyncio(server: Server, shares: Shares) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.address, shared_memory=16 * MIB) as client:
+            for i in range(4):
+                answer = await client.infer("two", np.full(MIB, i, np.uint8))
+                assert (answer["x"] == i).all()
+            assert (shares.placed, shares.left) == (4, 3)
+            asked = [await client.submit("two", {"x": np.full(MIB, i, np.uint8)}) for i in range(40)]
+            for i, answer in enumerate(await asyncio.gather(*asked)):
+                assert (answer["x"] == i).all()
+            stream = client.stream("m", "cam", keep="all")
+            async with stream:
+                for i in range(5):
+                    await stream.push(np.full(MIB, i, np.uint8))
+                    result = await stream.take()
+                    assert result
+                    assert (result.answer["x"] == i).all()
+            assert len(shares.files) == 2
+
+    asyncio.run(run())
+    assert shares.left > 40 // 3
+
+
+def test_asyncio_refused(server: Server) -> None:
+    def refuses(message: Message) -> Message:
+        if message.namespace.startswith("v2/"):
+            return Message("!error", {"type": "NotFound", "message": "shared memory is not offered", "code": 404})
+        return message
+
+    async def run() -> None:
+        async with AsyncClient(server.address, shared_memory=MIB) as client:
+            assert (await client.infer("m", np.ones(MIB // 8))).tensors[0].sum() == MIB // 8
+
+    server.handler = refuses
+    with pytest.warns(RuntimeWarning, match="shared memory is not offered"):
+        asyncio.run(run())
+
+
+def test_stream(server: Server, shares: Shares) -> None:
+    with Client(server.address, shared_memory=8 * MIB) as client:
+        with client.stream("m", "cam", keep="all") as stream:
+            for i in range(5):
+                stream.push(np.full(MIB, i, np.uint8))
+                result = stream.take()
+                assert result
+                assert (result.answer["x"] == i).all()
+    assert (shares.placed, shares.left) == (5, 4)

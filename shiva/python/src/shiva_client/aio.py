@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,8 +16,18 @@ from . import wire
 from .address import Address
 from .backoff import Backoff
 from .connection import GRACE, End, configure
-from .errors import ClientClosed, ConnectionLost, NotAnswered, ProtocolError, TimedOut, Unreachable
+from .errors import (
+    ClientClosed,
+    ConnectionLost,
+    NotAnswered,
+    ProtocolError,
+    RemoteError,
+    TimedOut,
+    Unreachable,
+    raise_for,
+)
 from .request import Answer, question
+from .shared import Memory, Parts, note_names, unnamed
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -37,7 +48,7 @@ class AsyncClient:
 
     def __init__(
         self, host: str = "localhost", port: int | None = None, *,
-        connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30,
+        connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
     ) -> None:
         """Ask the server at host, which may be "host:port" or "unix:/path". See ``Client``."""  # fmt: skip
         if in_flight < 1:
@@ -47,6 +58,8 @@ class AsyncClient:
         self._connect_timeout = connect_timeout
         self._max_message = max_message
         self._in_flight = in_flight
+        self._shared_memory = shared_memory
+        self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -73,7 +86,10 @@ class AsyncClient:
         The arrays may be used again when it returns. What the future raises is what ``infer`` raises.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        return await self._send(question(model, inputs, timeout=timeout, metadata=metadata), Answer, timeout)
+        message = question(model, inputs, timeout=timeout, metadata=metadata)
+        if self._shared_memory and (describe := unnamed(message, self._names)):
+            note_names(message, await self.request(describe, timeout=timeout), self._names)
+        return await self._send(message, Answer, timeout)
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
         """Send a message as it is, and wait for its answer as long as timeout says. See ``Client.request``."""
@@ -88,6 +104,7 @@ class AsyncClient:
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
+            shared_memory=self._shared_memory,
         )
         return AsyncStream(client, model, name, keep=keep, timeout=timeout)
 
@@ -100,7 +117,8 @@ class AsyncClient:
         until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
         late = f"no answer from {self._name} within {timeout} s"
         call = Call(then, self._slots)
-        sending = self._write(wire.encode(message), call, until)
+        pieces = None if self._shared_memory else wire.encode(message)
+        sending = self._write(message, pieces, call, until)
         try:
             await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
         except NotAnswered as error:
@@ -114,7 +132,9 @@ class AsyncClient:
                 call.future.add_done_callback(lambda _: timer.cancel())
         return call.future
 
-    async def _write(self, pieces: list[bytes | memoryview], call: Call[Any], until: float) -> None:
+    async def _write(
+        self, message: Message, pieces: list[bytes | memoryview] | None, call: Call[Any], until: float
+    ) -> None:
         """Give a request to a connection, which finishes its call from here on."""
         began = time.monotonic()
         await self._slots.acquire()
@@ -122,7 +142,7 @@ class AsyncClient:
             while True:
                 connection = await self._connect(began, until)
                 await connection.writable.wait()
-                if connection.send(pieces, call):
+                if connection.send(pieces or connection.encode(message, call), call):
                     return
         except BaseException:
             self._slots.release()
@@ -168,6 +188,12 @@ class AsyncClient:
                 why = self._address.unreachable(error)
                 self._backoff.failed(why, time.monotonic())
                 raise Unreachable(why, may_have_run=False) from error
+            if self._shared_memory:
+                try:
+                    await connection.share(self._shared_memory, self._connect_timeout)
+                except BaseException:  # who waits for it is cancelled, and nobody has the connection
+                    connection.end(ConnectionLost, f"{name}: cancelled while it was made")
+                    raise
             self._connection = connection
             if self._closed.is_set():
                 connection.end(ClientClosed, f"the client of {name} is closed")
@@ -180,6 +206,7 @@ class Call(Generic[T]):
     def __init__(self, then: Callable[[Message], T], slots: asyncio.Semaphore) -> None:
         self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._then, self._slots = then, slots
+        self.parts: Parts | None = None  # of the connection's memory
 
     def finish(self, result: Message | Exception) -> None:
         """The connection has no more to do with it."""
@@ -211,10 +238,41 @@ class Connection(asyncio.BufferedProtocol):
         self._calls: deque[Call[Any]] = deque()
         self._decoder = wire.Decoder(max_message)
         self._transport: asyncio.Transport
+        self.memory: Memory | None = None  # that it shares with the server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         configure(transport.get_extra_info("socket"))
+
+    async def share(self, size: int, patience: float) -> None:
+        """Share memory with the server, as a connection for threads does."""
+        try:
+            memory = Memory(size)
+        except OSError as error:
+            warnings.warn(f"{self.name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
+            return
+        call: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
+        try:
+            if self.send(wire.encode(memory.registration()), call):
+                raise_for(await asyncio.wait_for(call.future, patience))
+                self.memory = memory
+        except RemoteError as error:
+            warnings.warn(f"{self.name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
+        except (NotAnswered, asyncio.TimeoutError):
+            pass  # the connection has ended, or the server is late
+        finally:
+            memory.unlink()
+
+    def encode(self, message: Message, call: Call[Any]) -> list[bytes | memoryview]:
+        """A message as it is sent on this connection."""
+        if not self.memory:
+            return wire.encode(message)
+        message, call.parts = self.memory.place(message)
+        try:
+            return wire.encode(message)
+        except BaseException:
+            self.memory.give_back(call.parts)
+            raise
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call is finished from here on. False: the connection has ended before."""
@@ -242,7 +300,8 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._calls:
                     raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
                 self.answered = True
-                self._calls.popleft().finish(message)
+                call = self._calls.popleft()
+                call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
         except (ProtocolError, MemoryError) as error:
             self.end(ConnectionLost, f"{self.name}: {error}")
 

@@ -17,7 +17,7 @@ from .backoff import Backoff
 from .connection import Call, Connection
 from .errors import ClientClosed, NotAnswered, Unreachable
 from .request import Answer, question
-from .shared import WORTH
+from .shared import note_names, unnamed
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Client:
             connect_timeout: in seconds
             in_flight: how many requests may be unanswered at a time; more wait in ``submit``. Servers allow 256.
             max_message: the largest answer that is read, in bytes
-            shared_memory: bytes to share with a server on this machine, in which large inputs are left instead of sent
+            shared_memory: bytes to share with a server on this machine, in which large tensors are left instead of sent
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -107,24 +107,9 @@ class Client:
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
         message = question(model, inputs, timeout=timeout, metadata=metadata)
-        if self._shared_memory and any(array.nbytes >= WORTH for array in message.tensors):
-            self._name_inputs(message, timeout)
+        if self._shared_memory and (describe := unnamed(message, self._names)):
+            note_names(message, self.request(describe, timeout=timeout).result(), self._names)
         return self._send(message, Answer, timeout)
-
-    def _name_inputs(self, message: Message, timeout: float | None) -> None:
-        """Give the inputs of a message the names that the model declares, if they have none."""
-        if "__tensors__" in message.metadata:
-            return
-        model = message.namespace
-        if model not in self._names:
-            name, _, version = model.partition("/")
-            path = f"v2/models/{name}/versions/{version}" if version else f"v2/models/{name}"
-            said = self.request(Message(path), timeout=timeout).result()
-            if said.namespace == "!error":
-                return  # what is wrong with the model the request itself is told
-            self._names[model] = [one["name"] for one in said.metadata["inputs"]]
-        if len(self._names[model]) == len(message.tensors):
-            message.metadata["__tensors__"] = self._names[model]
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
         """Send a message as it is, and wait for its answer as long as timeout says, which the server is not told.
@@ -151,9 +136,6 @@ class Client:
         self._closed.set()
         with self._lock:
             connection = self._connection
-        if connection and connection.memory and not connection.ended:
-            call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, 1)
-            connection.send(wire.encode(connection.memory.unregistration()), call)
         if connection:
             connection.end(ClientClosed, f"the client of {self._name} was closed")
             if threading.current_thread() is not connection.reader:

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from . import wire
 from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
-from .shared import Memory, Span
+from .shared import Memory, Parts
 from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
@@ -56,7 +56,7 @@ class Call(Generic[T]):
         self.sent = False  # whether it is a connection's, which finishes it
         self._then, self._slots, self._name, self._timeout = then, slots, name, timeout
         self._once = threading.Lock()
-        self.spans: list[Span] = []  # of the connection's memory
+        self.parts: Parts | None = None  # of the connection's memory
 
     def left(self) -> float | None:
         """Seconds that are left for it."""
@@ -131,15 +131,14 @@ class Connection:
 
     def encode(self, message: Message, call: Call[Any]) -> list[bytes | memoryview]:
         """A message as it is sent on this connection."""
-        if self.memory:
-            message, call.spans = self.memory.place(message)
-        return wire.encode(message)
-
-    def give_back(self, call: Call[Any]) -> None:
-        """End a call's use of the memory."""
-        if self.memory and call.spans:
-            self.memory.give_back(call.spans)
-            call.spans = []
+        if not self.memory:
+            return wire.encode(message)
+        message, call.parts = self.memory.place(message)
+        try:
+            return wire.encode(message)
+        except BaseException:
+            self.memory.give_back(call.parts)
+            raise
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call is finished from here on. False: the connection has ended before."""
@@ -201,8 +200,7 @@ class Connection:
         if call is None:
             raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
         self.answered = True
-        self.give_back(call)
-        call.finish(message)
+        call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
 
     def _expire(self) -> None:
         """End the wait for answers that are late. Their calls stay in line, as the answers may come."""

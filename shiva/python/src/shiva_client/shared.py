@@ -1,4 +1,4 @@
-"""Memory that the client shares with a server on the same machine: large inputs are left there instead of sent."""
+"""Memory that the client shares with a server on the same machine: large tensors are left there instead of sent."""
 
 from __future__ import annotations
 
@@ -6,96 +6,229 @@ import mmap
 import os
 import secrets
 import threading
-from typing import Any
+import warnings
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .wire import Message
+from .errors import ProtocolError
+from .wire import Array, Message
 
 DIRECTORY = "/dev/shm"
-WORTH = 64 << 10  # bytes from which on an input is left in memory
+WORTH = 64 << 10  # bytes from which on a tensor is left in memory
 ALIGNED = 64
+ROUTES = 1024  # of which the sizes of outputs are known, at most
 REGIONS = "v2/systemsharedmemory/region/"
 
 DATATYPES = {np.dtype(f"{kind}{size}"): f"{name}{8 * size}" for kind, name, sizes in (
-    ("u", "UINT", (1, 2, 4, 8)), ("i", "INT", (1, 2, 4, 8)), ("f", "FP", (2, 4, 8)),
+    ("u", "UINT", (1, 2, 4, 8)), ("i", "INT", (1, 2, 4, 8)), ("f", "FP", (2, 4, 8)), ("c", "COMPLEX", (8, 16)),
 ) for size in sizes} | {np.dtype(bool): "BOOL"}  # fmt: skip
+if np.dtype("longdouble").itemsize == 16:
+    DATATYPES[np.dtype("longdouble")] = "LONGDOUBLE"
+DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 
 Span = tuple[int, int]  # offset and size
 
 
+def aligned(size: int) -> int:
+    """The bytes that a tensor takes."""
+    return -(-size // ALIGNED) * ALIGNED
+
+
+class Parts(NamedTuple):
+    """What a request has of the memory until it is answered."""
+
+    inputs: list[Span]
+    area: Span | None  # for outputs
+
+
+class Part(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of an output, which are the memory's again when nobody has an array of them."""
+
+
 class Memory:
-    """The memory of one connection. A request has its parts of it until its answer is there, or the connection ends."""
+    """The memory of one connection. A request has its parts of it until its answer is there, or the connection ends.
+
+    Outputs keep theirs until nobody has the array any more. Where they are to go is known from the second request of a
+    route on, by the answers before.
+    """
 
     def __init__(self, size: int) -> None:
-        """Make it. The pages are taken at once: a file system that is full would kill whoever writes to one later."""
+        """Make it, with a name until ``unlink``, so that the server can be told."""
         self.name = f"shiva-{os.getpid()}-{secrets.token_hex(8)}"
         self._path = f"{DIRECTORY}/{self.name}"
         self._size = size
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self._file)
         try:
-            os.posix_fallocate(file, 0, size)
-            self._map = mmap.mmap(file, size)
+            os.ftruncate(self._file, size)
+            self._map = mmap.mmap(self._file, size)
         except BaseException:
             self.unlink()
             raise
-        finally:
-            os.close(file)
         self._lock = threading.Lock()
         self._free: list[Span] = [(0, size)]  # by offset, none next to another
+        self._returned: deque[Span] = deque()  # of outputs: a collector of garbage may not wait for a lock
+        self._backed = 0  # bytes that have pages
+        self._lost = False  # the server has it no more
+        self._outputs: dict[str, int] = {}  # bytes of the large ones in the last answers, by route
 
     def registration(self) -> Message:
         """What tells the server of it."""
-        return Message(f"{REGIONS}{self.name}/register", {"key": "/" + self.name, "offset": 0, "byte_size": self._size})
-
-    def unregistration(self) -> Message:
-        """What tells the server that it is not needed any more."""
-        return Message(f"{REGIONS}{self.name}/unregister", {})
+        metadata = {"key": "/" + self.name, "offset": 0, "byte_size": self._size, "connection": True}
+        return Message(f"{REGIONS}{self.name}/register", metadata)
 
     def unlink(self) -> None:
         """Take its name away: it lasts as long as the client and the server have it, and no longer."""
         os.unlink(self._path)
 
-    def place(self, message: Message) -> tuple[Message, list[Span]]:
-        """Leave the large inputs of a message here, as far as there is room, and say in its metadata where they are."""
-        names = message.metadata.get("__tensors__")
-        if not isinstance(names, list) or len(names) != len(message.tensors):
-            return message, []
-        inputs, spans, left, tensors = [], [], [], []
-        for name, array in zip(names, message.tensors, strict=True):
-            datatype = DATATYPES.get(array.dtype.newbyteorder("="))
-            span = self._take(array.nbytes) if datatype and array.nbytes >= WORTH else None
-            if not span:
-                left.append(name)
-                tensors.append(array)
-                continue
-            spans.append(span)
-            there = np.ndarray(array.shape, array.dtype.newbyteorder("<"), self._map, span[0])
-            np.copyto(there, array)
-            inputs.append({"name": name, "datatype": datatype, "shape": list(array.shape), "region": self.name,
-                           "offset": span[0], "byte_size": array.nbytes})  # fmt: skip
-        if not inputs:
-            return message, []
-        metadata: dict[str, Any] = message.metadata | {"__tensors__": left, "shared_memory": {"inputs": inputs}}
-        return Message(message.namespace, metadata, tensors), spans
+    def place(self, message: Message) -> tuple[Message, Parts]:
+        """Leave the large inputs of a message here, as far as there is room.
 
-    def _take(self, size: int) -> Span | None:
-        """The first part that is large enough."""
-        size = -(-size // ALIGNED) * ALIGNED
+        Its metadata says where they are, and where outputs are to go.
+        """
+        if self._lost or "shared_memory" in message.metadata:
+            return message, Parts([], None)
+        there: dict[str, Any] = {}
+        metadata, tensors, spans = message.metadata, message.tensors, []
+        names = metadata.get("__tensors__")
+        if isinstance(names, list) and len(names) == len(tensors):
+            left, tensors, inputs = [], [], []
+            for name, array in zip(names, message.tensors, strict=True):
+                datatype = DATATYPES.get(array.dtype.newbyteorder("="))
+                span = self._take(array.nbytes, f"input {name!r}") if datatype and array.nbytes >= WORTH else None
+                if not span:
+                    left.append(name)
+                    tensors.append(array)
+                    continue
+                spans.append(span)
+                np.copyto(np.ndarray(array.shape, array.dtype.newbyteorder("<"), self._map, span[0]), array)
+                inputs.append({"name": name, "datatype": datatype, "shape": list(array.shape), "region": self.name,
+                               "offset": span[0], "byte_size": array.nbytes})  # fmt: skip
+            if inputs:
+                metadata, there["inputs"] = metadata | {"__tensors__": left}, inputs
+        area = None
+        if size := self._outputs.get(message.namespace):
+            area = self._take(size, f"the output of {message.namespace!r}")
+        if area:
+            there["area"] = {"region": self.name, "offset": area[0], "byte_size": area[1]}
+        if not there:
+            return message, Parts([], None)
+        return Message(message.namespace, metadata | {"shared_memory": there}, tensors), Parts(spans, area)
+
+    def collect(self, answer: Message, parts: Parts) -> Message | ProtocolError:
+        """Give an answer the outputs that are here, as if they had been sent, and end its request's use of the rest."""
+        if answer.namespace == "!error":
+            self._lost = self._lost or self.name in str(answer.metadata.get("message"))
+            self.give_back(parts)
+            return answer
+        here = answer.metadata.pop("shared_memory", None) if parts.area else None
+        try:
+            used = self._fetch(answer, here["outputs"], parts.area) if here and parts.area else 0
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            self.give_back(parts)
+            return ProtocolError(f"the shared memory of an answer is {here!r:.300}: {error!r}")
+        rest = (parts.area[0] + used, parts.area[1] - used) if parts.area and parts.area[1] > used else None
+        self.give_back(Parts(parts.inputs, rest))
+        self._learn(answer)
+        return answer
+
+    def _fetch(self, answer: Message, outputs: list[dict[str, Any]], area: Span) -> int:
+        """Make the outputs views of the area, and say how much of it they take."""
+        names = list(answer.metadata["__tensors__"])
+        free = area[0]
+        found: list[tuple[str, int, Array, Part, Span]] = []
+        for one in outputs:
+            dtype = DTYPES[one["datatype"]].newbyteorder("<")
+            offset, size, shape, index = one["offset"], one["byte_size"], one["shape"], one.get("index", 0)
+            if one["region"] != self.name or not free <= offset < offset + size <= sum(area) or offset % ALIGNED:
+                raise ValueError(f"output {one['name']!r} is not in what is left of {area[1]} bytes, from {free} on")
+            if not 0 <= index <= len(names) + len(found):
+                raise ValueError(f"output {one['name']!r} has index {index}")
+            end = min(offset + aligned(size), sum(area))
+            part = np.ndarray.__new__(Part, (size,), np.uint8, self._map, offset)
+            array = part.view(dtype).reshape(shape).view(np.ndarray)
+            found.append((one["name"], index, array, part, (free, end - free)))
+            free = end
+        for name, index, array, part, span in found:
+            weakref.finalize(part, self._returned.append, span).atexit = False
+            answer.tensors.insert(index, array)
+            names.insert(index, name)
+        answer.metadata["__tensors__"] = names
+        return free - area[0]
+
+    def _learn(self, answer: Message) -> None:
+        """Note the sizes of an answer's outputs. A smaller one takes an eighth off: the next may be as large again."""
+        size = sum(aligned(array.nbytes) for array in answer.tensors if array.nbytes >= WORTH)
+        old = self._outputs.get(answer.namespace, 0)
+        size = max(size, old - old // 8)
         with self._lock:
+            if size < WORTH:
+                self._outputs.pop(answer.namespace, None)
+                return
+            if not old and len(self._outputs) >= ROUTES:
+                self._outputs.clear()
+            self._outputs[answer.namespace] = size
+
+    def _take(self, size: int, what: str) -> Span | None:
+        """The first part that is large enough.
+
+        Its pages are taken: a file system that is full would kill whoever writes to one later.
+        """
+        if size > self._size:
+            text = f"{what} has {size} bytes and is sent: shared_memory is {self._size}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return None
+        size = aligned(size)
+        with self._lock:
+            if self._returned:
+                self._merge([self._returned.popleft() for _ in range(len(self._returned))])
             for i, (offset, room) in enumerate(self._free):
-                if room >= size:
-                    self._free[i : i + 1] = [(offset + size, room - size)] if room > size else []
-                    return offset, size
+                if room < size:
+                    continue
+                if (end := offset + size) > self._backed:
+                    try:
+                        os.posix_fallocate(self._file, self._backed, end - self._backed)
+                    except OSError:
+                        return None
+                    self._backed = end
+                self._free[i : i + 1] = [(end, room - size)] if room > size else []
+                return offset, size
         return None
 
-    def give_back(self, spans: list[Span]) -> None:
+    def give_back(self, parts: Parts) -> None:
         """End the use of parts."""
         with self._lock:
-            merged: list[Span] = []
-            for offset, size in sorted(self._free + spans):
-                if merged and sum(merged[-1]) == offset:
-                    merged[-1] = (merged[-1][0], merged[-1][1] + size)
-                else:
-                    merged.append((offset, size))
-            self._free = merged
+            self._merge(parts.inputs + ([parts.area] if parts.area else []))
+
+    def _merge(self, spans: list[Span]) -> None:
+        merged: list[Span] = []
+        for offset, size in sorted(self._free + spans):
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((offset, size))
+        self._free = merged
+
+
+def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
+    """Give the inputs of a message names, if they need them and the model's are known; if not, what asks for them."""
+    if "__tensors__" in message.metadata or not any(array.nbytes >= WORTH for array in message.tensors):
+        return None
+    model = message.namespace
+    if model in known:
+        if len(known[model]) == len(message.tensors):
+            message.metadata["__tensors__"] = known[model]
+        return None
+    name, _, version = model.partition("/")
+    return Message(f"v2/models/{name}/versions/{version}" if version else f"v2/models/{name}")
+
+
+def note_names(message: Message, description: Message, known: dict[str, list[str]]) -> None:
+    """Note the names that the answer to ``unnamed`` has, for this message and further ones."""
+    if description.namespace == "!error":
+        return  # what is wrong with the model the request itself is told
+    known[message.namespace] = [one["name"] for one in description.metadata["inputs"]]
+    unnamed(message, known)
