@@ -1,0 +1,131 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// sharer is a client in Python that has asked with shared memory, and waits to be killed.
+const sharer = `
+import os, sys, threading
+import numpy as np
+from shiva_client import Client
+client = Client(os.environ["SHIVA_TCP"], shared_memory=64 << 20)
+array = np.ones((512, 512), np.float64)
+assert (client.infer("echo_fp64", array)["x"] == 1).all() and (client.infer("echo_fp64", array)["x"] == 1).all()
+print("shares", flush=True)
+threading.Event().wait()
+`
+
+// TestE2ESharer is the same in Go, when TestE2ERegionsOfTheKilled runs it.
+func TestE2ESharer(t *testing.T) {
+	if os.Getenv("SHIVA_SHARER") == "" {
+		t.Log("it is run as a process of TestE2ERegionsOfTheKilled")
+		return
+	}
+	c, err := shiva.Dial(t.Context(), os.Getenv("SHIVA_TCP"), shiva.WithSharedMemory(64<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1 << 20}, Data: make([]byte, 1<<20)}
+		m, err := c.Infer(t.Context(), "echo_uint8", x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+	}
+	if err := c.Shared(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("shares")
+	select {}
+}
+
+// Nothing is left in shared memory of clients that are killed, nor of a server that is, nor has the
+// server a region of a client that is gone.
+func TestE2ERegionsOfTheKilled(t *testing.T) {
+	const shared = "[shared_memory]\ndirectory = \"/dev/shm\"\n"
+	s := start(t, shared)
+	s.script("sdk_models.py")
+	s.waitReplicas("echo_fp64", 1)
+	s.waitReplicas("echo_uint8", 1)
+	begin := func(name string, args ...string) *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Env = append(s.env(), "SHIVA_SHARER=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "shares\n" {
+			t.Fatalf("%s: %q %v", name, line, err)
+		}
+		return cmd
+	}
+	regions := func() int {
+		a, err := http.Get("http://" + s.rest + "/v2/systemsharedmemory/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		text, err := io.ReadAll(a.Body)
+		if err != nil || a.StatusCode != http.StatusOK {
+			t.Fatal(a.Status, err)
+		}
+		return strings.Count(string(text), `"key"`)
+	}
+	left := func(clients ...*exec.Cmd) {
+		t.Helper()
+		for _, cmd := range clients {
+			if names, _ := filepath.Glob(fmt.Sprintf("/dev/shm/shiva-%d-*", cmd.Process.Pid)); len(names) > 0 {
+				t.Errorf("left behind: %q", names)
+			}
+		}
+	}
+	inPython := []string{python(t), "-c", sharer}
+	inGo := []string{os.Args[0], "-test.run=^TestE2ESharer$"}
+	clients := []*exec.Cmd{begin(inPython[0], inPython[1:]...), begin(inGo[0], inGo[1:]...)}
+	if n := regions(); n != len(clients) {
+		t.Errorf("%d clients have %d regions", len(clients), n)
+	}
+	for _, cmd := range clients {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+	}
+	budgettest.Until(t, "the regions to go", func() bool { return regions() == 0 })
+	left(clients...)
+	clients = []*exec.Cmd{begin(inPython[0], inPython[1:]...), begin(inGo[0], inGo[1:]...)}
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // what they may do about it
+	for _, cmd := range clients {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	left(clients...)
+}
