@@ -81,7 +81,7 @@ server/grpc/internal/wire:   server/internal/gate server/internal/intake schedul
 server/grpc:                 shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
 server:                      containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
-server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
+server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server server/config server/memory
 cmd/shivactl:               bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
