@@ -1,11 +1,14 @@
 package server
 
 import (
+	"crypto/tls"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // warnOfStrangers says which of the listeners that ask for no password can be reached from other
@@ -13,7 +16,7 @@ import (
 func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
-			if !predict.Local(a) {
+			if !predict.Local(a) && !s.authenticates(a, setting) {
 				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
 			}
 		}
@@ -31,4 +34,11 @@ func (s *Server) warnOfStrangers() {
 			warn("load and unload models", "server.repository", d.listener.Addrs()...)
 		}
 	}
+}
+
+// authenticates tells whether the listener of that setting wants a certificate of every client.
+func (s *Server) authenticates(a net.Addr, setting string) bool {
+	door, _, _ := strings.Cut(setting, ".")
+	_, encrypted := a.(secure.Addr)
+	return encrypted && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 )
@@ -37,12 +38,12 @@ func (s *Server) openDoors(c config.Config) error {
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
 			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.predict.Describe, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
-			Loops: c.TCP.Loops, Settings: tcpSettings(c),
+			Loops: c.TCP.Loops, Settings: s.tcpSettings(c),
 		})
 		if err != nil {
 			return err
 		}
-		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c)) }, d.Shutdown, nil})
+		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(s.tcpSettings(c)) }, d.Shutdown, nil})
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
@@ -109,10 +110,10 @@ func (s *Server) shutDoors(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-func tcpSettings(c config.Config) tcp.Settings {
+func (s *Server) tcpSettings(c config.Config) tcp.Settings {
 	t := c.TCP
 	return tcp.Settings{
-		Connections: intake.Limits{Total: t.Connections, PerAddress: t.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: t.InFlightPerConnection,
+		Connections: connections(c, t.Connections, t.ConnectionsPerAddress), TLS: s.tls("tcp"), InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
@@ -124,7 +125,7 @@ func tcpSettings(c config.Config) tcp.Settings {
 func (s *Server) restSettings(c config.Config) rest.Settings {
 	r := c.REST
 	return rest.Settings{
-		Connections: intake.Limits{Total: r.Connections, PerAddress: r.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, IdleTimeout: r.IdleTimeout,
+		Connections: connections(c, r.Connections, r.ConnectionsPerAddress), TLS: s.tls("rest"), IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
 		Memory: s.memory(c), Limits: limits(c),
 	}
@@ -133,10 +134,45 @@ func (s *Server) restSettings(c config.Config) rest.Settings {
 func (s *Server) grpcSettings(c config.Config) grpc.Settings {
 	g := c.GRPC
 	return grpc.Settings{
-		Connections: intake.Limits{Total: g.Connections, PerAddress: g.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: g.InFlightPerStream,
+		Connections: connections(c, g.Connections, g.ConnectionsPerAddress), TLS: s.tls("grpc"), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: s.memory(c), Limits: limits(c),
 	}
+}
+
+// connections are the limits of a door's.
+func connections(c config.Config, total, perAddress int) intake.Limits {
+	return intake.Limits{
+		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
+		Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
+	}
+}
+
+// tls is that of a door; nil of one without an address of TLS.
+func (s *Server) tls(door string) *secure.Config { return (*s.secured.Load())[door] }
+
+// secure reads the doors' certificates. After an error they are what they were.
+func (s *Server) secure(c config.Config) error {
+	const soon = 14 * 24 * time.Hour
+	var old config.Secured
+	if p := s.secured.Load(); p != nil {
+		old = *p
+	}
+	read, err := c.Secure(old)
+	if err != nil {
+		return err
+	}
+	for door, now := range read {
+		until := now.Until.UTC().Format(time.RFC3339)
+		if old != nil && old[door] != now {
+			s.log.Info("certificates were read again", "door", door, "the first expires on", until)
+		}
+		if time.Until(now.Until) < soon {
+			s.log.Warn("a certificate expires soon", "door", door, "on", until)
+		}
+	}
+	s.secured.Store(&read)
+	return nil
 }
 
 func regionSettings(c config.Config) regions.Settings {

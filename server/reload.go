@@ -40,6 +40,9 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 	if err == nil {
 		connections, err = s.split(c)
 	}
+	if err == nil {
+		err = s.secure(c)
+	}
 	if err != nil {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
@@ -36,6 +37,7 @@ type inEffect struct {
 	GRPC       grpc.Settings
 	Containers containers.Settings
 	Regions    regions.Settings
+	TLS        map[string]any // by door: what of it can be compared
 	Policies   []scheduler.ModelConfig
 	Process    []any // what the program that embeds the server has been told
 
@@ -50,6 +52,13 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
 		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
+	e.TLS = map[string]any{}
+	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "admin": s.tls("admin")} {
+		if c != nil {
+			e.TLS[door] = c.Sum
+		}
+	}
+	e.TCP.TLS, e.REST.TLS, e.GRPC.TLS, e.Admin.TLS = nil, nil, nil, config.Certificates{}
 	for _, name := range []string{"m", "any"} {
 		m := c.Model(name)
 		e.Policies = append(e.Policies, s.sched.ModelConfig(name))
@@ -68,6 +77,17 @@ func another(key string, v reflect.Value) {
 	}
 	if to, ok := words[key]; ok {
 		v.Set(reflect.ValueOf(to))
+		return
+	}
+	if file := v.String(); strings.Contains(key, "tls.") && v.Kind() == reflect.String {
+		switch _, name, _ := strings.Cut(key, "tls."); {
+		case name == "client_auth":
+			v.SetString(config.AuthOptional)
+		case name == "min_version":
+			v.SetString("1.2")
+		case file != "":
+			v.SetString(strings.TrimSuffix(file, ".pem") + "2.pem")
+		}
 		return
 	}
 	switch at := v.Addr().Interface().(type) {
@@ -108,9 +128,14 @@ func another(key string, v reflect.Value) {
 // settingsOf calls do for each setting of a configuration; those of models are those of
 // model.m. [[container]] are no settings.
 func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
-	walk := func(table string, v reflect.Value) {
+	var walk func(table string, v reflect.Value)
+	walk = func(table string, v reflect.Value) {
 		for _, f := range reflect.VisibleFields(v.Type()) {
-			if key := f.Tag.Get("toml"); key != "" {
+			switch key := f.Tag.Get("toml"); {
+			case key == "":
+			case f.Type.Kind() == reflect.Struct:
+				walk(table+"."+key, v.FieldByIndex(f.Index))
+			default:
 				do(table+"."+key, v.FieldByIndex(f.Index))
 			}
 		}
@@ -129,11 +154,17 @@ func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 // Every setting that is changed in the file either takes effect, or the answer names it among
 // those that wait and nothing changes.
 func TestEverySettingReloads(t *testing.T) {
+	pki := newPKI(t)
+	pki.twice()
 	plain := func(c *config.Config) {
 		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64 // within any descriptors
 		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32                                           // which goes with all others
 		c.TCP.Stream = config.StreamConnection                                                            // likewise
 		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
+		encrypted(pki, config.AuthRequired)(c)
+		c.TLS.ClientCRL = pki.file("crl.pem")
+		// The others go by the settings of all doors.
+		c.REST.TLS, c.GRPC.TLS = c.TLS.Certificates, c.TLS.Certificates
 	}
 	s, file := loaded(t, new(logged), plain)
 	told := file.Clone()
@@ -152,6 +183,8 @@ func TestEverySettingReloads(t *testing.T) {
 				another(key, v)
 			}
 		})
+		pki.complete(&file.TCP.TLS, strings.TrimPrefix(key, "tcp.tls."))
+		pki.complete(&file.Admin.TLS, strings.TrimPrefix(key, "admin.tls."))
 		done, err := s.Reload()
 		if err != nil {
 			t.Errorf("%s: %v", key, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -56,9 +57,10 @@ type Server struct {
 	admin  *admin.Server
 	doors  []door // that are not left out
 
-	share  atomic.Pointer[share]  // of the process's descriptors
-	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
-	failed chan error
+	share   atomic.Pointer[share] // of the process's descriptors
+	secured atomic.Pointer[config.Secured]
+	phase   atomic.Pointer[string] // admin.Starting, Serving, Draining
+	failed  chan error
 
 	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
 	load      func() (config.Config, error)
@@ -178,8 +180,11 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	s.share.Store(&connections)
+	if err := s.secure(s.cfg); err != nil {
+		return err
+	}
 	if a := s.cfg.Admin; a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), admin.Handler(s.sources()), s.log); err != nil {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), func() *secure.Config { return s.tls("admin") }, admin.Handler(s.sources()), s.log); err != nil {
 			return err
 		}
 	}

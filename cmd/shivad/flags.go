@@ -30,6 +30,10 @@ var settings = []struct{ flag, key, value, help string }{
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
 	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
+	{"tls-cert", "tls.cert", "FILE", "certificate of the addresses tls://HOST:PORT, in PEM"},
+	{"tls-key", "tls.key", "FILE", "its key"},
+	{"tls-client-ca", "tls.client_ca", "FILE", "who signs the certificates of clients"},
+	{"tls-client-auth", "tls.client_auth", "WORD", "none, optional or required"},
 	{"profiling", "admin.profiling", "", "profiles of the process on the admin door"},
 	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
 	{"log-format", "log.format", "FORMAT", "text or json"},
@@ -45,13 +49,13 @@ Usage: shivad [flags]
   --version                    print the version and exit
   -h, --help                   print this and exit
 
-An address has the form host:port, or unix:PATH for a socket on this machine; the doors of clients take
-several, separated by commas. Port 0 takes a free one, and the log says which; an empty address leaves
-the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
+An address has the form host:port, tls://host:port, or unix:PATH for a socket on this machine; the doors of
+clients take several, separated by commas. Port 0 takes a free one, and the log says which; an empty address
+leaves the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
 
 SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
 second signal ends the process at once. SIGHUP reads the file again: what can change while the server runs
-does, and the log names what waits for a restart; a wrong file changes nothing.
+does, certificates too, and the log names what waits for a restart; a wrong file changes nothing.
 
 Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
 
@@ -94,6 +98,7 @@ func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
 		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off",
+		"tls-cert": "none", "tls-key": "none", "tls-client-ca": "none", "tls-client-auth": d.TLS.ClientAuth,
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""

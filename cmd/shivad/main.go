@@ -82,7 +82,7 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 	drain.Store(int64(cfg.Server.Drain))
 	if err == nil {
 		limitHeap(cfg.Limits, s, log)
-		if o.file != "" {
+		if o.file != "" || cfg.TLS.Cert != "" { // certificates that flags name are read again, too
 			load := func() (config.Config, error) {
 				c, _, err := o.load(memory.OfProcess())
 				return c, err

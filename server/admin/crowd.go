@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"net/http"
@@ -107,6 +109,17 @@ func (k *boundedConn) Write(p []byte) (int, error) {
 		k.touch()
 	}
 	return n, err
+}
+
+// PeerCertificate is the one by which the client has shown who it is, and which was verified; nil:
+// it has shown none. It is known once a request has been read.
+func (k *boundedConn) PeerCertificate() *x509.Certificate {
+	if t, ok := k.Conn.(*tls.Conn); ok {
+		if s := t.ConnectionState(); len(s.VerifiedChains) > 0 {
+			return s.PeerCertificates[0]
+		}
+	}
+	return nil
 }
 
 // Close may be called twice: by whoever makes room, and by net/http, which finds out by that.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -21,15 +23,19 @@ type Server struct {
 	serving  sync.WaitGroup // the goroutine of Listen
 }
 
-// Listen opens the address, "host:port" or "unix:PATH", and begins to serve. The caller ends it
-// with Shutdown. A nil log is silent.
-func Listen(addr string, access unixsocket.Access, h http.Handler, log *slog.Logger) (*Server, error) {
+// Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
+// caller ends it with Shutdown. config is that of the next connection, of an address of TLS. A nil
+// log is silent.
+func Listen(addr string, access unixsocket.Access, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l, err := unixsocket.Open(addr, access)
+	l, err := secure.Open(addr, access)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)
+	}
+	if _, encrypted := l.Addr().(secure.Addr); encrypted {
+		l = handshakes{l, config}
 	}
 	l = &bounded{Listener: l, log: log, held: make(map[*boundedConn]struct{})}
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
@@ -48,6 +54,21 @@ func Listen(addr string, access unixsocket.Access, h http.Handler, log *slog.Log
 		}
 	})
 	return s, nil
+}
+
+// handshakes make connections those of TLS. The handshake is part of reading the first request, and
+// has its time.
+type handshakes struct {
+	net.Listener
+	config func() *secure.Config
+}
+
+func (h handshakes) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tls.Server(c, h.config().Config), nil
 }
 
 // Addr is the address in use.

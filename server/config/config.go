@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 	GRPC       GRPC       `toml:"grpc"`
 	Containers Containers `toml:"containers"`
 	Admin      Admin      `toml:"admin"`
+	TLS        TLS        `toml:"tls"`
 	State      State      `toml:"state" restart:"it is open"`
 	Limits     Limits     `toml:"limits"`
 	// SharedMemory is for clients on the same machine.
@@ -90,10 +92,11 @@ type Log struct {
 
 // TCP is the Shiva door.
 type TCP struct {
-	// Listen are "host:port", of which port 0 takes a free one, or "unix:PATH"; a string or a list.
-	// Without any the door is left out.
+	// Listen are "host:port", of which port 0 takes a free one, "tls://host:port", or "unix:PATH"; a
+	// string or a list. Without any the door is left out.
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
+	TLS Certificates `toml:"tls"` // whatever is given here, goes before TLS of all doors
 	// Loops is the number of event loops; 0 = one per core.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most there are, and never more than the process's descriptors allow;
@@ -152,8 +155,9 @@ const (
 type REST struct {
 	Listen Addrs `toml:"listen" default:":8000" restart:"it is open"`
 	Socket
-	Connections           int `toml:"connections" default:"4096" min:"1" max:"16777216"`
-	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
+	TLS                   Certificates `toml:"tls"`
+	Connections           int          `toml:"connections" default:"4096" min:"1" max:"16777216"`
+	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
 	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the head
 	// of a request to be complete that has begun, MessageTimeout for its body, likewise.
 	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
@@ -170,8 +174,9 @@ type REST struct {
 type GRPC struct {
 	Listen Addrs `toml:"listen" default:":8001" restart:"it is open"`
 	Socket
-	Connections           int `toml:"connections" default:"1024" min:"1" max:"16777216"`
-	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
+	TLS                   Certificates `toml:"tls"`
+	Connections           int          `toml:"connections" default:"1024" min:"1" max:"16777216"`
+	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
 	// StreamsPerConnection is how many calls one connection has at a time; a client's library
 	// holds more back.
 	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
@@ -227,6 +232,7 @@ func (k Containers) Settings() containers.Settings {
 type Admin struct {
 	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as one of TCP.Listen
 	Socket
+	TLS Certificates `toml:"tls"`
 	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
 	// pages may use it; "*" = be asked by any.
 	Hosts       []string `toml:"hosts" default:""`
@@ -426,6 +432,7 @@ func newContainer() (c Container) {
 func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	c := Config{
+		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}}, // of a door: those
 		Containers: Containers{
 			Heartbeat:        sessions.Heartbeat,
 			HandshakeTimeout: sessions.HandshakeTimeout,

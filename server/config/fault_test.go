@@ -44,7 +44,7 @@ var unreadable = []faulty{
 		`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
 	{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 		`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
+		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, tls, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
 	{"how many frames may wait", `
 [defaults]
 keep = 0
@@ -82,7 +82,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, state, limits, shared_memory, defaults, model, container`,
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, tls, state, limits, shared_memory, defaults, model, container`,
 		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -341,7 +341,7 @@ socket_mode = "1777"
 		`x.toml:5:1: rest.listen[0]: "unix:": a Unix socket without a path`,
 		`x.toml:5:1: rest.listen[1]: unix:/run/./a.sock is already taken by tcp.listen[1]`,
 		`x.toml:5:1: rest.listen[2]: unix:@a is already taken by tcp.listen[3]`,
-		`x.toml:5:1: rest.listen[3]: "/run/c.sock" is not an address: want host:port, or unix:PATH for a Unix socket`,
+		`x.toml:5:1: rest.listen[3]: "/run/c.sock" is not an address: want host:port, tls://host:port, or unix:PATH for a Unix socket`,
 		`x.toml:6:1: rest.socket_mode: "0444": ` + permissions,
 		`x.toml:8:1: grpc.listen: "unix:` + strings.Repeat("x", 108) + `": the path of a Unix socket has at most 107 bytes, this one has 108`,
 		`x.toml:9:1: grpc.socket_mode: "rw-rw----": ` + permissions,

@@ -25,6 +25,15 @@ func Load(path string) (Config, error) {
 		return Config{}, err
 	}
 	// Seen from the file, so that the same file works whatever directory the server is started in.
+	tables := []*Certificates{&c.TLS.Certificates}
+	for _, l := range c.listening() {
+		tables = append(tables, l.own)
+	}
+	for _, t := range tables {
+		if err := t.absolute(filepath.Dir(path)); err != nil {
+			return Config{}, fmt.Errorf("config: %w", err)
+		}
+	}
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
 		dirs := []*string{&p.Dir}

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -32,6 +33,7 @@ func (c Config) Validate() error {
 	c.validateContainers(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
+	c.validateTLS(fs)
 	c.validateSharedMemory(fs)
 
 	defaults := c.policyFaults(c.Defaults)
@@ -339,8 +341,10 @@ func (c Config) validateListeners(fs *faults) {
 			}
 			if path, ok := unixsocket.Cut(addr); ok {
 				unix(key, addr, path)
+			} else if hostport, ok := secure.Cut(addr); ok {
+				check(key, hostport)
 			} else if strings.Contains(addr, "/") {
-				fs.Add(key, "%q is not an address: want host:port, or unix:PATH for a Unix socket", addr)
+				fs.Add(key, "%q is not an address: want host:port, tls://host:port, or unix:PATH for a Unix socket", addr)
 			} else {
 				check(key, addr)
 			}

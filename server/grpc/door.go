@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -48,10 +49,11 @@ type Config struct {
 type Settings struct {
 	Memory         gate.Memory // of requests
 	Connections    intake.Limits
-	InFlight       int           // most requests of one ModelStreamInfer without an answer
-	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
-	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
-	StallTimeout   time.Duration // a connection whose client reads none of them for this long is closed
+	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	InFlight       int            // most requests of one ModelStreamInfer without an answer
+	MessageTimeout time.Duration  // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
+	OutboundBytes  int            // of unread answers of a connection, beyond which requests wait; see gate.Outbox
+	StallTimeout   time.Duration  // a connection whose client reads none of them for this long is closed
 	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names, id
 	// and parameters, and of any other request; JSONDepth says nothing here.
 	Limits gate.Limits
@@ -102,6 +104,7 @@ func Listen(cfg Config) (*Door, error) {
 	l, err := intake.Listen(intake.Config{
 		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
+		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	})
 	if err != nil {
 		return nil, err

@@ -42,6 +42,7 @@ const (
 	ClosedByClient        Closed = iota // it hung up, or ended the connection in its protocol
 	ClosedIdle                          // nothing happened for the door's idle_timeout, or a ping was not answered
 	ClosedStalled                       // it did not read its answers for the door's stall_timeout
+	ClosedHandshake                     // its TLS handshake failed, took too long, or made room for another
 	ClosedMessageTimeout                // a message it began was not complete after the door's message_timeout
 	ClosedProtocol                      // what it sent cannot be trusted
 	ClosedCancels                       // it cancelled nearly all of its requests
@@ -53,7 +54,7 @@ const (
 )
 
 var closedNames = [closedReasons]string{
-	"client", "idle", "stalled", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "draining", "error",
+	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "draining", "error",
 }
 
 // String is the label.

@@ -50,8 +50,13 @@ func (d *Door) add(c *conn) bool {
 
 // refuse is the answer to a connection that is not let in.
 func refuse(err error) []byte {
-	body := errorBody(err)
-	return fmt.Appendf(nil, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	body, status := errorBody(err), gate.StatusOf(err)
+	again := ""
+	if status.Retryable {
+		again = "Retry-After: 1\r\n"
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\n%sConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		status.HTTP, http.StatusText(status.HTTP), again, len(body), body)
 }
 
 // A conn is a client's connection as net/http sees it. It bounds how long the client may make no

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -41,10 +42,11 @@ type Settings struct {
 	Limits gate.Limits
 
 	Connections    intake.Limits
-	IdleTimeout    time.Duration // of a connection between two requests; 0: none
-	HeaderTimeout  time.Duration // for the head of a request to arrive
-	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have arrived; 0: none
-	StallTimeout   time.Duration // in which a client that reads an answer must make progress
+	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	IdleTimeout    time.Duration  // of a connection between two requests; 0: none
+	HeaderTimeout  time.Duration  // for the head of a request to arrive
+	MessageTimeout time.Duration  // for its body, and a second more for each 16 KiB that have arrived; 0: none
+	StallTimeout   time.Duration  // in which a client that reads an answer must make progress
 	// Origins of pages that may read answers in a browser, such as "https://example.org", or
 	// "*" for all. Without any only pages of this address may.
 	Origins []string
@@ -75,6 +77,7 @@ func Listen(cfg Config) (*Door, error) {
 	if d.listener, err = intake.Listen(intake.Config{
 		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
+		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -40,11 +41,12 @@ type Config struct {
 // Settings of the door are those that can change while it is open.
 type Settings struct {
 	Connections    intake.Limits
-	InFlight       int           // most requests of one connection in flight
-	IdleTimeout    time.Duration // without a question or a waiting answer; 0: none
-	MessageTimeout time.Duration // for a message that has begun, and a second more per 16 KiB
-	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
-	OutboundStall  time.Duration // a client that takes none of them for this long is closed
+	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	InFlight       int            // most requests of one connection in flight
+	IdleTimeout    time.Duration  // without a question or a waiting answer; 0: none
+	MessageTimeout time.Duration  // for a message that has begun, and a second more per 16 KiB
+	OutboundBytes  int            // of unread answers, beyond which requests wait; see gate.Outbox
+	OutboundStall  time.Duration  // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
 	Resync         bool         // look for the next header after rubbish, instead of closing
 	ResyncBytes    int          // how far
@@ -77,6 +79,7 @@ func Listen(cfg Config) (*Door, error) {
 	if d.listener, err = intake.Listen(intake.Config{
 		Addrs: cfg.Addrs, Access: cfg.Access, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
+		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {
 		return nil, err
 	}
@@ -106,7 +109,7 @@ func (d *Door) carry(network string, loops int) error {
 	if d.carriers[network] != nil {
 		return nil
 	}
-	if network == "unix" {
+	if network != "tcp" { // Unix sockets, and TLS
 		d.carriers[network] = newSockets(d, loops)
 		return nil
 	}

@@ -260,8 +260,10 @@ func (k *conn) Unacknowledged() int {
 	return n
 }
 
-// Acknowledge is a request to the kernel for this moment; it goes back to delaying by itself.
-func (k *conn) Acknowledge() { _ = unix.SetsockoptInt(k.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
+func (k *conn) Acknowledge() { acknowledge(k.fd) }
+
+// acknowledge is a request to the kernel for this moment; it goes back to delaying by itself.
+func acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
 func (k *conn) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
 

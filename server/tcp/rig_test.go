@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,8 +21,10 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -39,6 +42,7 @@ type rig struct {
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
 	closed  bool
+	tls     *tls.Config // of clients; nil: they speak none
 }
 
 // newRig is a rig in memory. In a synctest bubble its clocks are virtual.
@@ -62,6 +66,26 @@ func newUnixRig(t testing.TB, change func(*Config)) *rig {
 	return newRigAt(t, "unix:"+t.TempDir()+"/s", change)
 }
 
+// newTLSRig is one whose clients speak TLS, and show a certificate.
+func newTLSRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	authority := certtest.New(t, "authority")
+	server := authority.Server(nil)
+	paths := certtest.Write(t, t.TempDir(), "cert.pem", server.Cert, "key.pem", server.Key, "ca.pem", authority.PEM())
+	config, faults := secure.Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: secure.AuthOptional}.Load(time.Now(), nil)
+	if err := faults.Err(); err != nil {
+		t.Fatal(err)
+	}
+	r := newRigAt(t, "tls://127.0.0.1:0", func(c *Config) {
+		if change != nil {
+			change(c)
+		}
+		c.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, 10*time.Second
+	})
+	r.tls = &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
+	return r
+}
+
 // onAll runs a test on all transports: in memory on virtual time, and on each for sockets.
 func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)) {
 	t.Run("memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { test(t, newRig) }) })
@@ -72,6 +96,7 @@ func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*C
 func onTransports(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
 	t.Run("tcp", func(t *testing.T) { test(t, newSocketRig) })
 	t.Run("unix", func(t *testing.T) { test(t, newUnixRig) })
+	t.Run("tls", func(t *testing.T) { test(t, newTLSRig) })
 }
 
 func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
@@ -236,9 +261,25 @@ func (r *rig) dial() *wire {
 
 // connect makes a connection on a socket.
 func (r *rig) connect() (net.Conn, error) {
-	network, addr := unixsocket.Target(r.door.Addrs()[0].String())
+	addr := r.door.Addrs()[0].String()
+	if hostport, encrypted := secure.Cut(addr); encrypted {
+		c, err := tls.Dial("tcp", hostport, r.tls)
+		if err != nil {
+			return nil, err
+		}
+		return encryptedClient{c, c.NetConn().(*net.TCPConn)}, nil
+	}
+	network, addr := unixsocket.Target(addr)
 	return net.Dial(network, addr)
 }
+
+// An encryptedClient has what tests do to the socket of a client, too.
+type encryptedClient struct {
+	*tls.Conn
+	socket *net.TCPConn
+}
+
+func (c encryptedClient) SetReadBuffer(n int) error { return c.socket.SetReadBuffer(n) }
 
 // loops are those of all sessions.
 func (r *rig) loops() (list []*loop) {

@@ -13,7 +13,8 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
-// sockets are the carrier on the standard library's sockets: the runtime's poller has a goroutine
+// sockets are the carrier on the standard library's sockets, for Unix sockets and for TLS: the
+// runtime's poller has a goroutine
 // wait for the bytes of each connection, and the goroutine takes a turn of its session's loop with
 // them. server/DESIGN.md compares it with gnet.
 type sockets struct {
@@ -90,9 +91,9 @@ const socketBuffer = 1 << 20
 
 func (s *sockets) enroll(in *intake.Conn) {
 	k := &socket{place: in}
-	c := in.Conn.(*net.UnixConn)
+	c := in.Socket()
 	var err error
-	if k.raw, err = c.SyscallConn(); err == nil {
+	if k.raw, err = c.(syscall.Conn).SyscallConn(); err == nil {
 		err = k.raw.Control(func(fd uintptr) { k.fd = int(fd) })
 	}
 	if err != nil {
@@ -100,7 +101,14 @@ func (s *sockets) enroll(in *intake.Conn) {
 		in.Close()
 		return
 	}
-	_ = c.SetWriteBuffer(socketBuffer) // the system may allow less
+	switch c := c.(type) {
+	case *net.UnixConn:
+		k.medium = descriptor(k.fd)
+		_ = c.SetWriteBuffer(socketBuffer) // the system may allow less
+	case *net.TCPConn:
+		cipher := &ciphertext{Conn: c, fd: k.fd}
+		k.medium = &encrypted{tls: in.TLS(cipher), cipher: cipher}
+	}
 	l := s.loops[int(s.next.Add(1))%len(s.loops)]
 	l.turns.Lock()
 	l.look()
@@ -117,6 +125,7 @@ type socket struct {
 	session *session
 	raw     syscall.RawConn
 	fd      int
+	medium  medium
 	closing atomic.Bool
 	watched atomic.Bool // a goroutine waits for room
 	hungUp  bool        // the peer has ended its direction
@@ -146,10 +155,9 @@ func (k *socket) input() (done bool) {
 			k.look()
 			return false
 		}
-		switch n, err := unix.Read(k.fd, p[:]); {
+		switch n, err := k.medium.read(p[:]); {
 		case n > 0:
 			s.loop.input(s, p[:n])
-		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return false
 		case err != nil:
@@ -183,13 +191,14 @@ func (k *socket) polled(events int16) int16 {
 }
 
 func (k *socket) Read(p []byte) int {
-	n, _ := unix.Read(k.fd, p)
+	n, _ := k.medium.read(p)
 	return max(n, 0) // input finds the same end or fault
 }
 
 func (k *socket) Write(vecs [][]byte) (int, error) {
-	n, err := write(k.fd, vecs)
-	if err == nil && n < size(vecs) && k.watched.CompareAndSwap(false, true) {
+	all := size(vecs)
+	n, err := k.medium.write(vecs)
+	if err == nil && n < all && k.watched.CompareAndSwap(false, true) {
 		go k.watch() // until there is room, or the socket is closed
 	}
 	return n, err
@@ -220,9 +229,13 @@ func (k *socket) Unacknowledged() int {
 	return n
 }
 
-func (k *socket) Acknowledge() {} // on this machine there is nothing to confirm
+func (k *socket) Acknowledge() {
+	if _, local := k.medium.(descriptor); !local { // on this machine there is nothing to confirm
+		acknowledge(k.fd)
+	}
+}
 
-func (k *socket) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
+func (k *socket) CloseWrite() { k.medium.closeWrite() }
 
 // Close ends the wait for input, and what comes after that closes the socket.
 func (k *socket) Close() {

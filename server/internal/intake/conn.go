@@ -1,6 +1,8 @@
 package intake
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,12 @@ type Conn struct {
 	why      atomic.Pointer[metrics.Closed]
 	left     sync.Once
 	lingers  atomic.Bool // the listener closes it
+
+	// Set by shake of a connection to an address of TLS; but for socket nil of others.
+	socket      net.Conn
+	wire        *wire
+	tls         *tls.Conn
+	certificate *x509.Certificate
 }
 
 // Host is whose connection it is, where clients are counted.

@@ -6,6 +6,8 @@
 //	                       can read it
 //	Clock                  when a message that has begun must be complete
 //
+// Of an address of TLS, a connection has done its handshake when Accept returns it.
+//
 // A door supplies its name, which errors use for its settings, its limits, and the form that an
 // error has on its wire.
 //
@@ -24,6 +26,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -34,6 +37,11 @@ type Limits struct {
 	Total      int  // open at one time
 	PerAddress int  // of these, of one Host; 0: half of Total, at least one
 	Loopback   bool // PerAddress holds for the clients on this machine, too
+
+	// Handshakes is how many connections to addresses of TLS may not have done theirs yet, and
+	// HandshakeTimeout how long one may take.
+	Handshakes       int
+	HandshakeTimeout time.Duration
 }
 
 // perAddress is the limit of one host; free tells that it has none.
@@ -44,12 +52,15 @@ func (l Limits) perAddress(host Host) (most int, free bool) {
 	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// Config of a Listener. All fields must be set but Access and Refusal.
+// Config of a Listener. All fields must be set but Access, TLS and Refusal.
 type Config struct {
-	Addrs   []string          // "host:port", with port 0 for any free one, or "unix:PATH" (see package unixsocket)
-	Access  unixsocket.Access // to its Unix sockets
-	Door    string            // its section of the configuration, such as "tcp"
-	Limits  func() Limits     // those that hold for the next connection
+	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
+	// packages secure and unixsocket).
+	Addrs   []string
+	Access  unixsocket.Access     // to its Unix sockets
+	Door    string                // its section of the configuration, such as "tcp"
+	Limits  func() Limits         // those that hold for the next connection
+	TLS     func() *secure.Config // that of the next connection to an address of TLS
 	Metrics *metrics.Door
 	Log     *slog.Logger
 	// Refusal returns the bytes that a connection above a limit is sent before it is closed. nil:
@@ -71,13 +82,17 @@ type Listener struct {
 	hosts     map[Host]int // of these, by host, those without a limit among them
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
+
+	unfinished []*Conn   // connections whose handshakes are not done, oldest first
+	logged     time.Time // when one that failed was in the log last
+	unlogged   int       // those that have failed since
 }
 
 // Listen opens all addresses, or none.
 func Listen(cfg Config) (*Listener, error) {
 	l := newListener(cfg)
 	for _, addr := range cfg.Addrs {
-		one, err := unixsocket.Open(addr, cfg.Access)
+		one, err := secure.Open(addr, cfg.Access)
 		if err != nil {
 			l.Close()
 			return nil, fmt.Errorf("%s: %w", cfg.Door, err)
@@ -156,19 +171,37 @@ func (l *Listener) accept(from net.Listener) {
 		}
 		pause = first
 		l.Metrics.Opened()
-		c := &Conn{Conn: raw, listener: l, door: from.Addr()}
+		c := &Conn{Conn: raw, listener: l, door: from.Addr(), socket: raw}
 		c.host, c.peer = peerOf(raw)
+		_, encrypted := c.door.(secure.Addr)
 		if why, err := l.enter(c.host); err != nil {
 			l.Metrics.Closed(why)
-			l.refuse(raw, err)
+			if encrypted {
+				l.refuseEncrypted(raw, err)
+			} else {
+				l.refuse(raw, err)
+			}
 			continue
 		}
-		select {
-		case l.accepted <- c:
-		case <-l.closing:
-			c.Because(metrics.ClosedDraining)
-			c.Close()
+		if !encrypted {
+			l.offer(c)
+			continue
 		}
+		l.accepting.Go(func() { // ends after HandshakeTimeout and with the listener
+			if l.shake(c) {
+				l.offer(c)
+			}
+		})
+	}
+}
+
+// offer gives a connection to Accept.
+func (l *Listener) offer(c *Conn) {
+	select {
+	case l.accepted <- c:
+	case <-l.closing:
+		c.Because(metrics.ClosedDraining)
+		c.Close()
 	}
 }
 
@@ -207,6 +240,10 @@ func (l *Listener) Close() error {
 	}
 	for c := range l.lingering {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // linger closes it
+	}
+	for _, c := range l.unfinished {
+		c.Because(metrics.ClosedDraining)
+		c.socket.Close()
 	}
 	l.mu.Unlock()
 	var err error

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"time"
@@ -15,6 +16,7 @@ const (
 // refuse tells a connection why it is not let in, without waiting for it, and closes it.
 func (l *Listener) refuse(c net.Conn, err error) {
 	if l.Refusal != nil {
+		_ = c.SetDeadline(time.Time{})
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
 		_, _ = c.Write(l.Refusal(err))
 		if l.linger(c) {
@@ -34,6 +36,12 @@ func (l *Listener) linger(c net.Conn) bool {
 	if !ok || half.CloseWrite() != nil {
 		return false
 	}
+	return l.stay(c, func() { _, _ = io.CopyN(io.Discard, c, lingerBytes) })
+}
+
+// stay closes a connection after do, which reads from it, or lingerTime. It reports false if too
+// many stay.
+func (l *Listener) stay(c net.Conn, do func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.lingering) >= maxLingering {
@@ -42,11 +50,32 @@ func (l *Listener) linger(c net.Conn) bool {
 	l.lingering[c] = struct{}{}
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
 	l.lingers.Go(func() { // ends after lingerTime, or with Close
-		_, _ = io.CopyN(io.Discard, c, lingerBytes)
+		do()
 		c.Close()
 		l.mu.Lock()
 		delete(l.lingering, c)
 		l.mu.Unlock()
 	})
 	return true
+}
+
+// refuseEncrypted is refuse for a client that can read only what is said after its handshake.
+func (l *Listener) refuseEncrypted(c net.Conn, err error) {
+	stays := l.Refusal != nil && l.stay(c, func() {
+		w := &wire{Conn: c}
+		t := tls.Server(w, l.TLS().Config)
+		failed := t.Handshake()
+		w.give()
+		if failed != nil {
+			return
+		}
+		w.done = true
+		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		_, _ = t.Write(l.Refusal(err))
+		_ = t.CloseWrite()
+		_, _ = io.CopyN(io.Discard, t, lingerBytes)
+	})
+	if !stays {
+		c.Close()
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // A Repository starts and stops the processes of the server's configuration. Its methods may be
@@ -49,6 +50,9 @@ func (s *Service) permit(c Caller) error {
 
 // Local reports whether only this machine reaches a listener.
 func Local(a net.Addr) bool {
+	if encrypted, ok := a.(secure.Addr); ok {
+		a = encrypted.TCPAddr
+	}
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.IP.IsLoopback()
 	}

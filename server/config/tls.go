@@ -1,0 +1,197 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/secure"
+)
+
+// TLS is of the addresses that begin with "tls://", of all doors.
+type TLS struct {
+	Certificates
+	// HandshakeTimeout is for a client's handshake; Handshakes is how many of a door may not be done
+	// yet: one more ends the oldest, of the address that has the most.
+	HandshakeTimeout time.Duration `toml:"handshake_timeout" default:"10s" min:"10ms"`
+	Handshakes       int           `toml:"handshakes" default:"256" min:"1" max:"1048576"`
+}
+
+// Certificates are files, in PEM, and what clients are asked for. A path is relative to the
+// configuration file. The files are read at the start and by a reload.
+type Certificates struct {
+	// Cert is the server's certificate, followed by those between it and a root, and Key its key. A
+	// table that has one has both.
+	Cert string `toml:"cert"`
+	Key  string `toml:"key"`
+	// ClientCA are those who sign clients' certificates, and ClientCRL which of these are revoked.
+	ClientCA  string `toml:"client_ca"`
+	ClientCRL string `toml:"client_crl"`
+	// ClientAuth is AuthNone, AuthOptional or AuthRequired.
+	ClientAuth string `toml:"client_auth"`
+	MinVersion string `toml:"min_version"` // "1.2" or "1.3"
+}
+
+// Values of Certificates.ClientAuth.
+const (
+	AuthNone     = secure.AuthNone     // no client is asked for a certificate
+	AuthOptional = secure.AuthOptional // a certificate that a client shows has to be good
+	AuthRequired = secure.AuthRequired
+)
+
+// A listening is a door as far as TLS goes.
+type listening struct {
+	table     string
+	addrs     Addrs
+	own       *Certificates
+	protocols []string // its names in ALPN
+}
+
+func (c *Config) listening() []listening {
+	return []listening{
+		{"tcp", c.TCP.Listen, &c.TCP.TLS, nil},
+		{"rest", c.REST.Listen, &c.REST.TLS, []string{"http/1.1"}},
+		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
+		{"admin", Addrs{c.Admin.Listen}, &c.Admin.TLS, []string{"http/1.1"}},
+	}
+}
+
+// encrypted is the first address of TLS; "": there is none.
+func (l listening) encrypted() string {
+	for _, addr := range l.addrs {
+		if _, ok := secure.Cut(addr); ok {
+			return addr
+		}
+	}
+	return ""
+}
+
+// files are those of a door: its own, and for what it has not, those of all doors. table is where
+// each is from, by its key.
+func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
+	own, all := *l.own, c.TLS.Certificates
+	if own.Cert != "" || own.Key != "" { // they belong together
+		all.Cert, all.Key = own.Cert, own.Key
+	}
+	table = map[string]string{}
+	pick := func(key, own, all string) string {
+		if table[key] = "tls"; own != "" {
+			table[key] = l.table + ".tls"
+		}
+		return cmp.Or(own, all)
+	}
+	return secure.Files{
+		Cert: pick("cert", own.Cert, all.Cert), Key: pick("key", own.Key, all.Key),
+		ClientCA: pick("client_ca", own.ClientCA, all.ClientCA), ClientCRL: pick("client_crl", own.ClientCRL, all.ClientCRL),
+		ClientAuth: pick("client_auth", own.ClientAuth, all.ClientAuth), MinVersion: pick("min_version", own.MinVersion, all.MinVersion),
+		Protocols: l.protocols,
+	}, table
+}
+
+// Secured is the TLS of doors, by their tables. A door without an address of TLS has none.
+type Secured map[string]*secure.Config
+
+// Secure reads the files of the doors that have an address of TLS. The TLS of a door whose files are
+// as they were is that of old, which may be nil. The error has all faults.
+func (c Config) Secure(old Secured) (Secured, error) {
+	fs := &faults{origins: c.origins}
+	read := c.secure(fs, old)
+	return read, fs.err()
+}
+
+func (c *Config) secure(fs *faults, old Secured) Secured {
+	read := Secured{}
+	used := map[string]bool{} // settings of [tls] that a door goes by
+	for _, l := range c.listening() {
+		addr := l.encrypted()
+		if addr == "" {
+			continue
+		}
+		f, table := c.files(l)
+		unused := func(key string) bool {
+			return f.ClientAuth == AuthNone && (key == "client_ca" || key == "client_crl")
+		}
+		for key, t := range table {
+			used[t+"."+key] = used[t+"."+key] || !unused(key)
+		}
+		switch {
+		case f.Cert == "" || f.Key == "":
+			if f.Cert == f.Key { // else checkCertificates says it
+				fs.Add(l.table+".listen", "%s needs a certificate: give tls.cert and tls.key, of all doors, or %s.tls.cert and %[2]s.tls.key", addr, l.table)
+			}
+			continue
+		case f.ClientAuth != AuthNone && f.ClientCA == "":
+			fs.Add(table["client_auth"]+".client_auth", "%q needs client_ca: a file with those who sign the certificates of clients", f.ClientAuth)
+			continue
+		}
+		config, wrong := f.Load(time.Now(), old[l.table])
+		for _, one := range wrong {
+			one.Key = table[one.Key] + "." + one.Key
+			if !slices.Contains(fs.Faults, one) { // of [tls], it is every door's
+				fs.Faults = append(fs.Faults, one)
+			}
+		}
+		read[l.table] = config
+	}
+	c.uselessCertificates(fs, used)
+	return read
+}
+
+// validateTLS checks what needs no file, and then the files.
+func (c *Config) validateTLS(fs *faults) {
+	check := func(table string, t, all Certificates) {
+		fs.OneOf(table+".client_auth", cmp.Or(t.ClientAuth, all.ClientAuth), AuthNone, AuthOptional, AuthRequired)
+		fs.OneOf(table+".min_version", cmp.Or(t.MinVersion, all.MinVersion), secure.Version12, secure.Version13)
+		if t.Cert != "" && t.Key == "" {
+			fs.Add(table+".key", "missing: the key of %s", t.Cert)
+		} else if t.Key != "" && t.Cert == "" {
+			fs.Add(table+".cert", "missing: the certificate of the key %s", t.Key)
+		}
+	}
+	before := len(fs.Faults)
+	check("tls", c.TLS.Certificates, Certificates{})
+	for _, l := range c.listening() {
+		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}) // whatever [tls] has
+	}
+	if len(fs.Faults) == before {
+		c.secure(fs, nil)
+	}
+}
+
+// uselessCertificates are settings that nobody goes by: somebody believes that they protect
+// something.
+func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
+	check := func(table, need string, t Certificates) {
+		for _, f := range []struct{ key, value string }{{"cert", t.Cert}, {"client_ca", t.ClientCA}, {"client_crl", t.ClientCRL}} {
+			key := table + "." + f.key
+			client, seen := used[key]
+			switch {
+			case f.value == "" || client:
+			case seen:
+				fs.Add(key, "has no meaning with client_auth = %q: say %q or %q", AuthNone, AuthOptional, AuthRequired)
+			default:
+				fs.Add(key, "has no meaning: %s", need)
+			}
+		}
+	}
+	check("tls", `no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`, c.TLS.Certificates)
+	for _, l := range c.listening() {
+		check(l.table+".tls", fmt.Sprintf("%s.listen has no address of TLS: expected one as tls://host:port", l.table), *l.own)
+	}
+}
+
+// absolute makes the paths of files relative to the directory dir.
+func (t *Certificates) absolute(dir string) error {
+	for _, path := range []*string{&t.Cert, &t.Key, &t.ClientCA, &t.ClientCRL} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			at, err := filepath.Abs(filepath.Join(dir, *path))
+			if err != nil {
+				return err
+			}
+			*path = at
+		}
+	}
+	return nil
+}

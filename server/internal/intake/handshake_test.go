@@ -1,0 +1,177 @@
+package intake
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/certtest"
+)
+
+const mostHandshakes = 4
+
+// A guarded listener is one of TLS, with the authority of its server and of its clients.
+type guarded struct {
+	*Listener
+	authority *certtest.Authority
+	config    *secure.Config
+	limits    atomic.Pointer[Limits]
+}
+
+func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []byte, let func(*Conn)) *guarded {
+	t.Helper()
+	g := &guarded{authority: certtest.New(t, "authority")}
+	g.limits.Store(&Limits{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 10 * time.Second})
+	server := g.authority.Server(nil)
+	files := []any{"cert", server.Cert, "key", server.Key, "ca", g.authority.PEM()}
+	if revoked != nil {
+		files = append(files, "crl", revoked(g.authority))
+	}
+	paths := append(certtest.Write(t, t.TempDir(), files...), "")
+	var wrong setting.Faults
+	g.config, wrong = secure.Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientCRL: paths[3], ClientAuth: auth}.Load(time.Now(), nil)
+	if err := wrong.Err(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(nil)
+	cfg.Limits = func() Limits { return *g.limits.Load() }
+	cfg.Addrs = []string{"tls://127.0.0.1:0"}
+	cfg.TLS = func() *secure.Config { return g.config }
+	cfg.Refusal = func(err error) []byte { return []byte("refused: " + err.Error()) }
+	g.Listener = open(t, cfg, let)
+	return g
+}
+
+// plain is a client's connection without a handshake.
+func (g *guarded) plain(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", g.Addr().(secure.Addr).TCPAddr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+// says is what a client reads after its handshake, until the end.
+func (g *guarded) says(t *testing.T, own ...certtest.Issue) (string, error) {
+	t.Helper()
+	cfg := &tls.Config{RootCAs: g.authority.Pool(), ServerName: "localhost"}
+	for _, i := range own {
+		cfg.Certificates = append(cfg.Certificates, i.Pair(t))
+	}
+	c := tls.Client(g.plain(t), cfg)
+	if _, err := c.Write([]byte("x")); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(c)
+	return string(text), err
+}
+
+// greet tells a client what of its certificate is known, and closes the connection.
+func greet(c *Conn) {
+	name := "nobody"
+	if cert := c.PeerCertificate(); cert != nil {
+		name = cert.Subject.CommonName
+	}
+	_, _ = c.Write([]byte("hello, " + name))
+	c.Linger()
+}
+
+// A client is let in by a certificate that is good, and is known by it; others are told by TLS what
+// is wrong with theirs.
+func TestPeerCertificates(t *testing.T) {
+	var revoked certtest.Issue
+	required := newGuarded(t, secure.AuthRequired, func(a *certtest.Authority) []byte {
+		revoked = a.Client("stolen", nil)
+		return a.Revoke(revoked.Leaf)
+	}, greet)
+	good := required.authority.Client("camera", nil)
+	if text, err := required.says(t, good); text != "hello, camera" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	expired := required.authority.Client("old", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+	for name, c := range map[string]struct {
+		own  []certtest.Issue
+		want string
+	}{
+		"none":       {nil, "certificate required"},
+		"expired":    {[]certtest.Issue{expired}, "expired certificate"},
+		"of another": {[]certtest.Issue{certtest.New(t, "other").Client("camera", nil)}, "certificate"},
+		"a server's": {[]certtest.Issue{required.authority.Server(nil)}, "bad certificate"},
+		"revoked":    {[]certtest.Issue{revoked}, "bad certificate"},
+	} {
+		if text, err := required.says(t, c.own...); text != "" || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %q, %v, want %q", name, text, err, c.want)
+		}
+	}
+	optional := newGuarded(t, secure.AuthOptional, nil, greet)
+	if text, err := optional.says(t); text != "hello, nobody" || err != nil {
+		t.Errorf("without a certificate: %q, %v", text, err)
+	}
+	if text, err := optional.says(t, optional.authority.Client("camera", nil)); text != "hello, camera" || err != nil {
+		t.Errorf("with one: %q, %v", text, err)
+	}
+	budgettest.Until(t, "connections to end", func() bool { return required.Open() == 0 && optional.Open() == 0 })
+}
+
+// A client that does not speak TLS is told so on the door's wire, and one above a limit reads why
+// after its handshake.
+func TestRefusalsOfTLS(t *testing.T) {
+	g := newGuarded(t, secure.AuthNone, nil, greet)
+	c := g.plain(t)
+	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), `refused: scheduler: invalid input: this address speaks TLS: expected its handshake, got the bytes "GET /"`) {
+		t.Errorf("%q, %v", text, err)
+	}
+	g.limits.Store(new(Limits))
+	if text, err := g.says(t); err != nil || !strings.Contains(text, "too many connections (door.connections = 0)") {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// Handshakes that are not done are bounded in number and time, those of a crowd give way first, and
+// the listener's end is theirs.
+func TestUnfinishedHandshakes(t *testing.T) {
+	g := newGuarded(t, secure.AuthNone, nil, greet)
+	var silent []net.Conn
+	for i := range 20 {
+		silent = append(silent, g.plain(t))
+		budgettest.Until(t, "it to be let in", func() bool { return g.Open() == min(i+1, mostHandshakes) })
+	}
+	if text, err := g.says(t); text != "hello, nobody" || err != nil {
+		t.Errorf("beside silent ones: %q, %v", text, err)
+	}
+	for _, c := range silent[:20-mostHandshakes] {
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("one of a crowd stays: %v", err)
+		}
+	}
+	g.limits.Store(&Limits{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 50 * time.Millisecond})
+	slow := g.plain(t)
+	began := time.Now()
+	if _, err := slow.Write([]byte{22}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.Read(make([]byte, 1)); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("a slow one stays: %v", err)
+	}
+	g.Close()
+	budgettest.Until(t, "the rest to end", func() bool { return g.Open() == 0 })
+	if n := len(g.unfinished); n > 0 {
+		t.Errorf("%d are left", n)
+	}
+}

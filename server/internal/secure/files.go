@@ -1,0 +1,288 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
+)
+
+// Files are the settings of a door's TLS, by their names in the configuration.
+type Files struct {
+	Cert, Key string // PEM: the server's certificate, with those between it and a root, and its key
+	ClientCA  string // PEM: who signs clients' certificates; "": nobody
+	ClientCRL string // PEM: which of these are revoked; "": none
+	// ClientAuth is one of the Auth words, MinVersion one of the versions.
+	ClientAuth, MinVersion string
+	// Protocols are those of ALPN that the door speaks; none: it speaks none that has a name there.
+	Protocols []string
+}
+
+// Values of Files.ClientAuth.
+const (
+	AuthNone     = "none"     // clients are not asked for a certificate
+	AuthOptional = "optional" // one that they show must be good
+	AuthRequired = "required"
+)
+
+// Values of Files.MinVersion.
+const (
+	Version12 = "1.2"
+	Version13 = "1.3"
+)
+
+// A Config is what files were when they were read. It does not change.
+type Config struct {
+	*tls.Config
+	Until time.Time         // when the first of the server's own certificates expires
+	Sum   [sha256.Size]byte // of all that it is made of
+}
+
+// Load reads the files. If they are what old was made of, it returns old, and sessions that clients
+// may resume stay so. The faults name settings of f; old may be nil.
+func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
+	var faults setting.Faults
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%q %q %q", f.ClientAuth, f.MinVersion, f.Protocols)
+	read := func(key, path string) []byte {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			if e, ok := errors.AsType[*fs.PathError](err); ok {
+				err = e.Err
+			}
+			faults.Add(key, "%s cannot be read: %v", path, err)
+		}
+		fmt.Fprintf(sum, "%q %d ", key, len(text))
+		sum.Write(text)
+		return text
+	}
+	certs, key := read("cert", f.Cert), read("key", f.Key)
+	var authorities, revoked []byte
+	if f.ClientCA != "" {
+		authorities = read("client_ca", f.ClientCA)
+	}
+	if f.ClientCRL != "" {
+		revoked = read("client_crl", f.ClientCRL)
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	c := &Config{Config: &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: f.Protocols,
+		// Answers are tensors: small records at the beginning of each would only cost.
+		DynamicRecordSizingDisabled: true,
+	}}
+	if f.MinVersion == Version12 {
+		c.MinVersion = tls.VersionTLS12
+	}
+	own := f.own(&faults, certs, key, now)
+	var clients []*x509.Certificate
+	if f.ClientCA != "" {
+		clients = f.authorities(&faults, authorities, now)
+	}
+	lists := map[string]bool{}
+	if f.ClientCRL != "" {
+		lists = f.revoked(&faults, revoked, clients)
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	if sum.Sum(c.Sum[:0]); old != nil && old.Sum == c.Sum {
+		return old, nil
+	}
+	c.Certificates = []tls.Certificate{own}
+	c.Until = until(own)
+	if f.ClientAuth != AuthNone {
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+		if f.ClientAuth == AuthRequired {
+			c.ClientAuth = tls.RequireAndVerifyClientCert
+		}
+		c.ClientCAs = x509.NewCertPool()
+		for _, a := range clients {
+			c.ClientCAs.AddCert(a)
+		}
+		// A session that is resumed would bring a certificate that was verified by what held then.
+		c.SessionTicketsDisabled = true
+		c.VerifyConnection = func(s tls.ConnectionState) error { return notRevoked(s.VerifiedChains, lists) }
+	}
+	return c, nil
+}
+
+// own is the server's certificate and its key.
+func (f Files) own(faults *setting.Faults, certs, key []byte, now time.Time) tls.Certificate {
+	before := len(*faults)
+	switch kinds := blocks(certs); {
+	case len(kinds) == 0:
+		faults.Add("cert", "%s has no PEM in it: expected blocks -----BEGIN CERTIFICATE-----", f.Cert)
+	case !slices.Contains(kinds, "CERTIFICATE"):
+		faults.Add("cert", "%s has no certificate, but a block %q: expected -----BEGIN CERTIFICATE-----", f.Cert, kinds[0])
+	}
+	private := func(kind string) bool { return strings.HasSuffix(kind, "PRIVATE KEY") }
+	switch kinds := blocks(key); {
+	case len(kinds) == 0:
+		faults.Add("key", "%s has no PEM in it: expected a block -----BEGIN PRIVATE KEY-----", f.Key)
+	case slices.Contains(kinds, "ENCRYPTED PRIVATE KEY") || bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")):
+		faults.Add("key", "%s is encrypted: expected a key without a password, in a file that the server alone may read", f.Key)
+	case !slices.ContainsFunc(kinds, private):
+		faults.Add("key", "%s has no key, but a block %q: expected -----BEGIN PRIVATE KEY-----", f.Key, kinds[0])
+	}
+	if len(*faults) > before {
+		return tls.Certificate{}
+	}
+	chain, err := parse(certs)
+	if err != nil {
+		faults.Add("cert", "%s: %v", f.Cert, err)
+		return tls.Certificate{}
+	}
+	for _, c := range chain {
+		faults.Check("cert", valid(f.Cert, c, now))
+	}
+	if leaf := chain[0]; len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0 &&
+		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		faults.Add("cert", "%s: the certificate of %s is not for servers (extended key usage without serverAuth): clients would refuse it", f.Cert, name(leaf))
+	}
+	pair, err := tls.X509KeyPair(certs, key)
+	if err != nil {
+		faults.Add("key", "%s does not fit the certificate of %s in %s: %s", f.Key, name(chain[0]), f.Cert, strings.TrimPrefix(err.Error(), "tls: "))
+	}
+	return pair
+}
+
+// authorities are those that sign the certificates of clients.
+func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) []*x509.Certificate {
+	list, err := parse(text)
+	if err != nil {
+		faults.Add("client_ca", "%s: %v", f.ClientCA, err)
+		return nil
+	}
+	// Bundles contain roots that have expired beside their successors.
+	var first error
+	for _, c := range list {
+		err := valid(f.ClientCA, c, now)
+		if err == nil {
+			return list
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	faults.Check("client_ca", first)
+	return nil
+}
+
+// revoked are the certificates that lists name, each by its issuer and its number.
+func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.Certificate) map[string]bool {
+	found, lists := map[string]bool{}, 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "X509 CRL" {
+			continue
+		}
+		lists++
+		list, err := x509.ParseRevocationList(block.Bytes)
+		if err != nil {
+			faults.Add("client_crl", "%s: list %d: %v", f.ClientCRL, lists, err)
+			continue
+		}
+		signed := func(a *x509.Certificate) bool { return list.CheckSignatureFrom(a) == nil }
+		if !slices.ContainsFunc(authorities, signed) {
+			faults.Add("client_crl", "%s: list %d, of %s, is signed by nobody in client_ca", f.ClientCRL, lists, list.Issuer)
+			continue
+		}
+		for _, e := range list.RevokedCertificateEntries {
+			found[number(list.RawIssuer, e.SerialNumber.Bytes())] = true
+		}
+	}
+	if lists == 0 {
+		faults.Add("client_crl", "%s has no list: expected PEM blocks -----BEGIN X509 CRL-----", f.ClientCRL)
+	}
+	return found
+}
+
+func number(issuer, serial []byte) string { return string(issuer) + "\x00" + string(serial) }
+
+// notRevoked is the error for a client of whose chains each has a certificate that is revoked.
+func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
+	var bad *x509.Certificate
+	for _, chain := range chains {
+		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return revoked[number(c.RawIssuer, c.SerialNumber.Bytes())] })
+		if i < 0 {
+			return nil
+		}
+		bad = chain[i]
+	}
+	if bad == nil {
+		return nil // it has shown none
+	}
+	return fmt.Errorf("the certificate of %s, number %x, is revoked", name(bad), bad.SerialNumber)
+}
+
+// blocks are the types of the PEM blocks of a file.
+func blocks(text []byte) (kinds []string) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		kinds = append(kinds, block.Type)
+	}
+	return kinds
+}
+
+// parse returns the certificates of a file, one at least.
+func parse(text []byte) (list []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(list)+1, err)
+		}
+		list = append(list, c)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("no certificate: expected PEM blocks -----BEGIN CERTIFICATE-----")
+	}
+	return list, nil
+}
+
+// valid is the error for a certificate that does not hold now.
+func valid(path string, c *x509.Certificate, now time.Time) error {
+	switch {
+	case now.After(c.NotAfter):
+		return fmt.Errorf("%s: the certificate of %s expired on %s", path, name(c), c.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(c.NotBefore):
+		return fmt.Errorf("%s: the certificate of %s holds from %s on, and it is %s", path, name(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// name is the subject of a certificate, or, for one without, its first name.
+func name(c *x509.Certificate) string {
+	if text := c.Subject.String(); text != "" {
+		return text
+	}
+	for _, names := range [][]string{c.DNSNames, c.EmailAddresses} {
+		if len(names) > 0 {
+			return names[0]
+		}
+	}
+	return fmt.Sprintf("number %x", c.SerialNumber)
+}
+
+// until is when the first certificate of a chain expires.
+func until(pair tls.Certificate) (first time.Time) {
+	for _, der := range pair.Certificate {
+		if c, err := x509.ParseCertificate(der); err == nil && (first.IsZero() || c.NotAfter.Before(first)) {
+			first = c.NotAfter
+		}
+	}
+	return first
+}

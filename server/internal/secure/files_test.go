@@ -1,0 +1,110 @@
+package secure
+
+import (
+	"crypto/x509"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva/certtest"
+)
+
+func TestCut(t *testing.T) {
+	for addr, want := range map[string]string{"tls://:6175": ":6175", "tls:h:1": "h:1", "tls://[::1]:2": "[::1]:2"} {
+		if got, ok := Cut(addr); !ok || got != want {
+			t.Errorf("%s: %q, %v", addr, got, ok)
+		}
+	}
+	for _, addr := range []string{":6175", "unix:/tls:", "tcp://a:1", "TLS://a:1"} {
+		if _, ok := Cut(addr); ok {
+			t.Errorf("%s is an address of TLS", addr)
+		}
+	}
+	a := Addr{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7}}
+	if a.Network() != "tls" || a.String() != "tls://127.0.0.1:7" {
+		t.Errorf("%s %s", a.Network(), a)
+	}
+}
+
+// What is wrong with a file is said by the setting, the file and what it has.
+func TestFaults(t *testing.T) {
+	dir := t.TempDir()
+	authority, other := certtest.New(t, "authority"), certtest.New(t, "other")
+	server, second := authority.Server(nil), authority.Server(nil)
+	expired := authority.Server(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+	early := authority.Server(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) })
+	client := authority.Client("camera", nil)
+	encrypted := "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+	certtest.Write(t, dir, "cert", server.Cert, "key", server.Key, "key2", second.Key, "expired", expired.Cert, "expiredkey", expired.Key,
+		"early", early.Cert, "earlykey", early.Key, "client", client.Cert, "clientkey", client.Key, "ca", authority.PEM(), "empty", []byte{}, "der", server.Leaf.Raw,
+		"encrypted", []byte(encrypted), "crl", authority.Revoke(client.Leaf), "othercrl", other.Revoke(client.Leaf),
+		"brokencrl", []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), "brokencert", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
+	at := func(name string) string {
+		if name == "" {
+			return ""
+		}
+		return filepath.Join(dir, name)
+	}
+	for _, c := range []struct {
+		name               string
+		cert, key, ca, crl string
+		want               []string // key: what the text has
+	}{
+		{"good", "cert", "key", "ca", "crl", nil},
+		{"missing", "nothing", "none", "ca", "", []string{"cert: nothing cannot be read: no such file", "key: none cannot be read: no such file"}},
+		{"a directory", "cert", "../" + filepath.Base(dir), "", "", []string{"key: cannot be read: is a directory"}},
+		{"key of another", "cert", "key2", "", "", []string{"key: key2 does not fit the certificate of CN=localhost in"}},
+		{"swapped", "key", "cert", "", "", []string{`cert: has no certificate, but a block "PRIVATE KEY"`, `key: has no key, but a block "CERTIFICATE"`}},
+		{"not PEM", "der", "empty", "", "", []string{"cert: der has no PEM in it", "key: empty has no PEM in it"}},
+		{"broken", "brokencert", "key", "", "", []string{"cert: certificate 1: x509"}},
+		{"encrypted key", "cert", "encrypted", "", "", []string{"key: is encrypted"}},
+		{"expired", "expired", "expiredkey", "", "", []string{"cert: the certificate of CN=localhost expired on 2"}},
+		{"early", "early", "earlykey", "", "", []string{"cert: holds from 2"}},
+		{"of a client", "client", "clientkey", "", "", []string{"cert: CN=camera is not for servers"}},
+		{"no authority", "cert", "key", "empty", "", []string{"client_ca: empty: no certificate"}},
+		{"expired authority", "cert", "key", "expired", "", []string{"client_ca: expired on 2"}},
+		{"list of others", "cert", "key", "ca", "othercrl", []string{"client_crl: list 1, of CN=other, is signed by nobody in client_ca"}},
+		{"no list", "cert", "key", "ca", "cert", []string{"client_crl: cert has no list"}},
+		{"broken list", "cert", "key", "ca", "brokencrl", []string{"client_crl: list 1: x509"}},
+	} {
+		f := Files{Cert: at(c.cert), Key: at(c.key), ClientCA: at(c.ca), ClientCRL: at(c.crl), ClientAuth: AuthRequired, MinVersion: Version13}
+		got, faults := f.Load(time.Now(), nil)
+		if (got == nil) != (len(c.want) > 0) || len(faults) != len(c.want) {
+			t.Errorf("%s: %v, want %q", c.name, faults, c.want)
+			continue
+		}
+		for i, want := range c.want {
+			key, words, _ := strings.Cut(want, ": ")
+			if faults[i].Key != key || !strings.Contains(faults[i].Text, words) {
+				t.Errorf("%s: %v, want %q", c.name, faults[i], want)
+			}
+		}
+	}
+}
+
+// Files that are as they were are the same Config, and others are another.
+func TestLoadAgain(t *testing.T) {
+	dir := t.TempDir()
+	authority := certtest.New(t, "authority")
+	server := authority.Server(nil)
+	paths := certtest.Write(t, dir, "cert", server.Cert, "key", server.Key)
+	f := Files{Cert: paths[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}
+	first, faults := f.Load(time.Now(), nil)
+	if first == nil || !first.Until.Equal(server.Leaf.NotAfter) {
+		t.Fatal(first, faults)
+	}
+	if again, _ := f.Load(time.Now(), first); again != first {
+		t.Error("the same files are another Config")
+	}
+	f.MinVersion = Version13
+	if again, _ := f.Load(time.Now(), first); again == first || again.MinVersion <= first.MinVersion {
+		t.Error("another version is the same Config")
+	}
+	second := authority.Server(nil)
+	certtest.Write(t, dir, "cert", second.Cert, "key", second.Key)
+	if again, faults := f.Load(time.Now(), first); again == first || again == nil {
+		t.Errorf("another certificate is the same Config: %v", faults)
+	}
+}

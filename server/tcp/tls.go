@@ -1,0 +1,164 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A medium is what a socket is to its session: the descriptor itself, or TLS on it. Neither waits:
+// EAGAIN is the error of what would have to.
+type medium interface {
+	read(p []byte) (int, error) // 0 without an error: nothing comes any more
+	// write takes what there is room for. What it has not taken is where the next call begins.
+	write(vecs [][]byte) (int, error)
+	closeWrite() // after everything has been taken
+}
+
+// A descriptor is the medium of a plain socket.
+type descriptor int
+
+func (fd descriptor) read(p []byte) (int, error) {
+	for {
+		if n, err := unix.Read(int(fd), p); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+func (fd descriptor) write(vecs [][]byte) (int, error) { return write(int(fd), vecs) }
+
+func (fd descriptor) closeWrite() { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }
+
+// recordBytes is the plaintext of a record of TLS, at most.
+const recordBytes = 16 << 10
+
+// An encrypted medium is TLS on a descriptor. crypto/tls is written for connections that wait; that
+// it may be read without waiting is by its rule that a read which fails with a temporary error, as
+// EAGAIN is, may be repeated. It has no such rule for writing, so what it writes always succeeds:
+// what the socket does not take of a record waits in the cipher. The bytes of that record count as
+// taken only when the socket has all of it. So a session knows of each answer whether it has left,
+// and one that stands still holds one record.
+type encrypted struct {
+	tls    *tls.Conn
+	cipher *ciphertext
+	ahead  int // bytes of what the next write begins with whose record is in the cipher
+}
+
+func (e *encrypted) read(p []byte) (n int, err error) {
+	for n < len(p) && err == nil { // a record at a time
+		var more int
+		more, err = e.tls.Read(p[n:])
+		n += more
+	}
+	switch {
+	case n > 0: // an error that lasts comes again
+		return n, nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // with a farewell, or without
+		return 0, nil
+	}
+	return 0, err
+}
+
+func (e *encrypted) write(vecs [][]byte) (n int, err error) {
+	var block *[64 << 10]byte
+	for left := size(vecs); ; {
+		if full, err := e.cipher.flush(); err != nil || full {
+			return n, err
+		}
+		n += e.ahead
+		left -= e.ahead
+		for skip := e.ahead; skip > 0; {
+			k := min(skip, len(vecs[0]))
+			skip -= k
+			if vecs[0] = vecs[0][k:]; len(vecs[0]) == 0 {
+				vecs = vecs[1:]
+			}
+		}
+		if e.ahead = 0; left == 0 {
+			return n, nil
+		}
+		for len(vecs[0]) == 0 {
+			vecs = vecs[1:]
+		}
+		record := vecs[0][:min(len(vecs[0]), recordBytes)]
+		if len(record) < min(left, recordBytes) { // several parts make one record
+			if block == nil {
+				block = buffers.Get().(*[64 << 10]byte)
+				defer buffers.Put(block)
+			}
+			record = block[:0]
+			for _, v := range vecs {
+				record = append(record, v[:min(len(v), recordBytes-len(record))]...)
+			}
+		}
+		e.ahead = len(record)
+		if _, err := e.tls.Write(record); err != nil {
+			return n, err
+		}
+	}
+}
+
+func (e *encrypted) closeWrite() {
+	_ = e.tls.CloseWrite()
+	_, _ = e.cipher.flush()
+	_ = unix.Shutdown(e.cipher.fd, unix.SHUT_WR)
+}
+
+// A ciphertext is the socket as TLS sees it: reading it does not wait, and writing it always
+// succeeds.
+type ciphertext struct {
+	net.Conn // for all else
+	fd       int
+
+	mu      sync.Mutex // TLS itself writes when it reads, as to change keys
+	pending []byte     // that the socket has not taken
+}
+
+func (c *ciphertext) Read(p []byte) (int, error) {
+	n, err := descriptor(c.fd).read(p)
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (c *ciphertext) Write(p []byte) (int, error) {
+	const most = 4 * recordBytes // a record, and what TLS writes by itself
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	if len(c.pending) == 0 {
+		var err error
+		if n, err = write(c.fd, [][]byte{p}); err != nil {
+			return n, err
+		}
+	}
+	if len(c.pending)+len(p)-n > most {
+		return n, fmt.Errorf("tcp: the client has TLS write without reading what it writes: %d bytes wait", len(c.pending))
+	}
+	c.pending = append(c.pending, p[n:]...)
+	return len(p), nil
+}
+
+// flush writes what is pending. It reports whether the socket is full.
+func (c *ciphertext) flush() (full bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) == 0 {
+		return false, nil
+	}
+	n, err := write(c.fd, [][]byte{c.pending})
+	if c.pending = c.pending[n:]; len(c.pending) == 0 {
+		c.pending = nil
+	}
+	return len(c.pending) > 0, err
+}

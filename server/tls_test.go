@@ -1,0 +1,309 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/certtest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A pki has the files of a server's certificate, and clients that trust it.
+type pki struct {
+	t         *testing.T
+	dir       string
+	authority *certtest.Authority
+	client    tls.Certificate
+}
+
+func newPKI(t *testing.T) *pki {
+	t.Helper()
+	k := &pki{t: t, dir: t.TempDir(), authority: certtest.New(t, "authority")}
+	k.client = k.authority.Client("camera", nil).Pair(t)
+	certtest.Write(t, k.dir, "ca.pem", k.authority.PEM())
+	k.renew(nil)
+	return k
+}
+
+// renew writes another certificate of the server, and its key.
+func (k *pki) renew(change func(*x509.Certificate)) (serial string) {
+	k.t.Helper()
+	server := k.authority.Server(change)
+	certtest.Write(k.t, k.dir, "cert.pem", server.Cert, "key.pem", server.Key)
+	return server.Leaf.SerialNumber.String()
+}
+
+// twice writes each file once more, with another text that may stand beside the first of the others.
+func (k *pki) twice() {
+	k.t.Helper()
+	for _, name := range []string{"cert", "key", "ca"} {
+		text, err := os.ReadFile(k.file(name + ".pem"))
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		certtest.Write(k.t, k.dir, name+"2.pem", append([]byte("A comment\n"), text...))
+	}
+	certtest.Write(k.t, k.dir, "crl.pem", k.authority.Revoke(), "crl2.pem", k.authority.Revoke(k.authority.Client("stolen", nil).Leaf))
+}
+
+// complete gives a table that has none the file of a key, a certificate with its key.
+func (k *pki) complete(c *config.Certificates, key string) {
+	switch key {
+	case "cert", "key":
+		c.Cert, c.Key = k.file("cert2.pem"), k.file("key2.pem")
+	case "client_ca":
+		c.ClientCA = k.file("ca2.pem")
+	case "client_crl":
+		c.ClientCRL = k.file("crl2.pem")
+	}
+}
+
+func (k *pki) file(name string) string { return filepath.Join(k.dir, name) }
+
+// settings are those of all doors.
+func (k *pki) settings(auth string) config.Certificates {
+	return config.Certificates{Cert: k.file("cert.pem"), Key: k.file("key.pem"), ClientCA: k.file("ca.pem"), ClientAuth: auth, MinVersion: "1.3"}
+}
+
+func (k *pki) config() *tls.Config {
+	return &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{k.client}}
+}
+
+// hostport is that of an address of TLS.
+func hostport(a net.Addr) string { return a.(secure.Addr).TCPAddr.String() }
+
+func (k *pki) shiva(a net.Addr) *tcpClient {
+	k.t.Helper()
+	d := &tls.Dialer{Config: k.config()}
+	c, err := shiva.Dial(k.t.Context(), hostport(a), shiva.WithDialer(d.DialContext))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { c.Close() })
+	return &tcpClient{hostport(a), c}
+}
+
+func (k *pki) http(a net.Addr) *httpClient {
+	c := &httpClient{base: "https://" + hostport(a), client: http.Client{Transport: &http.Transport{TLSClientConfig: k.config(), ForceAttemptHTTP2: true}}}
+	k.t.Cleanup(c.client.CloseIdleConnections)
+	return c
+}
+
+func (k *pki) grpc(a net.Addr) *grpcClient {
+	k.t.Helper()
+	conn, err := grpc.NewClient(hostport(a), grpc.WithTransportCredentials(credentials.NewTLS(k.config())),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { conn.Close() })
+	return &grpcClient{conn, pb.NewGRPCInferenceServiceClient(conn)}
+}
+
+// serial is the number of the certificate that a door shows to a new connection.
+func (k *pki) serial(a net.Addr) string {
+	k.t.Helper()
+	c, err := tls.Dial("tcp", hostport(a), k.config())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
+}
+
+type asking func(context.Context, string, tensor.Tensor, time.Duration) (tensor.Tensor, error)
+
+// encrypted has every door listen on TLS, and those of clients beside a plain address.
+func encrypted(k *pki, auth string) func(*config.Config) {
+	return func(c *config.Config) {
+		c.TLS.Certificates = k.settings(auth)
+		for _, list := range []*config.Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen} {
+			*list = config.Addrs{"127.0.0.1:0", "tls://127.0.0.1:0"}
+		}
+		c.Admin.Listen = "tls://127.0.0.1:0"
+	}
+}
+
+// Every door answers over TLS as it does beside it, bit for bit, to small and large tensors.
+func TestTLS(t *testing.T) {
+	k := newPKI(t)
+	s := start(t, encrypted(k, config.AuthRequired))
+	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "floats", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, Platform: "echo"},
+		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a := s.Addrs()
+	for _, columns := range []int{1, 300, 700_001} {
+		values := make([]float32, columns)
+		for i := range values {
+			values[i] = float32(i) * 1.1
+		}
+		question, err := tensor.FromSlice(tensor.Shape{1, columns}, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		question.Name = "x"
+		for name, ask := range map[string]asking{
+			"tcp": newTCP(t, a.TCP[0]).ask, "tcp, tls": k.shiva(a.TCP[1]).ask,
+			"rest": newHTTP(t, a.REST[0]).askBinary, "rest, tls": k.http(a.REST[1]).askBinary, "rest json, tls": k.http(a.REST[1]).askJSON,
+			"grpc": newGRPC(t, a.GRPC[0]).askRaw, "grpc, tls": k.grpc(a.GRPC[1]).askRaw,
+		} {
+			y, err := ask(t.Context(), "floats", question, 0)
+			if err != nil || !bytes.Equal(y.Data, question.Data) {
+				t.Errorf("%s, %d columns: %d bytes, %v", name, columns, len(y.Data), err)
+			}
+		}
+	}
+	resp, err := k.http(a.Admin).client.Get("https://" + hostport(a.Admin) + "/v1/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(text), a.TCP[1].String()) || !strings.HasPrefix(a.TCP[1].String(), "tls://127.0.0.1:") {
+		t.Errorf("the status does not say where TLS is spoken: %s, %v", text, err)
+	}
+	// Without a certificate no door answers, and without TLS each says what it expects, or ends.
+	for name, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin} {
+		bare, err := tls.Dial("tcp", hostport(addr), &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
+		if err == nil {
+			_, _ = io.WriteString(bare, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			_, err = bare.Read(make([]byte, 1))
+			bare.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "certificate required") {
+			t.Errorf("%s: without a certificate: %v", name, err)
+		}
+		plain, err := net.Dial("tcp", hostport(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(plain, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if said := ends(t, plain); name != "grpc" && name != "admin" && !strings.Contains(said, "this address speaks TLS") {
+			t.Errorf("%s: without TLS: %q", name, said)
+		}
+		plain.Close()
+	}
+}
+
+// A reload reads certificates again although no setting has changed. Connections stay; new ones see
+// the new certificate. A file that is wrong changes nothing, and the error says what is wrong.
+func TestReloadOfCertificates(t *testing.T) {
+	k, log := newPKI(t), new(logged)
+	s, file := loaded(t, log, encrypted(k, config.AuthRequired))
+	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
+	x := rows(tensor.Float32, 2, false)
+	a := s.Addrs()
+	clients := map[string]asking{"tcp": k.shiva(a.TCP[1]).ask, "rest": k.http(a.REST[1]).askBinary, "grpc": k.grpc(a.GRPC[1]).askRaw}
+	ask := func(when string) {
+		t.Helper()
+		for name, ask := range clients {
+			if _, err := ask(t.Context(), "m", x, 0); err != nil {
+				t.Errorf("%s, %s: %v", name, when, err)
+			}
+		}
+	}
+	doors := map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin}
+	shows := func(when, want string) {
+		t.Helper()
+		for name, addr := range doors {
+			if got := k.serial(addr); got != want {
+				t.Errorf("%s, %s: certificate %s, expected %s", name, when, got, want)
+			}
+		}
+	}
+	var open []*tls.Conn // from before
+	for _, addr := range doors {
+		c, err := tls.Dial("tcp", hostport(addr), k.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		open = append(open, c)
+	}
+	ask("at first")
+	second := k.renew(nil)
+	done, err := s.Reload()
+	if err != nil || len(done.Changed)+len(done.Waiting) > 0 {
+		t.Fatal(done, err)
+	}
+	shows("renewed", second)
+	ask("renewed")
+	for _, c := range open {
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a connection from before: %v", err)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, "certificates were read again") || !strings.Contains(text, "door=grpc") {
+		t.Errorf("the log does not say so:\n%s", text)
+	}
+
+	for name, c := range map[string]struct {
+		breaks func()
+		want   string
+	}{
+		"expired":   {func() { k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }) }, "tls.cert: " + k.file("cert.pem") + ": the certificate of CN=localhost expired on"},
+		"unlike":    {func() { certtest.Write(t, k.dir, "key.pem", k.authority.Server(nil).Key) }, "tls.key: " + k.file("key.pem") + " does not fit"},
+		"cut short": {func() { certtest.Write(t, k.dir, "cert.pem", []byte("-----BEGIN CERT")) }, "tls.cert: " + k.file("cert.pem") + " has no PEM in it"},
+		"gone":      {func() { os.Remove(k.file("ca.pem")) }, "tls.client_ca: " + k.file("ca.pem") + " cannot be read: no such file"},
+	} {
+		c.breaks()
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+		shows(name, second)
+		ask(name)
+		certtest.Write(t, k.dir, "ca.pem", k.authority.PEM())
+		k.renew(nil)
+	}
+	third := k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
+	file.TLS.ClientAuth = config.AuthNone
+	file.TLS.ClientCA = ""
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	shows("good again", third)
+	if !strings.Contains(log.String(), "a certificate expires soon") {
+		t.Errorf("the log does not warn of a certificate that expires in an hour:\n%s", log)
+	}
+	k.client = tls.Certificate{}
+	shows("without clients' certificates", third)
+	ask("good again")
+}
+
+// Who has to show a certificate is no stranger.
+func TestNoWarningOfCertifiedClients(t *testing.T) {
+	k := newPKI(t)
+	for auth, want := range map[string]bool{config.AuthRequired: false, config.AuthOptional: true} {
+		log := new(logged)
+		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
+			c.TLS.Certificates = k.settings(auth)
+			c.Admin.Listen = "tls://0.0.0.0:0"
+		})
+		if got := strings.Contains(log.String(), "without authentication"); got != want {
+			t.Errorf("%s: the log warns: %v\n%s", auth, got, log)
+		}
+	}
+}
