@@ -188,7 +188,7 @@ func TestBugsAreAnswered(t *testing.T) {
 
 func listen(t *testing.T, h http.Handler) *Server {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", unixsocket.Access{}, h, nil)
+	s, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestShutdownIsCutOff(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	s := listen(t, http.NotFoundHandler())
-	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
+	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
 		t.Errorf("listening twice: %v", err)
 	}
 }
