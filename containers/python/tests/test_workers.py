@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 from echo_model import ROW, X, Y, ask
 from fake_server import Fake
-from shiva_container import Batch, Container, link, model, workers
+from shiva_container import Batch, Container, Tensor, TensorError, link, model, workers
+from shiva_container.arena import Arena, Loan
 from shiva_container.batches import Batches
 from shiva_container.session import Delivery
 
@@ -201,6 +204,51 @@ def test_a_header_that_was_seen_before_means_the_same_again(head: bytes, seen: b
         batch.requests[0].parameters["mine"] = 1  # type: ignore[index]
     with pytest.raises(ValueError, match=r"not JSON|timeout"):
         read(head % b"1.2.3")
+
+
+class Places(Arena):
+    """Shared memory of which only the places are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, ...]] = []
+
+    def input(self, at: tuple[int, ...], *, lend: bool) -> tuple[memoryview, Loan]:
+        self.seen.append(at)
+        data = memoryview(np.frombuffer(ROW, np.uint8))
+        return data, Loan(weakref.ref(data.obj), 0, at)
+
+
+HEAD_X = b'{"name":"x","datatype":"FP32","shape":[1,2]%s}'
+HEAD_Z = b'{"name":"z","datatype":"FP32","shape":[1,2]%s}'
+PLACED: list[tuple[bytes, list[int], list[bytes]]] = [  # which of its places x and z have, and the frames
+    (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z + b"]}", [0, 1], [b"", b""]),
+    (b'{"rows":1,"inputs":[' + HEAD_Z + b"," + HEAD_X + b"]}", [1, 0], [b"", b""]),
+    (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z % b"" + b"]}", [0], [b"", ROW]),
+    (b'{"rows":1,"inputs":[' + HEAD_X % b"" + b"," + HEAD_Z + b'],"timeout_ms":7}', [0], [ROW, b""]),
+    (b'{"rows":1,"a":{"b":1%s},"inputs":[' + HEAD_X % b"" + b"," + HEAD_Z + b"]}", [1], [ROW, b""]),
+    (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z + b'],"parameters":[{"k":1,"at":[9]}]}', [0, 1], [b"", b""]),
+]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_places_are_of_the_header_that_has_them(seen: bool) -> None:
+    function = model(name="m", inputs=[X, Tensor("z", "FP32", [-1, 2])], outputs=[Y])(lambda x, z: x)
+    batches = Batches(function)
+    rng = random.Random(1)
+    for _ in range(10):
+        for head, order, frames in PLACED:
+            if not seen:
+                batches = Batches(function)
+            count = head.count(b"%s")
+            ats = [tuple(rng.randrange(1 << 40) for _ in range(3 * rng.randint(1, 3))) for _ in range(count)]
+            text = head % tuple(b',"at":[%s]' % b",".join(b"%d" % n for n in at) for at in ats)
+            arena = Places()
+            batches.read(Delivery(b"12345678", text, frames, 0.0), arena)
+            assert arena.seen == [ats[i] for i in order], text
+            broken = head % tuple(b',"at":[' for _ in range(count))
+            with pytest.raises(TensorError, match="not JSON"):
+                batches.read(Delivery(b"12345678", broken, frames, 0.0), arena)
 
 
 def test_headers_are_not_remembered_without_end() -> None:

@@ -1,8 +1,9 @@
 """A model's batches on their way in and out: frames to arrays, arrays to frames.
 
 Headers repeat: a batch of so many rows of a model looks like the one before but for its id and its time.
-So what a header means is worked out once, from its JSON, and looked up by its bytes from then on; and the
-header of an answer is written once for each shape of its outputs.
+So what a header means is worked out once, from its JSON, and looked up by its bytes from then on, without
+the places of its tensors in shared memory; and the header of an answer is written once for each shape of
+its outputs, but for their places.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ _REMEMBERED = 256
 _LONGEST = 1024
 """of how many bytes they may be."""
 _TIMEOUT = b',"timeout_ms":'
+_AT = b',"at":['
 _TRUSTED_CALLS = 8
 """So many calls in a row must have let go of their inputs before these are lent to the function where they lie."""
 
@@ -40,8 +43,8 @@ class _Input(NamedTuple):
     dtype: np.dtype[Any] | None
     """Of elements that can be used where they lie; None for those that must be decoded."""
     size: int
-    at: tuple[int, ...]
-    """Where it is in shared memory, if it is."""
+    place: int
+    """Which of the header's places in shared memory is its own, -1 if it is in its frame."""
 
 
 class _Plan(NamedTuple):
@@ -49,9 +52,14 @@ class _Plan(NamedTuple):
 
     rows: int
     frames: int
+    places: int
     inputs: list[_Input | None]
     requests: tuple[Request, ...]
     timeout: float | None
+
+
+_Places = Sequence[tuple[int, ...]]
+"""Where the tensors of a header are that lie in shared memory, in their order."""
 
 
 class Batches:
@@ -60,16 +68,19 @@ class Batches:
     def __init__(self, model: Model[..., Any]) -> None:
         self._model = model
         self._plans: dict[bytes, _Plan] = {}
-        self._headers: dict[tuple[tuple[int, ...], ...], bytes] = {}
+        self._headers: dict[tuple[tuple[int, ...], ...], tuple[bytes, list[bytes]]] = {}
+        """By the shapes of the outputs: the header, and the same in pieces."""
         self._trusted = 0
 
     def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
         """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
         header, frames = bytes(delivery.header), delivery.frames
         known, _, timed = header.partition(_TIMEOUT)
+        known, places = _split(known)
         plan = self._plans.get(known)
-        if plan is None or len(frames) != plan.frames or (timed and not _is_last(timed)):
-            plan = self._plan(header, known, timed, len(frames))
+        fits = plan is not None and len(frames) == plan.frames and len(places) == plan.places
+        if plan is None or not fits or (timed and not _is_last(timed)):
+            plan, places = self._plan(header, known, len(places), timed, len(frames))
             timed = b""
         timeout = float(timed[:-1]) / 1000 if timed else plan.timeout
         arrays: list[Array | None] = []
@@ -79,8 +90,8 @@ class Batches:
                 arrays.append(None)
                 continue
             frame = frames[one.frame]
-            if one.at:
-                arrays.append(self._shared(one, frame, arena, lent))
+            if one.place >= 0:
+                arrays.append(self._shared(one, places[one.place], frame, arena, lent))
                 continue
             if one.dtype is None or len(frame) != one.size:
                 try:
@@ -95,11 +106,13 @@ class Batches:
             requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
         return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
 
-    def _shared(self, one: _Input, frame: Buffer, arena: Arena | None, lent: list[Loan]) -> Array:
+    def _shared(
+        self, one: _Input, at: tuple[int, ...], frame: Buffer, arena: Arena | None, lent: list[Loan]
+    ) -> Array:
         try:
             if arena is None or len(frame):
                 raise TensorError("it is in shared memory, which was not asked for, or has a frame as well")
-            view, loan = arena.input(one.at, lend=self._trusted >= _TRUSTED_CALLS)
+            view, loan = arena.input(at, lend=self._trusted >= _TRUSTED_CALLS)
             lent.append(loan)
             return decode(view, one.datatype, one.shape)
         except TensorError as e:
@@ -151,20 +164,28 @@ class Batches:
             if isinstance(e, TensorError):
                 raise TensorError(f'output "{tensor.name}": {e}') from e
             raise
+        return [wire.RESULT, batch_id, self._header(outputs, places, batch), *frames]
+
+    def _header(self, outputs: Sequence[Array], places: _Places, batch: Batch) -> bytes:
         shapes = tuple([array.shape for array in outputs])
-        plain = not batch.errors and not any(places)
-        header = self._headers.get(shapes) if plain else None
-        if header is None:
+        header, pieces = self._headers.get(shapes, (b"", []))
+        if not header or batch.errors:
             heads = [
                 wire.TensorHead(tensor.name, tensor.datatype, array.shape, at)
                 for tensor, array, at in zip(self._model.outputs, outputs, places, strict=True)
             ]
-            header = wire.result_header(heads, batch.errors)
-            if plain:
-                _remember(self._headers, shapes, header)
-        return [wire.RESULT, batch_id, header, *frames]
+            if batch.errors:
+                return wire.result_header(heads, batch.errors)
+            pieces = wire.result_pieces([replace(head, at=()) for head in heads])
+            header = b"".join(pieces)
+            _remember(self._headers, shapes, (header, pieces))
+        if not any(places):
+            return header
+        ends = [_AT + b"%d,%d,%d]" % at if at else b"" for at in places]
+        return b"".join([part for pair in zip(pieces, ends, strict=False) for part in pair]) + pieces[-1]
 
-    def _plan(self, header: bytes, known: bytes, timed: bytes, frames: int) -> _Plan:
+    def _plan(self, header: bytes, known: bytes, split: int, timed: bytes, frames: int) -> tuple[_Plan, _Places]:
+        """Read a header. ``known`` is what it is remembered by, from which ``split`` places were cut out."""
         try:
             head = wire.parse_batch(header)
         except wire.WireError as e:
@@ -174,17 +195,17 @@ class Batches:
                 f"bad batch from the server: it describes {len(head.heads)} inputs, {frames} tensor frames came"
             )
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
-        plan = _Plan(head.rows, frames, self._inputs(head), requests, head.timeout)
-        if len(known) > _LONGEST or any(head.parameters) or any(one.at for one in head.heads):
-            return plan
-        if not timed:
-            _remember(self._plans, header, plan)
-        elif _is_last(timed):  # so that it is a member of the header, and not of an object in it
+        places = [one.at for one in head.heads if one.at]
+        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout)
+        if len(known) > _LONGEST or any(head.parameters) or len(places) != split:
+            return plan, places
+        if not timed or _is_last(timed):  # so that it is a member of the header, and not of an object in it
             _remember(self._plans, known, plan)
-        return plan
+        return plan, places
 
     def _inputs(self, head: wire.BatchHeader) -> list[_Input | None]:
         came = {one.name: (i, one) for i, one in enumerate(head.heads)}
+        placed = [i for i, one in enumerate(head.heads) if one.at]
         inputs: list[_Input | None] = []
         for tensor in self._model.inputs:
             if tensor.name not in came and tensor.optional:
@@ -202,8 +223,29 @@ class Batches:
             count = math.prod(one.shape)
             plain = one.datatype != "BYTES" and count > 0 and min(one.shape, default=0) >= 0
             dtype = tensor.dtype if plain else None
-            inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, one.at))
+            place = placed.index(i) if one.at else -1
+            inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, place))
         return inputs
+
+
+def _split(header: bytes) -> tuple[bytes, _Places]:
+    """A header without the places in it, and these; if they are not what places are, it stays as it is."""
+    first, *rest = header.split(_AT)
+    if not rest:
+        return header, ()
+    places = []
+    kept = [first]
+    for part in rest:
+        numbers, end, after = part.partition(b"]")
+        try:
+            at = tuple(map(int, numbers.split(b",")))
+        except ValueError:
+            return header, ()
+        if not end or len(at) % 3:
+            return header, ()
+        places.append(at)
+        kept.append(after)
+    return _AT.join(kept), places
 
 
 def _is_last(timed: bytes) -> bool:
