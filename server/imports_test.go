@@ -36,6 +36,7 @@ shiva/tensor:               github.com/x448/float16 golang.org/x/sys
 shiva/jsontext:             | shiva/budgettest github.com/x448/float16
 shiva/unixsocket:
 shiva:                      shiva/jsontext shiva/tensor shiva/unixsocket
+shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 shiva/certtest:

@@ -94,21 +94,29 @@ func (c *Client) freeCall(k *call) {
 	c.calls.Put(k)
 }
 
-// Dial connects to a server. The address is host:port, a host alone for [DefaultPort], or
-// "unix:PATH" for a socket on this machine ("unix:@name": an abstract one). The context bounds this
-// first connecting only.
+// Dial connects to a server. The address is host:port, a host alone for [DefaultPort], either of
+// them behind "tls://" where the server speaks TLS (see [WithTLS]), or "unix:PATH" for a socket on
+// this machine ("unix:@name": an abstract one). The context bounds this first connecting only.
 //
 // The Client has a goroutine or two until it is closed.
 func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
 	if err := unixsocket.CheckAddress(addr); err != nil {
 		return nil, fmt.Errorf("shiva: %q: %w", addr, err)
 	}
+	o := newOptions(opts)
+	host, encrypted := cutTLS(addr)
+	if o.tls != nil && !encrypted {
+		return nil, fmt.Errorf("shiva: expected tls://host:port with WithTLS, got %q", addr)
+	}
 	if _, unix := unixsocket.Cut(addr); !unix {
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(host, strconv.Itoa(DefaultPort))
+		}
+		if addr = host; encrypted {
+			addr = tlsScheme + "//" + host
 		}
 	}
-	return start(ctx, addr, newOptions(opts), 0)
+	return start(ctx, addr, o, 0)
 }
 
 // start makes a client that has room for some requests beside those in flight.
@@ -134,8 +142,12 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
-	network, addr := unixsocket.Target(c.addr)
+	host, encrypted := cutTLS(c.addr)
+	network, addr := unixsocket.Target(host)
 	conn, err := c.opts.dial(ctx, network, addr)
+	if err == nil && encrypted {
+		conn, err = handshake(ctx, conn, addr, c.opts.tls)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
 	}

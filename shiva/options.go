@@ -2,6 +2,7 @@ package shiva
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"time"
 
@@ -21,6 +22,7 @@ type options struct {
 	pool         *tensor.Pool
 	sendDeadline bool
 	sharedBytes  int64 // 0: no memory is shared
+	tls          *tls.Config
 }
 
 // clientPool is the pool of clients that were given none. It has no budget, so that an answer
@@ -55,9 +57,8 @@ func WithLimits(l Limits) Option { return func(o *options) { o.limits = l } }
 // for all clients of the process.
 func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 
-// WithDialer replaces the function that makes connections, such as by one for TLS. It is called
-// with "tcp" and the address, or "unix" and the path of a socket, and must end when its context
-// does.
+// WithDialer replaces the function that makes connections. It is called with "tcp" and the address,
+// or "unix" and the path of a socket, and must end when its context does.
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }

@@ -3,6 +3,7 @@ package load
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 type Config struct {
 	Network string // "tcp" (default) or "unix"
 	Addr    string
+	TLS     *tls.Config // nil: plain
 
 	Wire Wire // what is spoken there; Shiva (default)
 
@@ -295,6 +297,11 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	nc, err := d.DialContext(ctx, l.cfg.Network, l.cfg.Addr)
 	if err != nil {
 		return fmt.Errorf("load: connection %d: %w", i, err)
+	}
+	if l.cfg.TLS != nil {
+		if nc, err = encrypt(ctx, nc, &l.cfg); err != nil {
+			return fmt.Errorf("load: connection %d: %w", i, err)
+		}
 	}
 	defer nc.Close()
 	c := &conn{number: i, next: i % len(l.cfg.Frames)}

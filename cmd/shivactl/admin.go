@@ -17,9 +17,13 @@ import (
 
 // httpClient is a client for a server at an address, or behind a URL, and the URL that its paths
 // begin with.
-func httpClient(addr string) (client *http.Client, base string) {
+func (c *cli) httpClient(addr string) (client *http.Client, base string, err error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
+	if t.TLSClientConfig, err = c.tls.config(); err != nil {
+		return nil, "", err
+	}
 	network, target := unixsocket.Target(addr)
+	host, encrypted := cutTLS(addr)
 	switch {
 	case network == "unix":
 		base = "http://localhost"
@@ -27,12 +31,14 @@ func httpClient(addr string) (client *http.Client, base string) {
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, target)
 		}
+	case encrypted:
+		base = "https://" + host
 	case strings.Contains(addr, "://"):
 		base = strings.TrimSuffix(addr, "/")
 	default:
 		base = "http://" + addr
 	}
-	return &http.Client{Transport: t}, base
+	return &http.Client{Transport: t}, base, nil
 }
 
 // get reads a path of the admin door into v.
@@ -65,7 +71,10 @@ func one(command, what string, args []string) (string, error) {
 }
 
 func (c *cli) call(method, path string, send []byte, v any) error {
-	client, base := httpClient(c.admin)
+	client, base, err := c.httpClient(c.admin)
+	if err != nil {
+		return err
+	}
 	defer client.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(c.ctx, method, base+path, bytes.NewReader(send))
 	if err != nil {

@@ -174,7 +174,8 @@ func (o *benchOptions) check() error {
 
 // config is the run that the options ask for, without its requests.
 func (o *benchOptions) config(addr string) load.Config {
-	network, target := unixsocket.Target(addr)
+	host, _ := cutTLS(addr)
+	network, target := unixsocket.Target(host)
 	c := load.Config{Network: network, Addr: target, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
 	perStream, free := 1, 16
 	if o.door.wire == load.HTTP {
@@ -219,6 +220,11 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 		return err
 	}
 	b := &bench{cli: c, o: o, config: o.config(at), report: benchReport{Route: route, Door: o.door.name, Address: at}}
+	if _, encrypted := cutTLS(at); encrypted {
+		if b.config.TLS, err = c.tls.config(); err != nil {
+			return err
+		}
+	}
 	if err := b.load(m); err != nil {
 		return err
 	}

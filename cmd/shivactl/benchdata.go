@@ -37,18 +37,18 @@ func (c *cli) declared(d door, addr, route string) (model, error) {
 	defer cancel()
 	asking.ctx = ctx
 	if d.wire == load.Shiva {
-		client, err := shiva.Dial(ctx, addr)
+		client, err := asking.dial(addr)
 		if err != nil {
 			return model{}, explain(err, "--addr", addr)
 		}
 		defer client.Close()
 		return asking.describe(client, route)
 	}
-	ask := askREST
+	ask := (*cli).askREST
 	if d.wire == load.GRPC {
-		ask = askGRPC
+		ask = (*cli).askGRPC
 	}
-	declaration, err := ask(ctx, addr, route)
+	declaration, err := ask(&asking, addr, route)
 	if err != nil {
 		return model{}, explain(err, "--addr", addr)
 	}
@@ -59,15 +59,18 @@ func (c *cli) declared(d door, addr, route string) (model, error) {
 const maxMetadata = 1 << 20
 
 // askREST asks for the metadata of a model over HTTP.
-func askREST(ctx context.Context, addr, route string) (d declaration, err error) {
+func (c *cli) askREST(addr, route string) (d declaration, err error) {
 	name, version := modelOf(route)
 	path := at("/v2/models/%s", name)
 	if version != "" {
 		path += at("/versions/%s", version)
 	}
-	client, base := httpClient(addr)
+	client, base, err := c.httpClient(addr)
+	if err != nil {
+		return d, err
+	}
 	defer client.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return d, usage("bench", "--addr %s: %v", addr, err)
 	}
@@ -99,7 +102,7 @@ func notTheDoor(addr, name, got string) *failure {
 
 // askGRPC asks for the metadata of a model over gRPC: a ModelMetadataRequest has its name and
 // version as fields 1 and 2. A client of gRPC would be most of this program.
-func askGRPC(ctx context.Context, addr, route string) (d declaration, err error) {
+func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	const prefix = 5 // compression flag and length
 	name, version := modelOf(route)
 	question := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
@@ -107,12 +110,16 @@ func askGRPC(ctx context.Context, addr, route string) (d declaration, err error)
 		question = protowire.AppendString(protowire.AppendTag(question, 2, protowire.BytesType), version)
 	}
 	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
-	client, base := httpClient(addr)
+	client, base, err := c.httpClient(addr)
+	if err != nil {
+		return d, err
+	}
 	defer client.CloseIdleConnections()
 	transport := client.Transport.(*http.Transport)
 	transport.Protocols = new(http.Protocols)
+	transport.Protocols.SetHTTP2(true)
 	transport.Protocols.SetUnencryptedHTTP2(true)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, base+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
 	if err != nil {
 		return d, usage("bench", "--addr %s: %v", addr, err)
 	}

@@ -69,7 +69,7 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	case len(o.outcome) != 1:
 		return usage("feedback", "what was the outcome? give one of --label, --loss, --reward and --losses, got %d of them", len(o.outcome))
 	}
-	client, err := shiva.Dial(c.ctx, c.addr)
+	client, err := c.dial(c.addr)
 	if err != nil {
 		return explain(err, "--addr", c.addr)
 	}

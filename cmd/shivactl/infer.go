@@ -84,7 +84,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	if c.timed { // else the model's own deadline counts
 		options = append(options, shiva.WithDeadlineMetadata())
 	}
-	client, err := shiva.Dial(c.ctx, c.addr, options...)
+	client, err := c.dial(c.addr, options...)
 	if err != nil {
 		return explain(err, "--addr", c.addr)
 	}

@@ -62,6 +62,7 @@ type cli struct {
 	stdout, stderr io.Writer
 
 	addr, admin string
+	tls         tlsFlags
 	timeout     time.Duration
 	timed       bool // timeout is the user's wish, not the default
 	json        bool
@@ -72,8 +73,9 @@ const defaultAddr = "127.0.0.1:6174"
 // register adds the flags that all subcommands have. Their defaults are the values so far, so
 // they may stand before the subcommand as well as after it.
 func (c *cli) register(f *flag.FlagSet) {
-	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT` or unix:PATH")
-	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT` or unix:PATH")
+	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	c.tls.register(f)
 	f.Var(patience{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
 	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
 }

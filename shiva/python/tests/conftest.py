@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from shiva_client import Message, wire
+from shiva_client import Message, ProtocolError, wire
 
 Handler = Callable[[Message], Message | None]
 
@@ -19,9 +21,12 @@ def echo(message: Message) -> Message:
 class Server:
     """A Shiva server of one handler, whose answer None ends the connection."""
 
-    def __init__(self, path: Path | None = None, handler: Handler = echo) -> None:
-        """Listen on a Unix socket at path, or on a free port."""
+    def __init__(
+        self, path: Path | None = None, handler: Handler = echo, context: ssl.SSLContext | None = None
+    ) -> None:
+        """Listen on a Unix socket at path, or on a free port, there with TLS if there is a context."""
         self.path = path
+        self.context = context
         self.handler = handler
         self.encoded = b""  # the answer to everything, if there is one
         self.seen: list[Message] = []
@@ -37,7 +42,7 @@ class Server:
         else:
             self._listener = socket.create_server(("127.0.0.1", self.port))
             self.port = self._listener.getsockname()[1]
-            self.address = f"127.0.0.1:{self.port}"
+            self.address = f"{'tls://' if self.context else ''}127.0.0.1:{self.port}"
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -47,13 +52,17 @@ class Server:
                 sock, _ = listener.accept()
             except OSError:
                 return
+            if self.context:
+                sock = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             self.connections += 1
             self._open.add(sock)
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         decoder = wire.Decoder()
-        with sock, suppress(ConnectionError):
+        with sock, suppress(ConnectionError, ssl.SSLError, ProtocolError):
+            if isinstance(sock, ssl.SSLSocket):
+                sock.do_handshake()
             while n := sock.recv_into(decoder.buffer()):
                 for message in decoder.advance(n):
                     self.seen.append(message)
@@ -80,8 +89,63 @@ class Server:
         self._listener.close()
 
 
-@pytest.fixture(params=["tcp", "unix"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path / "s" if request.param == "unix" else None)
+class Authority:
+    """Signs certificates for tests."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+        self.ca = self._openssl("req", "-x509", "-subj", "/CN=authority", "-days", "2", name="ca")
+
+    def _openssl(self, command: str, *args: str, name: str) -> Path:
+        made = self._directory / f"{name}.pem"
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(self._key(name))]
+        subprocess.run(["openssl", command, *key, *args, "-out", str(made)], check=True, capture_output=True)
+        return made
+
+    def _key(self, name: str) -> Path:
+        return self._directory / f"{name}.key"
+
+    def issue(self, name: str, names: str = "IP:127.0.0.1", days: int = 2) -> tuple[str, str]:
+        """The files of a certificate for those names, and of its key."""
+        request, made = self._openssl("req", "-new", "-subj", f"/CN={name}", name=name), self._directory / f"{name}.crt"
+        extensions = self._directory / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={names}\n")
+        signing = ["-CA", str(self.ca), "-CAkey", str(self._key("ca")), "-CAcreateserial", "-extfile", str(extensions)]
+        subprocess.run(
+            ["openssl", "x509", "-req", "-in", str(request), *signing, "-days", str(days), "-out", str(made)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        return str(made), str(self._key(name))
+
+    def serving(self, *files: str, asks: bool = False) -> ssl.SSLContext:
+        """What a server needs for a certificate and its key, and to ask clients for theirs."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*files)
+        if asks:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.ca)
+        return context
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates") / "ours")
+
+
+@pytest.fixture(scope="session")
+def secure(authority: Authority) -> ssl.SSLContext:
+    return authority.serving(*authority.issue("server"))
+
+
+@pytest.fixture(params=["tcp", "unix", "tls"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    if request.param == "tls":
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca))
+        server = Server(context=request.getfixturevalue("secure"))
+    else:
+        server = Server(tmp_path / "s" if request.param == "unix" else None)
     yield server
     server.close()

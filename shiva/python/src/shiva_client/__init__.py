@@ -39,9 +39,11 @@ from .errors import (
 from .frames import Result
 from .request import Answer
 from .stream import Stream
+from .tls import TLS
 from .wire import Message
 
 __all__ = [
+    "TLS",
     "Answer",
     "AsyncClient",
     "AsyncStream",

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from .tls import TLS, Encrypted
 
 DEFAULT_PORT = 6174
 LONGEST = 107  # bytes of a Unix socket's path, as Linux has them
@@ -22,13 +26,20 @@ class Address:
     host: str
     port: int
     path: str = ""
+    tls: TLS | None = None  # None: in plain text
 
     @classmethod
-    def parse(cls, text: str, port: int | None = None) -> Address:
-        """What a user gave: "host", "host:port", "[::1]:port", "unix:/path", "unix:@name"."""
+    def parse(cls, text: str, port: int | None = None, tls: TLS | None = None) -> Address:
+        """What a user gave: "host", "host:port", "[::1]:port", "tls://host:port", "unix:/path", "unix:@name"."""
+        encrypted = text.startswith("tls:")
+        if tls and not encrypted:
+            raise ValueError(f"expected tls://host:port with tls, got {text!r}")
         if text.startswith("unix:"):
             return cls._unix(text.removeprefix("unix:").removeprefix("//"), port)
-        host = text
+        if encrypted:
+            tls = tls or TLS()
+            tls.context()  # what is wrong with its files is said now
+        host = text.removeprefix("tls:").removeprefix("//") if encrypted else text
         if (port is None and host.count(":") == 1) or (host.startswith("[") and "]:" in host):
             host, _, digits = host.rpartition(":")
             if not digits.isdecimal():
@@ -37,7 +48,7 @@ class Address:
         host, port = host.strip("[]"), DEFAULT_PORT if port is None else port
         if not host or not 0 < port < 1 << 16:
             raise ValueError(f"expected a host and a port from 1 to 65535, or unix:/path, got {host!r} and {port}")
-        return cls(host, port)
+        return cls(host, port, tls=tls)
 
     @classmethod
     def _unix(cls, path: str, port: int | None) -> Address:
@@ -54,17 +65,22 @@ class Address:
         """As a user gives it."""
         if self.path:
             return f"unix:{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        scheme = "tls://" if self.tls else ""
+        return f"{scheme}[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}{self.host}:{self.port}"
 
     @property
     def _name(self) -> str:
         """The path as the system calls take it."""
         return "\0" + self.path[1:] if self.path.startswith("@") else self.path
 
-    def connect(self, timeout: float) -> socket.socket:
+    def connect(self, timeout: float) -> socket.socket | Encrypted:
         """Connect within so many seconds."""
         if not self.path:
-            return socket.create_connection((self.host, self.port), timeout)
+            until = time.monotonic() + timeout
+            sock = socket.create_connection((self.host, self.port), timeout)
+            if not self.tls:
+                return sock
+            return Encrypted(sock, self.tls.context(), self.tls.server_name or self.host, until - time.monotonic())
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(timeout)
@@ -79,13 +95,22 @@ class Address:
         loop = asyncio.get_running_loop()
         if self.path:
             return (await loop.create_unix_connection(make, self._name))[1]
-        return (await loop.create_connection(make, self.host, self.port))[1]
+        if not self.tls:
+            return (await loop.create_connection(make, self.host, self.port))[1]
+        context, name = self.tls.context(), self.tls.server_name or self.host
+        return (await loop.create_connection(make, self.host, self.port, ssl=context, server_hostname=name))[1]
 
     def unreachable(self, error: Exception) -> str:
         """Why there is no connection."""
-        why = f"{self}: {str(error) or 'timed out'}"
+        late = isinstance(error, TimeoutError | asyncio.TimeoutError)
+        why = f"{self}: {str(error) or ('timed out' if late else type(error).__name__)}"
         if self.path and isinstance(error, FileNotFoundError | ConnectionRefusedError):
             why += "; expected the path of a socket on which a server listens"
+        elif self.tls and (
+            isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
+            or (isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"))
+        ):
+            why += "; expected a server that speaks TLS there"
         elif self.path and isinstance(error, PermissionError):
             why += "; the server's socket_mode, socket_owner and socket_group say who may connect"
         return why

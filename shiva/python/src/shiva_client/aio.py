@@ -28,6 +28,7 @@ from .errors import (
 )
 from .request import Answer, question
 from .shared import Memory, Parts, note_names, unnamed
+from .tls import TLS, lost
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -49,11 +50,15 @@ class AsyncClient:
     def __init__(
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
+        tls: TLS | None = None,
     ) -> None:
-        """Ask the server at host, which may be "host:port" or "unix:/path". See ``Client``."""  # fmt: skip
+        """Ask the server at host, which may be "host:port", "tls://host:port" or "unix:/path".
+
+        See ``Client``.
+        """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = Address.parse(host, port)
+        self._address = Address.parse(host, port, tls)
         self._name = str(self._address)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
@@ -101,6 +106,7 @@ class AsyncClient:
 
         client = AsyncClient(
             self._name,
+            tls=self._address.tls,
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
@@ -184,7 +190,7 @@ class AsyncClient:
             try:
                 made = self._address.open(lambda: Connection(name, self._max_message))
                 connection = await asyncio.wait_for(made, self._connect_timeout)
-            except (OSError, UnicodeError, asyncio.TimeoutError) as error:
+            except (OSError, ValueError, asyncio.TimeoutError) as error:
                 why = self._address.unreachable(error)
                 self._backoff.failed(why, time.monotonic())
                 raise Unreachable(why, may_have_run=False) from error
@@ -306,8 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(ConnectionLost, f"{self.name}: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        why = str(error) if error else "the server closed the connection"
-        self.end(ConnectionLost, f"{self.name}: {why}")
+        self.end(ConnectionLost, f"{self.name}: {lost(self.name, error, self.answered)}")
         if not self.lost.done():
             self.lost.set_result(None)
 

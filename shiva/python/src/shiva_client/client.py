@@ -18,6 +18,7 @@ from .connection import Call, Connection
 from .errors import ClientClosed, NotAnswered, Unreachable
 from .request import Answer, question
 from .shared import note_names, unnamed
+from .tls import TLS
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ class Client:
     def __init__(
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
+        tls: TLS | None = None,
     ) -> None:
-        """Ask the server at host, which may be "host:port", or "unix:/path" for a Unix socket on this machine.
+        """Ask the server at host, which may be "host:port", "tls://host:port", or "unix:/path" on this machine.
 
         Args:
             host: name or address
@@ -51,10 +53,11 @@ class Client:
             in_flight: how many requests may be unanswered at a time; more wait in ``submit``. Servers allow 256.
             max_message: the largest answer that is read, in bytes
             shared_memory: bytes to share with a server on this machine, in which large tensors are left instead of sent
+            tls: how to speak TLS with a server at "tls://host:port"; None: as ``TLS()`` says
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = Address.parse(host, port)
+        self._address = Address.parse(host, port, tls)
         self._name = str(self._address)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
@@ -124,6 +127,7 @@ class Client:
 
         client = Client(
             self._name,
+            tls=self._address.tls,
             connect_timeout=self._connect_timeout,
             in_flight=self._in_flight,
             max_message=self._max_message,
@@ -201,7 +205,7 @@ class Client:
         try:
             patience = min(self._connect_timeout, max(0.001, call.until - time.monotonic()))
             sock = self._address.connect(patience)
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             why = self._address.unreachable(error)
             self._backoff.failed(why, time.monotonic())
             raise Unreachable(why, may_have_run=False) from error

@@ -16,9 +16,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from . import wire
 from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
 from .shared import Memory, Parts
+from .tls import Encrypted, lost
 from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
+LAST_WORDS = 1.0  # seconds that the reader has for what a server that hangs up has sent before
 TICK = 0.5  # seconds between two looks at the deadlines of what is in flight
 
 # A host that is gone says nothing. Without these options the kernel waits for it for a quarter of an hour.
@@ -38,7 +40,7 @@ OPTIONS = [
 T = TypeVar("T")
 
 
-def configure(sock: socket.socket) -> None:
+def configure(sock: socket.socket | Encrypted) -> None:
     """Set the options of a new connection."""
     if sock.family != getattr(socket, "AF_UNIX", None):  # whose other end is this system
         for option in OPTIONS:
@@ -93,7 +95,7 @@ class End(NamedTuple):
 class Connection:
     """One connection, and the thread that reads it."""
 
-    def __init__(self, sock: socket.socket, name: str, max_message: int) -> None:
+    def __init__(self, sock: socket.socket | Encrypted, name: str, max_message: int) -> None:
         # With a timeout a call of the system that does nothing for so long returns, so that deadlines can be looked at.
         sock.settimeout(TICK)
         configure(sock)
@@ -150,7 +152,9 @@ class Connection:
                 call.sent = True
             self._write(pieces, call)
         except OSError as error:
-            self.end(ConnectionLost, f"{self._name}: {error}")
+            if isinstance(error, ConnectionError) and threading.current_thread() is not self.reader:
+                self.reader.join(LAST_WORDS)  # it may come to why the server hangs up
+            self.end(ConnectionLost, f"{self._name}: {lost(self._name, error, self.answered)}")
         except BaseException:  # of a signal: part of the message may be written, and no other can follow
             self.end(ConnectionLost, f"{self._name}: a thread was interrupted while it sent a request")
             raise
@@ -173,7 +177,7 @@ class Connection:
                 left[0] = left[0][n:]
 
     def _read(self) -> None:
-        why = "the server closed the connection"
+        why: Exception | None = None
         try:
             while True:
                 try:
@@ -190,8 +194,8 @@ class Connection:
                 if time.monotonic() >= self._look:
                     self._expire()
         except Exception as error:  # whatever it is, nobody else ends the calls
-            why = str(error) or type(error).__name__
-        self.end(ConnectionLost, f"{self._name}: {why}")
+            why = error
+        self.end(ConnectionLost, f"{self._name}: {lost(self._name, why, self.answered)}")
         self._sock.close()
 
     def _answer(self, message: Message) -> None:

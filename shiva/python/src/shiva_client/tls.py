@@ -1,0 +1,158 @@
+"""TLS with a server."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+CHUNK = 256 << 10  # bytes that are encrypted at a time
+
+
+@dataclass(frozen=True)
+class TLS:
+    """How to speak TLS with a server at "tls://host:port". Files are read anew for each connection.
+
+    Attributes:
+        ca: file in PEM of those whose certificates are trusted; None: those that the system trusts
+        certificate: file in PEM of the client's own, for servers that ask for one
+        key: file in PEM of its key; None: it is in the same file
+        server_name: the name in the server's certificate; None: the host of the address
+        insecure: trust any certificate, and so anybody who answers
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """What it comes to. A ValueError says which file is wrong."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        try:
+            if self.ca:
+                context.load_verify_locations(self.ca)
+            else:
+                context.load_default_certs()
+        except OSError as error:
+            raise ValueError(f"expected certificates in PEM in the file ca = {self.ca!r}: {error}") from error
+        if not self.certificate:
+            if self.key:
+                raise ValueError(f"expected the certificate of key = {self.key!r}")
+            return context
+
+        def password() -> str:
+            raise ValueError(f"expected a key without a password in {self.key or self.certificate!r}")
+
+        try:
+            context.load_cert_chain(self.certificate, self.key, password)
+        except OSError as error:
+            files = f"certificate = {self.certificate!r} and key = {self.key!r}"
+            raise ValueError(f"expected a certificate and its key, in PEM, in {files}: {error}") from error
+        return context
+
+
+def lost(name: str, error: Exception | None, answered: bool) -> str:
+    """Why a connection has ended, as far as it is known."""
+    why = str(error) or type(error).__name__ if error else "the server closed the connection"
+    if name.startswith("tls:") and isinstance(error, ConnectionError) and not answered:
+        why += "; the server may not have accepted the client's certificate"
+    return why
+
+
+class Encrypted:
+    """A socket with TLS, as far as ``Connection`` uses one: a thread may read while another one writes.
+
+    ssl.SSLSocket is not made for that. Here the sockets' calls wait outside the lock of what encrypts.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_name: str, timeout: float) -> None:
+        """Make the handshake within so many seconds. The socket is this one's from here on."""
+        self._sock = sock
+        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._arrived, self._leaving, server_hostname=server_name)
+        self._lock = threading.Lock()  # of these three
+        self._block = bytearray(64 << 10)
+        self._unsent = memoryview(b"")  # of what was encrypted
+        self._taken = 0  # bytes that the caller gave for it
+        try:
+            self._shake(time.monotonic() + timeout)
+        except BaseException:
+            sock.close()
+            raise
+
+    def _shake(self, until: float) -> None:
+        while True:
+            self._sock.settimeout(max(0.001, until - time.monotonic()))
+            try:
+                self._tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                done = False
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self._sock.sendall(self._leaving.read())  # the alert, which says why
+                raise
+            self._sock.sendall(self._leaving.read())
+            if done:
+                return
+            self._receive()
+
+    def _receive(self) -> None:
+        n = self._sock.recv_into(self._block)
+        with self._lock:
+            if n:
+                self._arrived.write(memoryview(self._block)[:n])
+            else:
+                self._arrived.write_eof()
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Read at least a byte; 0: there is no more."""
+        while True:
+            with self._lock:
+                try:
+                    return self._tls.read(len(buffer), buffer)  # type: ignore[return-value]
+                except ssl.SSLWantReadError:
+                    pass
+                except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                    return 0  # a message says how long it is, so none is cut off unseen
+            self._receive()
+
+    def send(self, data: memoryview) -> int:
+        """Send some of the data. After a TimeoutError it has to be called with the same again."""
+        if not self._unsent:
+            with self._lock:
+                self._taken = self._tls.write(data[:CHUNK])
+                self._unsent = memoryview(self._leaving.read())
+        while self._unsent:
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        return self._taken
+
+    def settimeout(self, seconds: float) -> None:
+        """Bound the calls of the system."""
+        self._sock.settimeout(seconds)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Set an option of the socket."""
+        self._sock.setsockopt(level, option, value)
+
+    @property
+    def family(self) -> int:
+        """The socket's."""
+        return self._sock.family
+
+    def shutdown(self, how: int) -> None:
+        """End one direction or both."""
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()

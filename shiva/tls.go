@@ -1,0 +1,46 @@
+package shiva
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+)
+
+const tlsScheme = "tls:"
+
+// cutTLS returns what follows "tls://", or "tls:", in an address. ok tells whether it begins so.
+func cutTLS(addr string) (rest string, ok bool) {
+	if rest, ok = strings.CutPrefix(addr, tlsScheme); ok {
+		rest = strings.TrimPrefix(rest, "//")
+	}
+	return rest, ok
+}
+
+// WithTLS sets how TLS is spoken with a server at "tls://host:port": whose certificates are
+// trusted, the client's own, and the name of the server if it is not the host. The default is a zero
+// configuration: the authorities of the system, and no certificate. The client makes a copy for
+// each connection, so GetClientCertificate may return one that was renewed. It is an error with an
+// address that is not of TLS.
+func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
+
+// handshake makes a connection to addr one of TLS.
+func handshake(ctx context.Context, conn net.Conn, addr string, config *tls.Config) (net.Conn, error) {
+	if config = config.Clone(); config == nil {
+		config = new(tls.Config)
+	}
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
+		config.ServerName = host
+	}
+	encrypted := tls.Client(conn, config)
+	if err := encrypted.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return encrypted, nil
+}
