@@ -105,12 +105,13 @@ scripts: ## shell scripts parse
 imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
-# What "go test" would vet, vet has seen. TestNoAbsorbingState takes as long as the other tests of its
-# package, so "go test ./..." does a part of it, and this all. The tag poll has the load generator
-# wait as it does on other systems than Linux.
+# What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take as
+# long as the other tests of their package; here they are whole, and run once. The tag poll has the
+# load generator wait as it does on other systems than Linux.
+LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
 unit: redis ## unit tests, golden vectors and allocation budgets
-	go test $(AT_ONCE) -vet=off $(PACKAGES)
-	go test -vet=off -run TestNoAbsorbingState ./scheduler -all
+	go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(PACKAGES)
+	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags purego -run Swap ./shiva/tensor
 

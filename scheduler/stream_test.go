@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-var framesFlag = flag.Int("frames", 1_000_000, "how many frames TestNewestFrame sends")
+var framesFlag = flag.Int("frames", 400_000, "how many frames TestNewestFrame sends")
 
 // cameras are streams of frames on virtual time. A row of a frame is its stream and its number.
 type cameras struct {

@@ -92,16 +92,29 @@ func (p Profile) within(left, base float64) float64 {
 	return (1-p.Chance)*normal(left/base-1, p.Noise) + p.Chance*disturbed
 }
 
-// normal is the probability that a normal variable of mean 0 is at most x.
+// normal is the probability that a normal variable of mean 0 is at most x. The oracle asks for it for
+// each waiting row and size of batch: math.Erfc would take half of a simulation. Between the values
+// of the table it is linear, which is wrong by 5e-7 at most.
 func normal(x, sigma float64) float64 {
 	switch z := x / sigma; {
-	case z > 4:
+	case z >= 4:
 		return 1
 	case z > -4:
-		return 0.5 * math.Erfc(-z/math.Sqrt2)
+		at := (z + 4) * normalStep
+		i := int(at)
+		return normals[i] + (at-float64(i))*(normals[i+1]-normals[i])
 	}
 	return 0
 }
+
+const normalStep = 256 // values of the table for each sigma
+
+var normals = func() (table [8*normalStep + 1]float64) {
+	for i := range table {
+		table[i] = 0.5 * math.Erfc((4-float64(i)/normalStep)/math.Sqrt2)
+	}
+	return table
+}()
 
 // A clockwork draws the execution times of one replica.
 type clockwork struct {

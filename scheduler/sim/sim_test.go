@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -78,6 +79,15 @@ func TestArrivals(t *testing.T) {
 	for i, speed := range []float64{burstOn, burstOff} {
 		if got := halves[i] / want; got < speed*0.97 || got > speed*1.03 {
 			t.Errorf("half %d has %.3f of the mean rate, want %.1f", i, got, speed)
+		}
+	}
+}
+
+// TestNormal: the table says what the error function does.
+func TestNormal(t *testing.T) {
+	for x := -5.0; x < 5; x += 0.00037 {
+		if got, want := normal(2*x, 2), 0.5*math.Erfc(-x/math.Sqrt2); math.Abs(got-want) > 5e-7 && math.Abs(x) < 4 || math.Abs(got-want) > 4e-5 {
+			t.Errorf("at %g: %g, want %g", x, got, want)
 		}
 	}
 }
