@@ -22,6 +22,27 @@ def told(x: Any, request: Request) -> Any:
     return json.dumps({"parameters": request.parameters, "priority": request.priority})
 
 
+def pair(datatype: str) -> dict[str, list[Tensor]]:
+    """The tensors of Triton's models "simple" and "simple_string"."""
+    return {
+        "inputs": [Tensor(f"INPUT{i}", datatype, [-1, 16]) for i in range(2)],
+        "outputs": [Tensor(f"OUTPUT{i}", datatype, [-1, 16]) for i in range(2)],
+    }
+
+
+@model(name="stock_simple", batched=True, **pair("INT32"))
+def simple(INPUT0: Any, INPUT1: Any) -> Any:
+    """The sum and the difference."""
+    return INPUT0 + INPUT1, INPUT0 - INPUT1
+
+
+@model(name="stock_simple_string", batched=True, **pair("BYTES"))
+def simple_string(INPUT0: Any, INPUT1: Any) -> Any:
+    """The same of numbers that are written out."""
+    numbers = simple(*(np.vectorize(int, otypes=[np.int64])(x) for x in (INPUT0, INPUT1)))
+    return tuple(np.vectorize(str, otypes=[object])(y) for y in numbers)
+
+
 sums: dict[Any, int] = {}
 
 

@@ -121,6 +121,8 @@ def models(server: Server, start: Start) -> Process:
         "stock_fails/1",
         "stock_slow/1",
         "stock_sequence/1",
+        "stock_simple/1",
+        "stock_simple_string/1",
         "stock_labels/1",
         *(f"stock_{name.lower()}/1" for name in stock_models.ECHOED),
     )
@@ -461,6 +463,61 @@ def test_shared_memory(stock: Stock, name: str) -> None:
         out.set_shared_memory("out", size - 1)
         with refused(stock, 400, "INVALID_ARGUMENT", f"should be at least {size} bytes to hold the results"):
             echo([x], outputs=[out])
+
+
+@pytest.mark.parametrize("texts", [False, True], ids=["simple_shm_client", "simple_shm_string_client"])
+def test_shared_memory_examples(stock: Stock, texts: bool) -> None:
+    """The calls of Triton's simple_{http,grpc}_shm{,_string}_client in their order.
+
+    Both inputs lie in one region and both outputs in another, one behind the other.
+    """
+    numbers = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), dtype=np.int32)
+    wanted = numbers[0] + numbers[1], numbers[0] - numbers[1]
+    given: list[Any] = list(numbers)
+    sizes, out_sizes = [x.nbytes for x in numbers], [x.nbytes for x in wanted]
+    if texts:
+        given = [np.array([str(n).encode() for n in x.ravel()], dtype=object).reshape(x.shape) for x in numbers]
+        given = [serialize_byte_tensor(x) for x in given]
+        sizes, out_sizes = [len(x.item()) for x in given], [16 * (4 + 3)] * 2
+
+    stock.unregister_system_shared_memory()
+    out = shared_memory.create_shared_memory_region("output_data", key("output_simple"), sum(out_sizes))
+    stock.register_system_shared_memory("output_data", key("output_simple"), sum(out_sizes))
+    into = shared_memory.create_shared_memory_region("input_data", key("input_simple"), sum(sizes))
+    shared_memory.set_shared_memory_region(into, [given[0]])
+    shared_memory.set_shared_memory_region(into, [given[1]], offset=sizes[0])
+    stock.register_system_shared_memory("input_data", key("input_simple"), sum(sizes))
+
+    inputs, outputs = [], []
+    for i in range(2):
+        module = triton_http if stock.http else triton_grpc
+        inputs.append(module.InferInput(f"INPUT{i}", [1, 16], "BYTES" if texts else "INT32"))
+        inputs[i].set_shared_memory("input_data", sizes[i], offset=sum(sizes[:i]))
+        outputs.append(stock.output(f"OUTPUT{i}", **({"binary_data": True} if stock.http else {})))
+        outputs[i].set_shared_memory("output_data", out_sizes[i], offset=sum(out_sizes[:i]))
+    answer = stock.infer("stock_simple_string" if texts else "stock_simple", inputs, outputs=outputs)
+
+    for i, want in enumerate(wanted):
+        said = answer.get_output(f"OUTPUT{i}")
+        shape = said["shape"] if stock.http else list(said.shape)
+        dtype = np.object_ if texts else np.int32
+        got = shared_memory.get_contents_as_numpy(out, dtype, shape, offset=sum(out_sizes[:i]))
+        assert [int(n) for n in got.ravel()] == want.ravel().tolist()
+        del got  # the memory cannot be closed under an array
+    status = stock.json(stock.get_system_shared_memory_status)
+    listed = {one["name"]: one for one in (status if stock.http else status["regions"].values())}
+    assert set(listed) == {"input_data", "output_data"}
+    assert listed["input_data"]["key"] == key("input_simple")
+    assert int(listed["input_data"]["byte_size"]) == sum(sizes)
+    assert len(stock.json(lambda **how: stock.get_system_shared_memory_status("output_data", **how))) == 1
+    stock.unregister_system_shared_memory("input_data")
+    with refused(stock, 404, "NOT_FOUND", "Unable to find shared memory region: 'input_data'"):
+        stock.infer("stock_simple_string" if texts else "stock_simple", inputs, outputs=outputs)
+    stock.unregister_system_shared_memory()
+    shared_memory.destroy_shared_memory_region(into)
+    shared_memory.destroy_shared_memory_region(out)
+    assert shared_memory.mapped_shared_memory_regions() == []
+    assert not stock.json(stock.get_system_shared_memory_status)
 
 
 def test_regions(stock: Stock) -> None:
