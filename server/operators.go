@@ -44,6 +44,7 @@ func (s *Server) manage() {
 		Pool:      s.pool,
 		Unpacked:  s.unpacked,
 		Arena:     s.arenaUsage,
+		Regions:   s.regions,
 		Sessions:  s.containers,
 		Processes: s.processes,
 	}

@@ -136,8 +136,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		s.clock.Close()
 		return nil, err
 	}
-	s.manage()
 	s.regions = regions.New(regionSettings(cfg))
+	s.manage()
 	s.predict = predict.New(predict.Config{
 		Gate:       s.gate,
 		Regions:    s.regions,

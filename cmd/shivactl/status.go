@@ -79,6 +79,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 	fmt.Fprintf(w, "payload memory\t%s\n", memory)
 	fmt.Fprintf(w, "shared memory\t%s\n", sharing(s.Shared))
+	fmt.Fprintf(w, "client regions\t%s\n", registered(s.Regions))
 	fmt.Fprintf(w, "state\t%s\n", keeping(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
@@ -123,6 +124,18 @@ func sharing(m admin.Shared) string {
 	text := fmt.Sprintf("%s of %s for inputs, %s in use, %s for outputs", size(m.Inputs), size(m.Limit), size(m.Used), size(m.Outputs))
 	if m.Replaced > 0 {
 		text += ", " + size(m.Replaced) + " replaced"
+	}
+	return text
+}
+
+// registered says what shared memory clients have registered.
+func registered(r admin.Regions) string {
+	if r.Limit == 0 {
+		return "off"
+	}
+	text := fmt.Sprintf("%d of %d, %s", r.Used, r.Limit, size(r.Bytes))
+	if r.Refused > 0 {
+		text += fmt.Sprintf(", refused %d times", r.Refused)
 	}
 	return text
 }

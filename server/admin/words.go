@@ -88,6 +88,7 @@ type Status struct {
 	Doors     []Door    `json:"doors"`
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
 	Shared    Shared    `json:"shared_bytes"`  // what of it containers on this machine share
+	Regions   Regions   `json:"regions"`       // of clients' own shared memory
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
 	State     State     `json:"state"`
@@ -151,6 +152,14 @@ type Shared struct {
 	Replaced int64 `json:"replaced"` // of inputs, in segments that were replaced, until requests and containers let go of them
 	Limit    int64 `json:"limit"`    // of inputs; 0: nothing is shared
 	Outputs  int64 `json:"outputs"`  // segments that containers write, which count whole until their sessions end
+}
+
+// Regions are the shared memory that clients on this machine have registered.
+type Regions struct {
+	Used    int    `json:"used"`
+	Limit   int    `json:"limit"`   // 0: shared memory is off
+	Bytes   int64  `json:"bytes"`   // of all of them
+	Refused uint64 `json:"refused"` // registrations; the metrics have the reasons
 }
 
 // Queue is what waits for a batch.

@@ -69,6 +69,9 @@
 //	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there
 //	                                        may be
 //	payload_refusals_total                  times that such memory was refused
+//	regions, region_bytes                   of shared memory, that clients have registered
+//	region_refusals_total         {reason}  registrations refused: off, denied, missing (the
+//	                                        file), too_large, full, invalid
 //	payload_idle_bytes                      free for the next payloads; returned to the
 //	                                        system in time
 //	arena_bytes                             of both, what is shared with containers here

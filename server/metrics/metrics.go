@@ -63,20 +63,23 @@ type Sources struct {
 
 // ServerGauges is the state of the server as a whole.
 type ServerGauges struct {
-	PayloadBytes int64          // out of the pool now
-	PayloadLimit int64          // the pool's budget
-	PayloadIdle  int64          // free in the pool, for the next
-	ArenaBytes   int64          // of both, what lies in shared memory
-	ArenaUsed    int64          // of it, in use
-	Readable     int64          // inputs there that containers may be reading
-	Replaced     int64          // of the arena, in segments that were replaced
-	Outputs      int64          // segments that containers write
-	Unpacked     int64          // of what is out, what the part for compressed requests has
-	UnpackLimit  int64          // that part's budget
-	Refusals     uint64         // of memory for payloads
-	Sessions     int            // of containers
-	Restarts     map[string]int // of the processes of each supervised container
-	StateUp      bool           // what is managed can be changed
+	PayloadBytes int64             // out of the pool now
+	PayloadLimit int64             // the pool's budget
+	PayloadIdle  int64             // free in the pool, for the next
+	ArenaBytes   int64             // of both, what lies in shared memory
+	ArenaUsed    int64             // of it, in use
+	Readable     int64             // inputs there that containers may be reading
+	Replaced     int64             // of the arena, in segments that were replaced
+	Outputs      int64             // segments that containers write
+	Unpacked     int64             // of what is out, what the part for compressed requests has
+	UnpackLimit  int64             // that part's budget
+	Refusals     uint64            // of memory for payloads
+	Regions      int               // of shared memory, that clients have registered
+	RegionBytes  int64             // of these
+	NoRegions    map[string]uint64 // registrations that were refused, by reason
+	Sessions     int               // of containers
+	Restarts     map[string]int    // of the processes of each supervised container
+	StateUp      bool              // what is managed can be changed
 }
 
 // LearnedGauges is for how many users the policy of an application has learned something.

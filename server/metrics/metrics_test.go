@@ -180,7 +180,8 @@ func TestSources(t *testing.T) {
 			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
 		},
 		Server: func() ServerGauges {
-			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true}
+			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true,
+				Regions: 16, RegionBytes: 17, NoRegions: map[string]uint64{"full": 18}}
 		},
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
@@ -195,6 +196,9 @@ func TestSources(t *testing.T) {
 		"shivad_payload_limit_bytes":                         "6",
 		"shivad_payload_idle_bytes":                          "8",
 		"shivad_arena_bytes":                                 "11",
+		"shivad_regions":                                     "16",
+		"shivad_region_bytes":                                "17",
+		`shivad_region_refusals_total{reason="full"}`:        "18",
 		"shivad_arena_used_bytes":                            "13",
 		"shivad_arena_replaced_bytes":                        "14",
 		"shivad_container_readable_bytes":                    "12",

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -31,6 +32,7 @@ type Report struct {
 	Pool      *tensor.Pool
 	Unpacked  *tensor.Pool       // the part of Pool for compressed requests
 	Arena     func() arena.Usage // shared memory of containers on this machine
+	Regions   *regions.Registry  // and of clients
 	Sessions  *fleet.Sessions
 	Processes *fleet.Processes
 }
@@ -139,6 +141,7 @@ func (r *Report) Status() admin.Status {
 		Readiness: r.Ready(),
 		Listen:    r.Listening(),
 		Shared:    r.shared(),
+		Regions:   clientRegions(r.Regions.Usage()),
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
 		Models:    r.health(),
 		State:     r.Store.Health(),
@@ -173,6 +176,15 @@ func (r *Report) shared() admin.Shared {
 	}
 }
 
+// clientRegions is the shared memory of clients.
+func clientRegions(u regions.Usage) admin.Regions {
+	refused := uint64(0)
+	for _, n := range u.Refused {
+		refused += n
+	}
+	return admin.Regions{Used: u.Regions, Limit: u.Limit, Bytes: u.Bytes, Refused: refused}
+}
+
 // Stats are the scheduler's figures for every version of every model.
 func (r *Report) Stats() []scheduler.Stats {
 	models := r.Scheduler.Models()
@@ -185,7 +197,7 @@ func (r *Report) Stats() []scheduler.Stats {
 
 // Gauges is what the metrics read of the server when they are asked.
 func (r *Report) Gauges() metrics.ServerGauges {
-	shared := r.shared()
+	shared, clients := r.shared(), r.Regions.Usage()
 	return metrics.ServerGauges{
 		PayloadBytes: r.Pool.InUse(),
 		PayloadLimit: r.Pool.Budget(),
@@ -198,6 +210,9 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		Unpacked:     r.Unpacked.InUse(),
 		UnpackLimit:  r.Unpacked.Budget(),
 		Refusals:     r.Pool.Refused(),
+		Regions:      clients.Regions,
+		RegionBytes:  clients.Bytes,
+		NoRegions:    clients.Refused,
 		Sessions:     r.Sessions.Count(),
 		Restarts:     r.Processes.Restarts(),
 		StateUp:      r.Store.Health().Healthy,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"testing"
 	"time"
@@ -128,6 +129,43 @@ func TestConfigure(t *testing.T) {
 	}
 	if n := descriptors(t); n != before {
 		t.Errorf("%d descriptors are open, %d before", n, before)
+	}
+}
+
+// What is registered is counted, and each refusal by its reason.
+func TestUsage(t *testing.T) {
+	g, dir := made(t, "a", "b", "foreign")
+	if err := os.Chown(filepath.Join(dir, "foreign"), 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	s := g.Settings()
+	s.Owners = []uint32{uint32(os.Geteuid())}
+	g.Configure(s)
+	for _, r := range []Region{
+		{Name: "a", Key: "a", Size: 64}, {Name: "b", Key: "b", Offset: 8, Size: 8},
+		{Name: "c", Key: "a", Size: 1}, // full
+		{Name: "a", Key: "a", Size: 1}, // invalid, and so are the next two
+		{Name: "", Key: "a", Size: 1},
+		{Name: "c", Key: "a", Offset: -1, Size: 1},
+		{Name: "c", Key: "a", Size: 65},
+	} {
+		_ = g.Register("127.0.0.1", r)
+	}
+	_ = g.Register("192.0.2.1", Region{Name: "c", Key: "a", Size: 1})
+	if err := g.Unregister("", "b"); err != nil {
+		t.Fatal(err)
+	}
+	_ = g.Register("", Region{Name: "c", Key: "foreign", Size: 1})
+	_ = g.Register("", Region{Name: "c", Key: "none", Size: 1})
+	want := Usage{Regions: 1, Limit: 2, Bytes: 64, Refused: map[string]uint64{"off": 0, "denied": 2, "missing": 1, "too_large": 1, "full": 1, "invalid": 3}}
+	if u := g.Usage(); !reflect.DeepEqual(u, want) {
+		t.Errorf("%v, expected %v", u, want)
+	}
+	g.Close()
+	_ = g.Register("", Region{Name: "c", Key: "a", Size: 1})
+	want.Regions, want.Limit, want.Bytes, want.Refused["off"] = 0, 0, 0, 1
+	if u := g.Usage(); !reflect.DeepEqual(u, want) {
+		t.Errorf("off: %v, expected %v", u, want)
 	}
 }
 

@@ -34,6 +34,7 @@ type Region struct {
 type Registry struct {
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy that goes on
+	refused  [refusals]atomic.Uint64
 
 	mu      sync.RWMutex
 	regions map[string]*file
@@ -87,6 +88,14 @@ func (g *Registry) Register(client string, r Region) error { return g.RegisterFo
 
 // RegisterFor is Register of a region that ends with a connection at the latest; see Disconnected.
 func (g *Registry) RegisterFor(client string, r Region, connection any) error {
+	err := g.register(client, r, connection)
+	if err != nil {
+		g.refused[reasonOf(err)].Add(1)
+	}
+	return err
+}
+
+func (g *Registry) register(client string, r Region, connection any) error {
 	if err := g.permit(client); err != nil {
 		return err
 	}

@@ -1,0 +1,67 @@
+package regions
+
+import (
+	"errors"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// Usage is what is registered, and how often a registration was refused since the start.
+type Usage struct {
+	Regions int
+	Limit   int               // of regions; 0: shared memory is off
+	Bytes   int64             // of all regions; one byte of a file may be in several
+	Refused map[string]uint64 // by reason, each of which there is
+}
+
+// A reason is why a registration was refused.
+type reason int
+
+const (
+	off reason = iota
+	denied
+	noFile
+	tooLarge
+	full
+	invalidArgs
+	refusals
+)
+
+var reasons = [refusals]string{
+	off: "off", denied: "denied", noFile: "missing", tooLarge: "too_large", full: "full", invalidArgs: "invalid",
+}
+
+func reasonOf(err error) reason {
+	switch {
+	case IsOff(err):
+		return off
+	case errors.Is(err, gate.ErrPermissionDenied): // the client, or the file's owner or mode
+		return denied
+	case errors.Is(err, scheduler.ErrNotFound): // the file
+		return noFile
+	case errors.Is(err, scheduler.ErrTooLarge):
+		return tooLarge
+	case errors.Is(err, scheduler.ErrOverloaded): // of regions
+		return full
+	}
+	return invalidArgs
+}
+
+// Usage returns the figures of now. It has a number for every reason.
+func (g *Registry) Usage() Usage {
+	u := Usage{Refused: make(map[string]uint64, refusals)}
+	for why := range reasons {
+		u.Refused[reasons[why]] = g.refused[why].Load()
+	}
+	if s := g.settings.Load(); s.Directory != "" {
+		u.Limit = s.Regions
+	}
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	u.Regions = len(g.regions)
+	for _, f := range g.regions {
+		u.Bytes += f.Size
+	}
+	return u
+}
