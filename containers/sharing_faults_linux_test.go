@@ -12,11 +12,9 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -607,68 +605,48 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-// TestStrangers: a container that may not open the server's memory gets bytes, and the log says
-// why.
-func TestStrangers(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("this test changes its user and namespaces, as root")
+// TestSharingPlaces: what is described as shared lies there and nowhere else: an input is where the
+// batch says, with an empty frame, and an answer is the memory that the container has written.
+func TestSharingPlaces(t *testing.T) {
+	r, a := newSharedRig(t, containers.Config{})
+	l := newLiar(t, r, "UINT8", false)
+	r.wait(t, sharingID, 1)
+	for i := range 3 { // the first answer brings the segment for outputs
+		in := r.input(t, 1, byte(40+i))
+		segment, offset := a.Find(in.Data)
+		done := make(chan answered, 1)
+		go func() { // ends with the answer
+			out, err := r.infer(sharingID, in)
+			done <- answered{out, err}
+		}()
+		b := l.receive(wire.Batch)
+		var head struct{ Inputs []struct{ At []int64 } }
+		if err := json.Unmarshal(b[2], &head); err != nil || len(head.Inputs) != 1 {
+			t.Fatalf("%s: %v", b[2], err)
+		}
+		if at := head.Inputs[0].At; !slices.Equal(at, []int64{segment.Number, offset, mib}) || len(b[3]) > 0 {
+			t.Fatalf("the input is at %v with a frame of %d bytes; it lies in segment %d at %d", at, len(b[3]), segment.Number, offset)
+		}
+		if got := l.in[segment.Number][offset:][:mib]; !bytes.Equal(got, in.Data) {
+			t.Errorf("the container reads % x..., expected % x", got[:8], in.Data[:8])
+		}
+		const size = 40000
+		if i == 0 {
+			l.answer(b, `{"name":"y","datatype":"UINT8","shape":[1]}`, make([]byte, size))
+			<-done
+			in.Release()
+			continue
+		}
+		copy(l.out[4160:], "before")
+		l.answer(b, fmt.Sprintf(`{"name":"y","datatype":"UINT8","shape":[1],"at":[%d,4160,1]}`, l.no), nil)
+		x := <-done
+		in.Release()
+		if x.err != nil {
+			t.Fatal(x.err)
+		}
+		if l.out[4160] = 'a'; x.out[0].Data[0] != 'a' {
+			t.Error("the answer is a copy")
+		}
+		x.out[0].Release()
 	}
-	for name, c := range map[string]struct {
-		attr   syscall.SysProcAttr
-		reason string
-	}{
-		"another user":      {syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}, "permission denied"},
-		"another namespace": {syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, "/proc/"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, _ := newSharedRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
-			self, err := os.Open(os.Args[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer self.Close()
-			cmd := exec.Command("/bin/sh", "-c", "[ $$ != 1 ] || { mount --make-rprivate / && mount -t proc proc /proc; }; exec /proc/self/fd/3")
-			cmd.Env = append(os.Environ(), childEnv+"=sharing", benchAddrEnv+"="+r.Dialable()[0])
-			cmd.ExtraFiles = []*os.File{self}
-			cmd.Dir, cmd.Stderr = "/", os.Stderr
-			cmd.SysProcAttr = &c.attr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				cmd.Process.Kill()
-				cmd.Wait()
-			})
-			r.logs(t, "as bytes", c.reason)
-			for i := range 5 {
-				if err := r.adds(t, 1, byte(i)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if i := r.session(t); i.Arena != "" {
-				t.Errorf("it goes by shared memory: %q", i.Arena)
-			}
-		})
-	}
-}
-
-// TestElsewhere: who is on another machine, or does not ask, is offered nothing.
-func TestElsewhere(t *testing.T) {
-	r, _ := newSharedRig(t, containers.Config{})
-	p, err := containertest.NewPeer(net.Conn(dial(t, r)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if err := p.Send([]byte(wire.Hello), containertest.Hello(echo(nil))); err != nil {
-		t.Fatal(err)
-	}
-	m, err := p.Receive()
-	if err != nil || string(m[0]) != wire.Welcome || strings.Contains(string(m[1]), "arena") {
-		t.Errorf("%q, %v", m, err)
-	}
-	if err := p.Send([]byte(wire.Arena), []byte(`{"segment":1}`)); err != nil {
-		t.Fatal(err)
-	}
-	r.logs(t, "gone", "arena")
 }

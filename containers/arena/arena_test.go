@@ -273,6 +273,29 @@ func shmem(t *testing.T) int {
 	return n << 10
 }
 
+// TestWatch: whoever limits the heap is told of all that is shared, of inputs and outputs.
+func TestWatch(t *testing.T) {
+	a, pool, _ := open(t, 16*mib, 0)
+	var last int64
+	a.Watch(func() { last = a.Shared() })
+	b := get(t, pool, 4*mib)
+	if last < 4*mib || last != a.Shared() {
+		t.Errorf("told of %d bytes after 4 MiB for inputs", last)
+	}
+	s, err := a.NewOutputs(2*mib, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last < 6*mib || last != a.Shared() || a.Usage().Outputs != 2*mib {
+		t.Errorf("told of %d bytes after 2 MiB for outputs; usage %+v", last, a.Usage())
+	}
+	s.Release()
+	b.Release()
+	if a.Renew(); last != 0 && !tensor.Invariants {
+		t.Errorf("told of %d bytes after the end", last)
+	}
+}
+
 // TestRegion: no range of outputs reaches beyond the segment.
 func TestRegion(t *testing.T) {
 	gone := false

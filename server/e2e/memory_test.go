@@ -137,7 +137,8 @@ func (c *tally) add(what string) {
 
 // Three times the budget is offered at any time, over two doors, beside bodies that unpack to
 // thirty times it: nobody is answered anything but a result or Overloaded, and the process
-// stays within its budget and a quarter, in a cgroup of the budget and 30 %.
+// stays within its budget and a quarter, in a cgroup of the budget and 30 %. What it shares with
+// the container counts.
 func TestE2EMemoryBudget(t *testing.T) {
 	var prefix []string
 	if g, err := newCgroup(t, budget*13/10); err != nil {
@@ -198,6 +199,12 @@ func TestE2EMemoryBudget(t *testing.T) {
 	if most := s.peak(); most > budget*5/4 {
 		t.Errorf("%d MiB resident at the most, with a budget of %d MiB", most>>20, budget>>20)
 	}
+	var status struct {
+		Shared struct{ Inputs, Outputs, Limit int64 } `json:"shared_bytes"`
+	}
+	if s.get("/v1/status", &status); status.Shared.Outputs == 0 || status.Shared.Inputs > status.Shared.Limit {
+		t.Errorf("shared memory has no part in it: %+v", status.Shared)
+	}
 	if what := s.post(head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row); what != "ok" {
 		t.Errorf("afterwards: %s", what)
 	}
@@ -249,9 +256,10 @@ func TestE2EMemoryOfCgroup(t *testing.T) {
 	}
 	var status struct {
 		Payload struct{ Limit int64 } `json:"payload_bytes"`
+		Shared  struct{ Limit int64 } `json:"shared_bytes"`
 	}
-	if s.get("/v1/status", &status); status.Payload.Limit != 200<<20 {
-		t.Errorf("the budget is %d", status.Payload.Limit)
+	if s.get("/v1/status", &status); status.Payload.Limit != 200<<20 || status.Shared.Limit != 100<<20 {
+		t.Errorf("the budget is %d, that of the arena %d", status.Payload.Limit, status.Shared.Limit)
 	}
 	file := filepath.Join(t.TempDir(), "x.toml")
 	if err := os.WriteFile(file, []byte("[limits]\nmessage_bytes = \"256MiB\"\n"), 0o600); err != nil {
