@@ -50,7 +50,7 @@ func newLiar(t *testing.T, r *rig, datatype string, counts bool) *liar {
 	t.Cleanup(func() { p.Close() })
 	l := &liar{Peer: p, t: t, in: make(map[int64][]byte)}
 	hello := wire.HelloMessage{Protocol: wire.Version, Model: "sharing", Version: "1", Batched: new(true), Arena: true,
-		Inputs:  []wire.TensorMessage{{Name: "x", Datatype: "UINT8", Shape: []int{-1, mib}}},
+		Inputs:  []wire.TensorMessage{{Name: "x", Datatype: "UINT8", Shape: []int{-1, -1}}},
 		Outputs: []wire.TensorMessage{{Name: "y", Datatype: datatype, Shape: []int{-1}}}}
 	if counts {
 		hello.Outputs[0].Ragged = "n"
@@ -606,13 +606,15 @@ func TestKilledServer(t *testing.T) {
 }
 
 // TestSharingPlaces: what is described as shared lies there and nowhere else: an input is where the
-// batch says, with an empty frame, and an answer is the memory that the container has written.
+// batch says, with an empty frame, also a very large one, and an answer is the memory that the
+// container has written.
 func TestSharingPlaces(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
-	r.wait(t, sharingID, 1)
-	for i := range 3 { // the first answer brings the segment for outputs
-		in := r.input(t, 1, byte(40+i))
+	budgettest.Until(t, "the segment of inputs to be mapped", func() bool { return r.session(t).Arena == "inputs" })
+	for i, size := range []int{mib, mib, 70 * mib} { // the first answer brings the segment for outputs
+		in := r.input(t, size/mib, byte(40+i))
+		in.Shape = tensor.Shape{1, size}
 		segment, offset := a.Find(in.Data)
 		done := make(chan answered, 1)
 		go func() { // ends with the answer
@@ -624,15 +626,14 @@ func TestSharingPlaces(t *testing.T) {
 		if err := json.Unmarshal(b[2], &head); err != nil || len(head.Inputs) != 1 {
 			t.Fatalf("%s: %v", b[2], err)
 		}
-		if at := head.Inputs[0].At; !slices.Equal(at, []int64{segment.Number, offset, mib}) || len(b[3]) > 0 {
+		if at := head.Inputs[0].At; !slices.Equal(at, []int64{segment.Number, offset, int64(size)}) || len(b[3]) > 0 {
 			t.Fatalf("the input is at %v with a frame of %d bytes; it lies in segment %d at %d", at, len(b[3]), segment.Number, offset)
 		}
-		if got := l.in[segment.Number][offset:][:mib]; !bytes.Equal(got, in.Data) {
+		if got := l.in[segment.Number][offset:][:size]; !bytes.Equal(got, in.Data) {
 			t.Errorf("the container reads % x..., expected % x", got[:8], in.Data[:8])
 		}
-		const size = 40000
 		if i == 0 {
-			l.answer(b, `{"name":"y","datatype":"UINT8","shape":[1]}`, make([]byte, size))
+			l.answer(b, `{"name":"y","datatype":"UINT8","shape":[1]}`, make([]byte, 40000))
 			<-done
 			in.Release()
 			continue

@@ -129,15 +129,15 @@ func TestMapRefuses(t *testing.T) {
 	}
 }
 
-// TestPool: large buffers lie in the arena, small and very large ones do not, and memory is used
-// again.
+// TestPool: large buffers lie in the arena, small ones and those without a place there do not, and
+// memory is used again.
 func TestPool(t *testing.T) {
-	a, pool, _ := open(t, 64*mib, 0)
-	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64*mib + 1} {
+	a, pool, _ := open(t, 128*mib, 0)
+	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64 * mib, 64*mib + 1, 100*mib + 1, 128 * mib, 129 * mib} {
 		b := get(t, pool, n)
-		s, _ := a.Find(b.Bytes())
-		if inside := n > 32<<10 && n < 64*mib; inside != (s != nil) {
-			t.Errorf("%d bytes: in the arena: %v", n, s != nil)
+		s, at := a.Find(b.Bytes())
+		if inside := n > 32<<10 && n < 128*mib; inside != (s != nil) || at%4096 != 0 {
+			t.Errorf("%d bytes: in the arena: %v, at %d", n, s != nil, at)
 		}
 		b.Release()
 	}

@@ -12,13 +12,15 @@ import (
 )
 
 // Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer
-// lies idle (a quarter of what was requested), up to 64 MiB. Larger buffers are made to measure and
-// left to the garbage collector: a pool that keeps them is a leak by another name.
+// lies idle (a quarter of what was requested), up to 64 MiB. Larger buffers are made to measure, in
+// whole pages, and left to the source or the garbage collector: a pool that keeps them is a leak by
+// another name.
 const (
 	minClassBytes = 64
 	minClassBits  = 6
 	maxClassBits  = 26
 	maxClassBytes = 1 << maxClassBits
+	pageBytes     = 4 << 10
 	numClasses    = (maxClassBits-minClassBits)*4 + 1
 	unpooled      = numClasses
 	elsewhere     = numClasses + 1 // memory of a Source, or of a Lender
@@ -41,9 +43,9 @@ var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 // A Source has the memory of a pool's large classes, instead of the garbage collector: memory that
 // other processes can map, for instance. Its methods may be called from any goroutine.
 type Source interface {
-	// Get returns n bytes, which is a class of more than 32 KiB and at most 64 MiB, with undefined
-	// contents. It returns nil if it has no place, or would have to use more than grow bytes of
-	// memory that it does not have yet: then the pool takes ordinary memory.
+	// Get returns n bytes, whole pages of 4 KiB and more than 32 KiB, with undefined contents. It
+	// returns nil if it has no place, or would have to use more than grow bytes of memory that it
+	// does not have yet: then the pool takes ordinary memory.
 	Get(n int, grow int64) []byte
 	// Put gets the bytes of a Get back.
 	Put(mem []byte)
@@ -93,8 +95,8 @@ type shelf struct {
 // are counted as the classes they occupy.
 func NewPool(budgetBytes int64) *Pool { return NewPoolFrom(nil, budgetBytes) }
 
-// NewPoolFrom makes a pool like NewPool whose large buffers, of more than 32 KiB and at most 64
-// MiB, are memory of the source while that has some.
+// NewPoolFrom makes a pool like NewPool whose large buffers, of more than 32 KiB, are memory of the
+// source while that has some.
 func NewPoolFrom(source Source, budgetBytes int64) *Pool {
 	p := &Pool{budget: max(budgetBytes, 0), source: source}
 	trimAtGC(p)
@@ -182,7 +184,7 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 
 // find returns a buffer of the source's memory for a claim of size bytes, or nil.
 func (p *Pool) find(class, size int) *Buffer {
-	if p.source == nil || class < quickClasses || class == unpooled {
+	if p.source == nil || class < quickClasses {
 		return nil
 	}
 	grow := int64(math.MaxInt64)
@@ -266,7 +268,7 @@ func classOf(n int) (class, size int) {
 		return 0, minClassBytes
 	}
 	if n > maxClassBytes {
-		return unpooled, n
+		return unpooled, (n + pageBytes - 1) &^ (pageBytes - 1)
 	}
 	// The leading bit of n-1 says which doubling, the two below it which of its four steps.
 	x := uint(n - 1)

@@ -39,7 +39,7 @@ func TestClassOf(t *testing.T) {
 			t.Errorf("%d bytes: class %d of %d bytes, want class %d", n, c, s, want)
 		}
 	}
-	if c, s := classOf(maxClassBytes + 1); c != unpooled || s != maxClassBytes+1 {
+	if c, s := classOf(maxClassBytes + 1); c != unpooled || s != maxClassBytes+pageBytes {
 		t.Errorf("above the largest: class %d of %d bytes", c, s)
 	}
 }
