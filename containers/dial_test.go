@@ -186,25 +186,26 @@ func TestDial(t *testing.T) {
 func TestDialHostile(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		do     func(c net.Conn)
+		do     func(c net.Conn, answered <-chan struct{})
 		reason string
 	}{
-		{"speaks unasked", func(c net.Conn) { c.Write([]byte("hello")) }, "without a batch to answer"},
-		{"answers half", func(c net.Conn) { question(c); c.Write([]byte{1, 2, 3}); c.Close() }, "ended early"},
-		{"answers twice", func(c net.Conn) {
+		{"speaks unasked", func(c net.Conn, _ <-chan struct{}) { c.Write([]byte("hello")) }, "without a batch to answer"},
+		{"answers half", func(c net.Conn, _ <-chan struct{}) { question(c); c.Write([]byte{1, 2, 3}); c.Close() }, "ended early"},
+		{"answers twice", func(c net.Conn, answered <-chan struct{}) {
 			question(c)
 			c.Write(make([]byte, 8))
-			time.Sleep(50 * time.Millisecond) // the second is no part of the first
+			<-answered // the second is no part of the first
 			c.Write(make([]byte, 8))
 		}, "without a batch to answer"},
-		{"answers a row too many", func(c net.Conn) { question(c); c.Write(make([]byte, 16)) }, "1 rows has more than 8 bytes"},
-		{"dies on a batch", func(c net.Conn) { question(c); c.Close() }, "it closed the connection"},
+		{"answers a row too many", func(c net.Conn, _ <-chan struct{}) { question(c); c.Write(make([]byte, 16)) }, "1 rows has more than 8 bytes"},
+		{"dies on a batch", func(c net.Conn, _ <-chan struct{}) { question(c); c.Close() }, "it closed the connection"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, containers.Config{})
 			o := newOld(t)
 			_, c := o.call(t, r)
-			go tt.do(c)
+			answered := make(chan struct{})
+			go tt.do(c, answered)
 			if tt.name == "speaks unasked" {
 				r.logs(t, "container gone", tt.reason)
 				return
@@ -212,6 +213,7 @@ func TestDialHostile(t *testing.T) {
 			if _, err := r.sum(1, 2); err != nil && !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
+			close(answered)
 			r.logs(t, "container gone", tt.reason)
 		})
 	}

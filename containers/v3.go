@@ -15,11 +15,11 @@ import (
 // message begins with an empty frame; numbers are little-endian; the server's messages carry
 // the version, the container's do not:
 //
-//	C->S  '' | 2                                                     heartbeat
-//	S->C  '' | 3 | 2 | t                                             its answer; t=1: please register
-//	C->S  '' | 0 | name | version | input type, text | rpc version   registration
-//	S->C  '' | 3 | 1 | id | 0 | header size | header | input...      header: u64 type, count, size of each
-//	C->S  '' | 1 | id | header size | header | output...             header: u64 count, size of each
+//	C->S  '' | 2                                                   heartbeat
+//	S->C  '' | 3 | 2 | t                                           its answer; t=1: please register
+//	C->S  '' | 0 | name | version | input type, text | rpc version registration
+//	S->C  '' | 3 | 1 | id | 0 | header size | header | input...    header: u64 type, count, size of each
+//	C->S  '' | 1 | id | header size | header | output...           header: u64 count, size of each
 type v3 struct{ legacy }
 
 const v3RPC = 3

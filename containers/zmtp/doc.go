@@ -10,10 +10,10 @@
 //	greeting   64 bytes: ff ........ 7f | major minor | mechanism, 20 bytes | as-server | filler
 //	READY      command frame: 04 len | 05 "READY" | properties (Socket-Type, Identity)
 //	then       frames:
-//	           +-------+-----------------+------+      flags  01 more frames of this message follow
-//	           | flags | length          | body |             02 the length has 8 bytes, big-endian
-//	           | 1     | 1, or 8 (flag)  |      |             04 command; PING and PONG are answered and
-//	           +-------+-----------------+------+                taken out of the stream here
+//	           +-------+-----------------+------+    flags  01 more frames of this message follow
+//	           | flags | length          | body |           02 the length has 8 bytes, big-endian
+//	           | 1     | 1, or 8 (flag)  |      |           04 command; PING and PONG are answered and
+//	           +-------+-----------------+------+              taken out of the stream here
 //
 // # Memory
 //
