@@ -80,7 +80,7 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 		if change != nil {
 			change(c)
 		}
-		c.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, 10*time.Second
+		c.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, time.Minute
 	})
 	r.tls = &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
 	return r

@@ -1,0 +1,131 @@
+"""Clients that know TLS from their own libraries: each gets what a plain one gets, byte for byte.
+
+Called with the directory of the certificates; the addresses are in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+directory = Path(sys.argv[1])
+ca, cert, key = (str(directory / name) for name in ("ca.pem", "client.pem", "client.key"))
+
+pixels = bytes.fromhex(
+    "00000010af0000000000007080000000000010cf60202000000070ef008f8000"
+    "0050ff9f00ff60000040efffcfff100000000030ef9f000000000020ff400000"
+)
+
+
+def address(door: str, secure: bool) -> tuple[str, int]:
+    host, port = os.environ[("SHIVA_TLS_" if secure else "SHIVA_") + door].rsplit(":", 1)
+    return host, int(port)
+
+
+# Shiva: the message of the minimal client, and the whole answer as bytes.
+route, metadata = b"digits", b"{}"
+crc = (6 + 66 + 11 + 1 + len(metadata) + 1 + len(route)) % 256
+header = struct.pack(">4BiBBBB", 6, 66, 11, 1, len(metadata), 1, len(route), crc, 2 * crc % 256)
+question = header + struct.pack(">BBii", 2, 3, 8, 8) + pixels + metadata + route
+
+
+def whole(read: Callable[[int], bytes]) -> bytes:
+    """One answer: scores, float32 [10], and label, int64 []."""
+    answer = b""
+    while len(answer) < 12 or len(answer) < 68 + struct.unpack(">i", answer[4:8])[0] + answer[9]:
+        piece = read(65536)
+        assert piece, answer
+        answer += piece
+    return answer
+
+
+def told(answer: bytes) -> bytes:
+    """An answer without its metadata, which has the time that it took."""
+    size = struct.unpack(">i", answer[4:8])[0]
+    assert answer[8] == 2, answer
+    return answer[:4] + answer[8:10] + answer[12:68] + answer[68 + size :]
+
+
+with socket.create_connection(address("TCP", False)) as plain:
+    plain.sendall(question)
+    expected = told(whole(plain.recv))
+
+context = ssl.create_default_context(cafile=ca)
+context.load_cert_chain(cert, key)
+with context.wrap_socket(socket.create_connection(address("TCP", True)), server_hostname="localhost") as secure:
+    assert secure.version() == "TLSv1.3"
+    for piece in (question[:5], question[5:]):
+        secure.sendall(piece)
+    assert told(whole(secure.recv)) == expected
+
+# A client without a certificate is told so, with its first answer at the latest.
+try:
+    with ssl.create_default_context(cafile=ca).wrap_socket(
+        socket.create_connection(address("TCP", True)), server_hostname="localhost"
+    ) as bare:
+        bare.sendall(question)
+        bare.recv(1)
+    raise SystemExit("a client without a certificate is answered")
+except ssl.SSLError as e:
+    assert "CERTIFICATE_REQUIRED" in str(e).upper(), e
+
+host, port = address("TCP", True)
+command = ["openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{host}:{port}", "-servername", "localhost"]
+with subprocess.Popen([*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as openssl:
+    assert openssl.stdin is not None
+    assert openssl.stdout is not None
+    openssl.stdin.write(question)
+    openssl.stdin.flush()
+    assert told(whole(openssl.stdout.read1)) == expected
+    openssl.terminate()
+
+# HTTP by curl: the same JSON but for ids.
+body = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 8, 8], "data": list(pixels)}]})
+
+
+def curl(secure: bool) -> dict[str, object]:
+    host, port = address("REST", secure)
+    url = f"{'https' if secure else 'http'}://{host}:{port}/v2/models/digits/infer"
+    own = ["--cacert", ca, "--cert", cert, "--key", key] if secure else []
+    out = subprocess.run(["curl", "-sS", "--fail-with-body", *own, "-d", body, url], capture_output=True, timeout=30, check=False)
+    assert out.returncode == 0, out
+    answer = json.loads(out.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+plain_answer, secure_answer = curl(False), curl(True)
+assert plain_answer["outputs"] == secure_answer["outputs"], (plain_answer, secure_answer)
+
+# Triton's stock clients.
+image = np.frombuffer(pixels, dtype=np.uint8).reshape(1, 8, 8)
+
+
+def outputs(module: Any, client: Any) -> list[bytes]:
+    value = module.InferInput("image", [1, 8, 8], "UINT8")
+    value.set_data_from_numpy(image)
+    result = client.infer("digits", [value])
+    return [result.as_numpy(name).tobytes() for name in ("scores", "label")]
+
+
+def at(door: str, secure: bool) -> str:
+    host, port = address(door, secure)
+    return f"{'localhost' if secure else host}:{port}"
+
+
+https = triton_http.InferenceServerClient(at("REST", True), ssl=True, ssl_options={"ca_certs": ca, "certfile": cert, "keyfile": key})
+assert outputs(triton_http, https) == outputs(triton_http, triton_http.InferenceServerClient(at("REST", False)))
+grpcs = triton_grpc.InferenceServerClient(at("GRPC", True), ssl=True, root_certificates=ca, private_key=key, certificate_chain=cert)
+assert outputs(triton_grpc, grpcs) == outputs(triton_grpc, triton_grpc.InferenceServerClient(at("GRPC", False)))

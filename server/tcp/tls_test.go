@@ -1,0 +1,139 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// inUse is the memory of goroutines and of what they refer to.
+func inUse() int64 {
+	var m runtime.MemStats
+	for range 4 { // stacks shrink by half at a time
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// A thousand clients that begin a handshake and say no more cost what those few may that the door
+// waits for, and one beside them is served.
+func TestManyUnfinishedHandshakes(t *testing.T) {
+	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
+	r.model("m", floats("x"), r.echo)
+	hostport, _ := secure.Cut(r.door.Addrs()[0].String())
+	before := inUse()
+	var all []net.Conn
+	for range 1000 {
+		c, err := net.Dial("tcp", hostport)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write([]byte{22, 3, 1, 2, 0}) // the head of a record of 512 bytes
+		all = append(all, c)
+	}
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	values(t, c.next())
+	budgettest.Until(t, "all but 100 to end", func() bool { return r.open() <= 101 })
+	if n := inUse() - before; n > 8<<20 {
+		t.Errorf("%d KiB are in use", n>>10)
+	}
+	runtime.KeepAlive(all)
+}
+
+// A thousand clients that send a byte at a time cost a record's memory each at most, the clients'
+// own among it, and one beside them is served.
+func TestManySlowTLSClients(t *testing.T) {
+	const clients, pieces = 1000, 3
+	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
+	r.model("m", floats("x"), r.echo)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := inUse()
+	slow := make([]*wire, clients)
+	for i := range slow {
+		slow[i] = r.dial()
+	}
+	for k := range pieces {
+		for _, c := range slow {
+			c.bytes(ask[k : k+1])
+		}
+		c := r.dial()
+		c.bytes(ask)
+		values(t, c.next())
+	}
+	most := int64(64 << 10)
+	if budgettest.Race || tensor.Invariants {
+		most *= 2
+	}
+	if n := (inUse() - before) / clients; n > most {
+		t.Errorf("%d KiB for each", n>>10)
+	}
+	for _, c := range slow {
+		c.bytes(ask[pieces:])
+	}
+	for _, c := range slow {
+		values(t, c.next())
+	}
+}
+
+// What a session has not been able to write counts as not written, down to the record that waits as
+// ciphertext: everything arrives once the client reads, in order, and nothing of it twice.
+func TestEncryptedInPieces(t *testing.T) {
+	r := newTLSRig(t, nil)
+	sized(r, "large", 1<<20, 0)
+	c := r.dial()
+	_ = c.client.(encryptedClient).SetReadBuffer(64 << 10)
+	const answers = 20
+	for range answers {
+		c.send(message("large", "", 1<<20, 0, 0, 0))
+	}
+	time.Sleep(50 * time.Millisecond) // so that the socket is full; without it the test is weaker, not wrong
+	for i := range answers {
+		m := c.next()
+		if m == nil || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != 1<<20 {
+			t.Fatalf("answer %d: %v", i, describeMessage(m))
+		}
+		m.Release()
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes more, %v", n, err)
+	}
+}
+
+// A connection ends with its socket, with and without the farewell of TLS, and with what is no record.
+func TestEndOfTLS(t *testing.T) {
+	r := newTLSRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	values(t, c.next())
+	// Without the farewell of TLS: the end of a socket is that of its client.
+	_ = c.client.(encryptedClient).socket.CloseWrite()
+	if _, err := io.ReadAll(c.client.(encryptedClient).Conn); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("cut: %v", err)
+	}
+	// With rubbish in place of a record.
+	broken := r.dial()
+	if _, err := broken.client.(encryptedClient).socket.Write([]byte("rubbish, and more of it")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broken.Read(make([]byte, 1)); err == nil {
+		t.Error("rubbish is answered")
+	}
+	budgettest.Until(t, "both to end", func() bool { return r.open() == 0 })
+}
