@@ -266,7 +266,8 @@ func calledFaults(p Container) (fs setting.Faults) {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}
 	}
-	if !reflect.DeepEqual(p.Privileges(), process.Privileges()) {
+	// Programs in Go, unlike files, leave all of them at their zero values.
+	if has := p.Privileges(); !reflect.DeepEqual(has, process.Privileges()) && !reflect.DeepEqual(has, new(Container).Privileges()) {
 		fs.Add("", "a user, privileges and limits have no meaning with address: that container is not a process of this server")
 	}
 	return fs
