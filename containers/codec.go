@@ -56,11 +56,12 @@ type registration struct {
 	label string // for operators; may be empty
 	// Batches that it executes at once, and that it wants in flight; 0: not declared.
 	concurrency, slots int
-	serial             bool // by default it gets the next batch only after its answer
-	announce           bool // large messages to it are announced by a heartbeat
-	feedback           bool // it wants feedback on its answers
-	pauses             bool // an interpreter lock may keep it from answering PINGs
-	arena              bool // it takes tensors in shared memory
+	serial             bool   // by default it gets the next batch only after its answer
+	announce           bool   // large messages to it are announced by a heartbeat
+	feedback           bool   // it wants feedback on its answers
+	pauses             bool   // an interpreter lock may keep it from answering PINGs
+	arena              bool   // it takes tensors in shared memory
+	token              string // "": it shows none, or its generation has none
 }
 
 // An answer is a parsed result, for Batch.Complete, which may retain it until Send returns. So

@@ -33,6 +33,10 @@ type Config struct {
 	Arena *arena.Arena
 	// Settings apply until [Listener.Configure] is called.
 	Settings
+	// Allow refuses a registration by returning an error, as Admit does and before it: it is about
+	// who the container is, and the error tells nothing else. It is called again by
+	// [Listener.Review]. It may be nil.
+	Allow func(Applicant) error
 	// Admit refuses a registration by returning an error, which is logged, and sent to the
 	// container if its generation has a message for it; nil admits all. It is called on the
 	// session's goroutine.
@@ -51,6 +55,13 @@ type Config struct {
 	Name string
 	// Log gets one line for each session that begins and ends; nil disables it.
 	Log *slog.Logger
+}
+
+// An Applicant is a container that registers, or has.
+type Applicant struct {
+	Conn  net.Conn
+	Model scheduler.ModelID
+	Token string // that it has shown; "": none
 }
 
 // Settings are the part of a Config that can change while the listener is open. Zero fields mean

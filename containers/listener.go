@@ -308,6 +308,25 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, r
 	return dismissed, remaining
 }
 
+// Review asks [Config].Allow about every registered container again, and parts from those that it
+// refuses: they get no more batches, and goodbye with the reason after the last answer. Those of
+// generations without a goodbye lose their connection. It returns how many there are.
+func (l *Listener) Review() (parted int) {
+	for _, s := range l.all() {
+		i := s.snapshot()
+		if i.Registered.IsZero() {
+			continue
+		}
+		if err := s.allow(i.Model); err != nil {
+			s.log(slog.LevelWarn, "container may serve its model no longer", "reason", errorText(err))
+			if s.retire(goodbye{reason: err.Error()}) {
+				parted++
+			}
+		}
+	}
+	return parted
+}
+
 // Shutdown closes the addresses and ends every session in order: no more batches, answers to
 // those in flight, goodbye with the request to reconnect. If ctx ends first it closes the
 // remaining connections and returns the error of ctx. Drain the scheduler before it, so that

@@ -35,7 +35,8 @@ type session struct {
 	codec codec
 
 	// Owned by the goroutine of run.
-	strays bool // an answer to no batch was logged
+	strays bool   // an answer to no batch was logged
+	token  string // of its registration, set before replica is
 
 	beat3 bool // guarded by mu: it was asked to register by v3
 
@@ -212,6 +213,10 @@ func (s *session) register(r registration) error {
 	if label == "" {
 		label = s.remote
 	}
+	s.token = r.token
+	if err := s.allow(r.model); err != nil {
+		return s.refuse(err)
+	}
 	if admit := s.listener.cfg.Admit; admit != nil {
 		if err := admit(r.model); err != nil {
 			return s.refuse(err)
@@ -255,6 +260,9 @@ func (s *session) register(r registration) error {
 	if f := s.listener.cfg.Registered; f != nil {
 		f(s.raw, s.snapshot())
 	}
+	if err := s.allow(r.model); err != nil { // a Review meanwhile did not see it
+		s.retire(goodbye{reason: err.Error()})
+	}
 	for _, note := range notes {
 		s.log(slog.LevelInfo, "of the model's declaration", "note", note)
 	}
@@ -262,6 +270,14 @@ func (s *session) register(r registration) error {
 		if err := s.Send(b); err != nil {
 			return err // unreachable: only this goroutine ends the session
 		}
+	}
+	return nil
+}
+
+// allow is the error for a container that may not serve the model, or no longer.
+func (s *session) allow(id scheduler.ModelID) error {
+	if f := s.listener.cfg.Allow; f != nil {
+		return f(Applicant{Conn: s.raw, Model: id, Token: s.token})
 	}
 	return nil
 }

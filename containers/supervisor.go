@@ -215,6 +215,10 @@ func (s *Supervisor) Registered(conn net.Conn) bool {
 	return true
 }
 
+// Owns reports whether one of the processes, or a child of one, holds the other end of conn. It
+// returns false also if the system cannot tell.
+func (s *Supervisor) Owns(conn net.Conn) bool { return s.owner(conn) != nil }
+
 // Dismiss records that the process at the other end of conn is being dismissed: if it ends within
 // a minute it is not restarted.
 func (s *Supervisor) Dismiss(conn net.Conn) {

@@ -2,17 +2,22 @@ package server
 
 import (
 	"crypto/tls"
+	"maps"
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// warnOfStrangers says which of the listeners that ask for no password can be reached from other
-// machines. It is called by Start, when all are open.
+// warnOfStrangers says which of the listeners can be reached from other machines by whoever shows no
+// token, and for what. Where identities are declared these are the rights of identity.Anonymous, of
+// which those to ask models are nothing to warn of: somebody has written them down. It is called by
+// Start, when all are open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
@@ -21,16 +26,19 @@ func (s *Server) warnOfStrangers() {
 			}
 		}
 	}
-	if s.admin != nil {
+	strangers := s.identities.Strangers()
+	if s.admin != nil && strangers.May(identity.AdminWrite, "") {
 		warn("change and stop everything", "admin.listen", s.admin.Addr())
 	}
-	l := s.containers.Listener()
-	warn("serve and replace models", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
-	if s.settings.Now().Server.Repository != config.RepositoryAll {
-		return
+	if strangers.MayAny(identity.Serve) {
+		l := s.containers.Listener()
+		warn("serve and replace models", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
 	}
 	for _, d := range s.doors {
-		if d.name != "tcp" {
+		if !s.identities.Declared() {
+			warn("ask every model: no [[identity]] is configured", d.name+".listen", d.listener.Addrs()...)
+		}
+		if d.name != "tcp" && strangers.MayAny(identity.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
 			warn("load and unload models", "server.repository", d.listener.Addrs()...)
 		}
 	}
@@ -41,4 +49,33 @@ func (s *Server) authenticates(a net.Addr, setting string) bool {
 	door, _, _ := strings.Cut(setting, ".")
 	_, encrypted := a.(secure.Addr)
 	return encrypted && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
+}
+
+// patternsAfter is how long after the start containers should have registered.
+const patternsAfter = time.Minute
+
+// watchPatterns is warnOfPatterns for the configuration of the start.
+func (s *Server) watchPatterns() {
+	select {
+	case <-time.After(patternsAfter):
+		s.warnOfPatterns(*s.settings.File())
+	case <-s.stopping:
+	}
+}
+
+// warnOfPatterns says which rights are of no model or application that there is or that the
+// configuration names: a letter may be wrong, and whoever has them is refused.
+func (s *Server) warnOfPatterns(c config.Config) {
+	if !s.identities.Declared() {
+		return
+	}
+	names := slices.AppendSeq(s.gate.Names(), maps.Keys(c.Models))
+	names = append(names, s.processes.Models()...)
+	for _, p := range c.Supervised {
+		names = append(names, p.Model)
+	}
+	unmatched := s.identities.Unmatched(names)
+	for _, name := range slices.Sorted(maps.Keys(unmatched)) {
+		s.log.Warn("an identity has rights that match no model or application that there is", "identity", name, "rights", unmatched[name])
+	}
 }

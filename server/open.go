@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -37,7 +38,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.predict.Describe, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.describe, Identities: &s.identities, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: s.tcpSettings(c),
 		})
 		if err != nil {
@@ -47,7 +48,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Identities: &s.identities, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
 		})
 		if err != nil {
 			return err
@@ -56,7 +57,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
+			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Identities: &s.identities, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
 		})
@@ -70,6 +71,11 @@ func (s *Server) openDoors(c config.Config) error {
 		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(s.grpcSettings(c)) }, shutdown, d.Failed()})
 	}
 	return nil
+}
+
+// describe answers a path of the Predict Protocol for an identity.
+func (s *Server) describe(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error) {
+	return s.predict.As(who).Describe(path, onlyReady)
 }
 
 // addrs are where the door of that name listens; nil if it is left out.

@@ -3,12 +3,14 @@ package server
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
@@ -23,6 +25,7 @@ func (s *Server) manage() {
 		Pool:        s.pool,
 		Arena:       s.arena,
 		Admit:       s.store.Admit,
+		Identities:  &s.identities,
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
 		Linked:      s.store.Linked,
@@ -55,6 +58,7 @@ func (s *Server) sources() admin.Sources {
 	return admin.Sources{
 		Version:      Version,
 		Await:        s.awaitOpen,
+		Who:          s.operator,
 		Access:       s.settings.Access,
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
@@ -67,6 +71,12 @@ func (s *Server) sources() admin.Sources {
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,
 	}
+}
+
+// operator is who asks at the admin door.
+func (s *Server) operator(r *http.Request) *identity.Identity {
+	shown := identity.Bearer(r.Header["Authorization"])
+	return s.identities.Who(&shown)
 }
 
 // awaitOpen waits until Start has opened the store, and has sources to show; it fails if Start has.

@@ -47,11 +47,14 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
+	s.identities.Replace(c.Declarations())
+	s.containers.Review()
 	s.share.Store(&connections)
 	s.configureDoors(connections.of(c))
 	if err := s.processes.Supervise(c.Supervised); err != nil {
 		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "reloaded, but for processes: " + err.Error()}
 	}
+	s.warnOfPatterns(c)
 	if s.reloaded != nil {
 		s.reloaded(c)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -31,18 +32,19 @@ const Version = "0.1.0"
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
 	// Set by New.
-	cfg      config.Config // of the start, for what cannot change
-	log      *slog.Logger
-	arena    *arena.Arena // where large buffers of it lie; nil: nowhere
-	pool     *tensor.Pool
-	unpacked *tensor.Pool // a part of it
-	metrics  *metrics.Metrics
-	gate     *gate.Gate
-	regions  *regions.Registry
-	predict  *predict.Service
-	library  func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
-	clock    *clock.Clock         // the scheduler's
-	sched    *scheduler.Scheduler
+	cfg        config.Config // of the start, for what cannot change
+	log        *slog.Logger
+	arena      *arena.Arena // where large buffers of it lie; nil: nowhere
+	pool       *tensor.Pool
+	unpacked   *tensor.Pool // a part of it
+	metrics    *metrics.Metrics
+	gate       *gate.Gate
+	identities identity.Registry
+	regions    *regions.Registry
+	predict    *predict.Service
+	library    func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
+	clock      *clock.Clock         // the scheduler's
+	sched      *scheduler.Scheduler
 
 	containers *fleet.Sessions
 	processes  *fleet.Processes
@@ -99,6 +101,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
+	s.identities.Replace(cfg.Declarations())
 	s.makePool()
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setPhase(admin.Starting)
@@ -209,6 +212,7 @@ func (s *Server) Start() (err error) {
 	if s.admin != nil {
 		s.watching.Go(func() { s.watch(s.admin.Failed()) })
 	}
+	s.watching.Go(s.watchPatterns)
 	s.watching.Go(s.containers.Retire)
 	s.watching.Go(func() { s.history.Run(s.identity()) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })

@@ -121,6 +121,9 @@ func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
 
 // start makes a client that has room for some requests beside those in flight.
 func start(ctx context.Context, addr string, opts options, room int) (*Client, error) {
+	if err := opts.showToken(); err != nil {
+		return nil, err
+	}
 	c := &Client{
 		addr:  addr,
 		opts:  opts,
@@ -151,12 +154,60 @@ func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
 	}
+	if err := c.introduce(ctx, conn); err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+	}
 	shared, err := c.share(ctx, conn)
 	if err != nil {
 		conn.Close()
 		return nil, nil, fmt.Errorf("shiva: connecting to %s: shared memory: %w", c.addr, err)
 	}
 	return conn, shared, nil
+}
+
+// introduce shows the server at the other end of a new connection the client's token, in the first
+// message as it must be. That the server does not know it is an error; an older server has no
+// answer to the question, and no tokens.
+func (c *Client) introduce(ctx context.Context, conn net.Conn) error {
+	if *c.opts.token == "" {
+		return nil
+	}
+	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsontext.AppendMember(nil, TokenKey, jsontext.AppendString(nil, *c.opts.token)), '}')})
+	if err != nil {
+		return err
+	}
+	defer answer.Release()
+	if e := ParseError(answer); e != nil && e.Type == Unauthenticated {
+		return e
+	}
+	return nil
+}
+
+// exchange sends a message on a connection that nobody else uses, and reads its answer.
+func exchange(ctx context.Context, conn net.Conn, m *Message) (*Message, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+		defer conn.SetDeadline(time.Time{})
+	}
+	request, err := AppendMessage(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(request); err != nil {
+		return nil, err
+	}
+	d := NewDecoder(DecoderConfig{})
+	defer d.Close()
+	for block := make([]byte, 4<<10); ; {
+		n, err := conn.Read(block)
+		if err != nil {
+			return nil, err
+		}
+		if _, answer, err := d.Push(block[:n]); answer != nil || err != nil {
+			return answer, err
+		}
+	}
 }
 
 // Close ends the connection and fails the calls in progress. It returns when nothing of the

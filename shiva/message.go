@@ -17,7 +17,12 @@ const (
 	ReadyNamespace  = "!ready"
 	ServerNamespace = "!server"
 	ModelsNamespace = "!models"
+	WhoAmINamespace = "!whoami"
 )
+
+// TokenKey is the key of metadata in a connection's first request with the token that says whose it
+// is.
+const TokenKey = "token"
 
 // A Message is one message of the protocol, either way.
 //

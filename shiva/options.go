@@ -3,10 +3,12 @@ package shiva
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/token"
 )
 
 // An Option changes how a [Client] works.
@@ -23,6 +25,7 @@ type options struct {
 	sendDeadline bool
 	sharedBytes  int64 // 0: no memory is shared
 	tls          *tls.Config
+	token        *string // nil: that of the environment
 }
 
 // clientPool is the pool of clients that were given none. It has no budget, so that an answer
@@ -44,6 +47,19 @@ func newOptions(opts []Option) options {
 	return o
 }
 
+// showToken reads the token of the environment unless there is another.
+func (o *options) showToken() error {
+	if o.token != nil {
+		return nil
+	}
+	text, err := token.FromEnvironment()
+	if err != nil {
+		return fmt.Errorf("shiva: %w", err)
+	}
+	o.token = &text
+	return nil
+}
+
 // WithInFlight sets how many requests may be on the connection without their answers; the next
 // Do waits for one of them. The default is 64, the least 1; a server of ours takes 256 of a
 // connection.
@@ -62,6 +78,10 @@ func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
+
+// WithToken sets the token that shows the server who the client is; "" shows none. The default is that
+// of the environment: the variables of [token.Env] and [token.FileEnv], which are read at Dial.
+func WithToken(text string) Option { return func(o *options) { o.token = &text } }
 
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.
 func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialTimeout = d } }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -112,40 +111,18 @@ func (c *Client) share(ctx context.Context, conn net.Conn) (*sharedMemory, error
 }
 
 func (s *sharedMemory) register(ctx context.Context, conn net.Conn) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline)
-		defer conn.SetDeadline(time.Time{})
-	}
-	request, err := AppendMessage(nil, &Message{
+	answer, err := exchange(ctx, conn, &Message{
 		Namespace: "v2/systemsharedmemory/region/" + s.name + "/register",
 		Metadata:  fmt.Appendf(nil, `{"key":"/%s","offset":0,"byte_size":%d,"connection":true}`, s.name, len(s.mem)),
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(request); err != nil {
-		return err
+	if e := ParseError(answer); e != nil {
+		s.refusal = e
 	}
-	d := NewDecoder(DecoderConfig{})
-	defer d.Close()
-	for block := make([]byte, 4<<10); ; {
-		n, err := conn.Read(block)
-		if err != nil {
-			return err
-		}
-		_, answer, err := d.Push(block[:n])
-		if err != nil {
-			return err
-		}
-		if answer == nil {
-			continue
-		}
-		if e := ParseError(answer); e != nil {
-			s.refusal = e
-		}
-		answer.Release()
-		return nil
-	}
+	answer.Release()
+	return nil
 }
 
 // Shared reports why the client shares no memory with the server, or why tensors that are large

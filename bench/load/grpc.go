@@ -74,8 +74,8 @@ var GRPCHeaders = []hpack.HeaderField{
 	{Name: "te", Value: "trailers"},
 }
 
-// newGRPCWire makes the wire of a connection.
-func newGRPCWire() *grpcWire {
+// newGRPCWire makes the wire of a connection, which shows a token unless it is "".
+func newGRPCWire(token string) *grpcWire {
 	g := &grpcWire{stream: 1, window: initialWindow, initial: initialWindow}
 	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
@@ -87,9 +87,13 @@ func newGRPCWire() *grpcWire {
 	})
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
+	fields := GRPCHeaders
+	if token != "" {
+		fields = append(slices.Clip(fields), hpack.HeaderField{Name: "authorization", Value: "Bearer " + token})
+	}
 	headers := func() []byte {
 		block.Reset()
-		for _, f := range GRPCHeaders {
+		for _, f := range fields {
 			_ = e.WriteField(f) // into memory
 		}
 		return appendFrame(nil, frameHeaders, flagEndHeaders, block.Bytes())

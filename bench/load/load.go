@@ -21,6 +21,9 @@ type Config struct {
 
 	Wire Wire // what is spoken there; Shiva (default)
 
+	// Token, if set, shows a server who asks over gRPC, whose Frames have no place for it.
+	Token string
+
 	// Frames are the requests: connection i sends Frames[i%len(Frames)] over and over. Each is
 	// one whole Shiva message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest
 	// without anything around it. They must not change while Run runs.
@@ -308,7 +311,7 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	if l.cfg.Streams != nil {
 		c.stream = i % l.cfg.Streams.Count
 	}
-	if c.wire, err = newWire(l.cfg.Wire); err != nil {
+	if c.wire, err = newWire(l.cfg.Wire, l.cfg.Token); err != nil {
 		return err
 	}
 	if s := l.cfg.Streams; s != nil && s.Each != nil {

@@ -33,6 +33,8 @@ type Request struct {
 	// Shiva and gRPC.
 	InputsAt  []Place
 	OutputsAt []Output
+	// Token, if set, shows the server who asks, over Shiva and HTTP. For gRPC there is Config.Token.
+	Token string
 	// Keep is how many frames of a stream may wait, as the parameter takes it: "all", "latest"
 	// or a number. "": as the server is configured.
 	Keep string
@@ -150,6 +152,9 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 		}
 		members = append(members, `"`+shiva.TextsKey+`":`+string(object))
 	}
+	if q.Token != "" {
+		members = append(members, fmt.Sprintf(`"%s":%q`, shiva.TokenKey, q.Token))
+	}
 	if q.Timeout > 0 {
 		members = append(members, fmt.Sprintf(`"timeout_ms":%g`, q.Timeout.Seconds()*1e3))
 	}
@@ -216,6 +221,9 @@ func (q *Request) post(head string, data []byte) []byte {
 		path += "/versions/" + url.PathEscape(q.Version)
 	}
 	b := fmt.Appendf(nil, "POST %s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", path, len(head)+len(data))
+	if q.Token != "" {
+		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", q.Token)
+	}
 	if data != nil {
 		b = fmt.Appendf(b, "Inference-Header-Content-Length: %d\r\n", len(head))
 	}

@@ -154,7 +154,7 @@ func TestStampInFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGRPCWire()
+	g := newGRPCWire("")
 	frames := g.encode([]byte("before"), message, true)
 	stamp.write(frames, g.at, 12, 34, 56)
 	stamp.write(message, plainPlace, 12, 34, 56)

@@ -71,15 +71,15 @@ type greeter interface {
 	greet(nc io.ReadWriter, frame []byte) error
 }
 
-// newWire makes a connection's wire.
-func newWire(w Wire) (wire, error) {
+// newWire makes a connection's wire. The token is gRPC's.
+func newWire(w Wire, token string) (wire, error) {
 	switch w {
 	case Shiva:
 		return &shivaWire{}, nil
 	case HTTP:
 		return &httpWire{}, nil
 	case GRPC:
-		return newGRPCWire(), nil
+		return newGRPCWire(token), nil
 	default:
 		return nil, fmt.Errorf("load: there is no wire %d", w)
 	}

@@ -119,7 +119,7 @@ type askedWire struct {
 // asked makes a wire on which so many requests are in flight.
 func asked(t *testing.T, n int) askedWire {
 	t.Helper()
-	g := askedWire{grpcWire: newGRPCWire()}
+	g := askedWire{grpcWire: newGRPCWire("")}
 	g.frame = g.encode(nil, []byte("question"), true)
 	for range n {
 		g.ready(g.frame)
@@ -198,7 +198,7 @@ func TestGRPCFailure(t *testing.T) {
 // A request goes as far as both windows of the server admit, and what was taken from the
 // generator's own is given back, also within a request.
 func TestGRPCWindows(t *testing.T) {
-	g := askedWire{grpcWire: newGRPCWire()}
+	g := askedWire{grpcWire: newGRPCWire("")}
 	g.frame = g.encode(nil, make([]byte, 200<<10), true)
 	g.ready(g.frame)
 	parts := func(what string, want int) {

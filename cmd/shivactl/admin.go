@@ -83,6 +83,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	if send != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
+	show(r, c.token)
 	notOurs := func(got any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
 			"is that the admin door? check --admin " + c.admin, exitUnreachable}
@@ -107,7 +108,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		if json.Unmarshal(body, &e) != nil || e.Error == "" {
 			return notOurs(resp.Status)
 		}
-		return &failure{"refused", e.Error, "", exitRefused}
+		return &failure{"refused", e.Error, tokenHints[typeOf(resp.StatusCode)], exitRefused}
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return notOurs(err)

@@ -225,6 +225,7 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 			return err
 		}
 	}
+	b.config.Token = c.token
 	if err := b.load(m); err != nil {
 		return err
 	}

@@ -74,6 +74,7 @@ func (c *cli) askREST(addr, route string) (d declaration, err error) {
 	if err != nil {
 		return d, usage("bench", "--addr %s: %v", addr, err)
 	}
+	show(r, c.token)
 	resp, err := client.Do(r)
 	if err != nil {
 		return d, err
@@ -88,7 +89,7 @@ func (c *cli) askREST(addr, route string) (d declaration, err error) {
 		if json.Unmarshal(body, &e) != nil || e.Error == "" {
 			return d, notTheDoor(addr, "rest", resp.Status)
 		}
-		return d, &failure{"refused", e.Error, remoteHints[map[int]string{http.StatusNotFound: shiva.NotFound}[resp.StatusCode]], exitRefused}
+		return d, &failure{"refused", e.Error, remoteHints[typeOf(resp.StatusCode)], exitRefused}
 	}
 	if err := json.Unmarshal(body, &d); err != nil {
 		return d, notTheDoor(addr, "rest", err.Error())
@@ -125,6 +126,7 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	}
 	r.Header.Set("Content-Type", "application/grpc")
 	r.Header.Set("Te", "trailers")
+	show(r, c.token)
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
 		return d, err
@@ -259,7 +261,7 @@ func (b *bench) load(m model) error {
 
 // request is the request of an item.
 func (b *bench) request(m model, it item) (*load.Request, error) {
-	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Keep: b.o.keep}
+	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Keep: b.o.keep, Token: b.config.Token}
 	q.Model, q.Version = modelOf(m.route)
 	if b.config.Streams != nil {
 		// Two runs at once have streams of their own.

@@ -8,10 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"strings"
 	"syscall"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/token"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -80,6 +82,8 @@ func explain(err error, flag, addr string) *failure {
 
 // remoteHints is what to do about an error of the server, by its type.
 var remoteHints = map[string]string{
+	shiva.Unauthenticated:  tokenHints[shiva.Unauthenticated],
+	shiva.PermissionDenied: tokenHints[shiva.PermissionDenied],
 	shiva.NotFound:         "shivactl models lists what is served",
 	shiva.Unavailable:      "no container serves it now; shivactl status shows which are connected",
 	shiva.Overloaded:       "the server has as much as it can do; try again, or with fewer files at once",
@@ -89,6 +93,17 @@ var remoteHints = map[string]string{
 	shiva.ContainerLost:    "try again; shivactl status shows which containers are connected",
 	shiva.Draining:         "the server is shutting down; try again when it is back",
 	shiva.Internal:         "this is a bug of the server; its log says more",
+}
+
+// tokenHints are those of remoteHints that hold for every door.
+var tokenHints = map[string]string{
+	shiva.Unauthenticated:  "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv + " names",
+	shiva.PermissionDenied: "shivactl whoami shows who you are to the server, and what you may",
+}
+
+// typeOf is the type of error that has a status of HTTP; "" of those that have several.
+func typeOf(status int) string {
+	return map[int]string{http.StatusNotFound: shiva.NotFound, http.StatusUnauthorized: shiva.Unauthenticated, http.StatusForbidden: shiva.PermissionDenied}[status]
 }
 
 // report prints an error and returns the exit code.

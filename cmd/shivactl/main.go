@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shivad/shivad/shiva/token"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -41,6 +42,7 @@ func commands() []command {
 		appsCommand, linksCommand, policiesCommand,
 		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, statusCommand,
 		exportCommand, importCommand,
+		tokensCommand, whoamiCommand,
 		completionCommand, versionCommand,
 	}
 }
@@ -63,6 +65,7 @@ type cli struct {
 
 	addr, admin string
 	tls         tlsFlags
+	token       string // of the environment; "": none
 	timeout     time.Duration
 	timed       bool // timeout is the user's wish, not the default
 	json        bool
@@ -171,6 +174,9 @@ func (c *cli) dispatch(args []string) error {
 		}
 		if !c.timed && cmd.timeout > 0 {
 			c.timeout = cmd.timeout
+		}
+		if c.token, err = token.FromEnvironment(); err != nil {
+			return unfit("", "%v", err)
 		}
 		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 		defer cancel()

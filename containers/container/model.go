@@ -72,6 +72,8 @@ type Model struct {
 	WritableInputs bool
 	// Bytes sends and receives all tensors as bytes, also where shared memory would serve.
 	Bytes bool
+	// Token shows servers who the container is; "" is that of the environment, see package token.
+	Token string
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -121,7 +123,7 @@ func (m *Model) hello() ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Token: m.Token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/token"
 )
 
 // ServersEnv names the environment variable with Serve's default addresses, comma-separated. The
@@ -41,7 +42,8 @@ const (
 // "host:port" or "ipc://path". A host that resolves to several addresses stands for several
 // servers, and is looked up again from time to time; if it has addresses of both families only
 // those of IPv4 are used, assuming that each server has both. Without addresses Serve uses those
-// of $SHIVA_SERVERS, or DefaultServer.
+// of $SHIVA_SERVERS, or DefaultServer. A Model without a Token has that of the environment, see
+// package token.
 //
 // Serve returns nil after a drain, the error of an invalid Model or address or of WarmUp, and
 // context.DeadlineExceeded if DrainTimeout was too short. Functions of the model that have not
@@ -53,6 +55,12 @@ func Serve(ctx context.Context, m Model, addrs ...string) error {
 type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
+	if m.Token == "" {
+		var err error
+		if m.Token, err = token.FromEnvironment(); err != nil {
+			return fmt.Errorf("container: %w", err)
+		}
+	}
 	hello, err := m.hello()
 	if err != nil {
 		return err

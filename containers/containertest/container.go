@@ -27,6 +27,7 @@ type Model struct {
 	Instance        string
 	Parameters      json.RawMessage
 	Feedback        bool // it requests feedback, and ignores it
+	Token           string
 	// Answer returns the reply to a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
 }
@@ -136,7 +137,7 @@ func Hello(m Model) []byte {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
-		Feedback: m.Feedback,
+		Feedback: m.Feedback, Token: m.Token,
 	})
 	if err != nil {
 		return []byte(err.Error())

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // An Error is an answer that says no.
@@ -53,7 +55,45 @@ type route struct {
 	methods methods
 	timeout time.Duration // 0 is writeTimeout
 	early   bool          // it is answered before the server is open
-	most    func() int64  // bytes that may be sent; nil is maxBody
+	need    need
+	most    func() int64 // bytes that may be sent; nil is maxBody
+}
+
+// need is what a client of a path must be.
+type need uint8
+
+const (
+	aRight   need = iota // to read what operators see for GET, to change it for all other methods
+	aName                // one of the identities
+	anything             // health is everybody's
+)
+
+// permit is the error for a client who may not ask that.
+func (n need) permit(who *identity.Identity, method string) error {
+	var err error
+	switch {
+	case n == aName:
+		err = who.Enter()
+	case n == aRight && method == http.MethodGet:
+		err = who.Check(identity.AdminRead, "")
+	case n == aRight:
+		err = who.Check(identity.AdminWrite, "")
+	}
+	switch {
+	case errors.Is(err, identity.ErrUnauthenticated):
+		return refuse(http.StatusUnauthorized, "%v", err)
+	case err != nil:
+		return refuse(http.StatusForbidden, "%v", err)
+	}
+	return nil
+}
+
+// who is the client.
+func (s Sources) who(r *http.Request) *identity.Identity {
+	if s.Who == nil {
+		return nil
+	}
+	return s.Who(r)
 }
 
 // methods are what a path does, by HTTP method. GET stands for HEAD as well.
@@ -87,8 +127,8 @@ func always(v any) handler { return func(*http.Request) (any, error) { return v,
 // routes are all paths but the root.
 func (s Sources) routes() []route {
 	list := []route{
-		{path: "/livez", early: true, methods: methods{"GET": always(map[string]bool{"live": true})}},
-		{path: "/readyz", early: true, methods: methods{"GET": s.ready}},
+		{path: "/livez", early: true, need: anything, methods: methods{"GET": always(map[string]bool{"live": true})}},
+		{path: "/readyz", early: true, need: anything, methods: methods{"GET": s.ready}},
 		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
 		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": given(s.createApp)}},
 		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": given(s.putApp), "PATCH": given(s.patchApp), "DELETE": s.deleteApp}},
@@ -114,7 +154,8 @@ func (s Sources) routes() []route {
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
-		{path: "/v1/openapi.json", methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
+		{path: "/v1/whoami", early: true, need: aName, methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
+		{path: "/v1/openapi.json", need: anything, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
 	return append(list, s.profiles()...)
 }
@@ -183,6 +224,10 @@ func (s Sources) serve(t route) http.HandlerFunc {
 			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
 			return
 		}
+		if err := t.need.permit(s.who(r), method); err != nil {
+			s.answer(w, r, nil, err)
+			return
+		}
 		// A writer without deadlines is one of a test.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(timeout))
@@ -219,8 +264,12 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
 }
 
-func (s Sources) ready(*http.Request) (any, error) {
+// ready tells everybody whether the server is ready, and why not to whoever may see its models.
+func (s Sources) ready(r *http.Request) (any, error) {
 	ready := s.Report.Ready()
+	if !s.who(r).May(identity.AdminRead, "") {
+		ready = Readiness{Ready: ready.Ready, State: ready.State}
+	}
 	status := http.StatusOK
 	if !ready.Ready {
 		status = http.StatusServiceUnavailable
@@ -270,6 +319,9 @@ func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error
 		if !ok {
 			s.Log.Error("admin: internal error", "error", err)
 			e = refuse(http.StatusInternalServerError, internal)
+		}
+		if e.Status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", identity.Challenge)
 		}
 		if e.Status == http.StatusTooManyRequests {
 			w.Header().Set("Retry-After", "1")

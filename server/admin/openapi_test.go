@@ -197,6 +197,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/livez", "", "", 200},
 		{"get", "/readyz", "", "", 200},
 		{"get", "/metrics", "", "", 200},
+		{"get", "/v1/whoami", "", "", 200},
 		{"get", "/v1/models/{name}/streams", "/v1/models/digits/streams?limit=1", "", 200},
 		{"get", "/v1/models/{name}/streams", "/v1/models/digits/streams?limit=0", "", 400},
 		{"get", "/v1/models/{name}/streams", "/v1/models/nobody/streams", "", 404},

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+
+	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // Sources are what the door shows and changes. What they do may be called from several goroutines
@@ -15,6 +17,9 @@ type Sources struct {
 	// Await waits until all of these can be called; its error is the answer, but for /livez and
 	// /readyz, which do not wait. nil: they can.
 	Await func(context.Context) error
+
+	// Who asks; nil: whoever asks may do everything.
+	Who func(*http.Request) *identity.Identity
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
 	Report       Report

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -44,6 +45,8 @@ type Config struct {
 	// Supervised are processes that the server starts and stops itself, and containers that it
 	// calls.
 	Supervised []Container `toml:"container"`
+	// Identities are who clients, operators and containers can be; none = everybody may do everything.
+	Identities []Identity `toml:"identity"`
 
 	origins map[string]origin // key -> where its value is from; a key that is missing has its default
 }
@@ -421,6 +424,28 @@ func (c Container) Privileges() containers.Privileges {
 	}
 }
 
+// An Identity is a client, an operator or a container, or several of one kind, and what it may.
+type Identity struct {
+	Name string `toml:"name"` // in errors, logs and status; unique. identity.Anonymous is whoever shows no token
+	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints one; a
+	// string, or a list while one token follows another.
+	TokenSHA256 Hashes `toml:"token_sha256"`
+	// May are its rights: "infer", "feedback", "load", "serve", each of all names or, behind a colon,
+	// of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and "admin:write".
+	May []string `toml:"may"`
+}
+
+// Hashes is a list of hashes; the file may give a single string.
+type Hashes []string
+
+// Declarations are the identities as package identity takes them.
+func (c Config) Declarations() (list []identity.Declaration) {
+	for _, i := range c.Identities {
+		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, May: i.May})
+	}
+	return list
+}
+
 // newContainer is what a [[container]] begins as.
 func newContainer() (c Container) {
 	setDefaults(reflect.ValueOf(&c).Elem())
@@ -494,6 +519,11 @@ func (c Config) Clone() Config {
 		p.InheritEnv = slices.Clone(p.InheritEnv)
 		p.Writable = slices.Clone(p.Writable)
 	}
+	c.Identities = slices.Clone(c.Identities)
+	for i := range c.Identities {
+		one := &c.Identities[i]
+		one.TokenSHA256, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.May)
+	}
 	c.origins = cloned(c.origins)
 	return c
 }
@@ -507,7 +537,8 @@ func cloned[V any](m map[string]V) map[string]V {
 
 // Redacted returns a copy for eyes and logs: the values of environment variables, which is
 // where people put passwords, are replaced, and so are those in URLs: of Redis, and in the
-// commands of containers.
+// commands of containers. Of the hashes of tokens it has the first digits, which tell them apart: a
+// token that somebody has thought up could be guessed by its hash.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()
@@ -517,6 +548,11 @@ func (c Config) Redacted() Config {
 		}
 		for name := range p.Env {
 			p.Env[name] = "(hidden)"
+		}
+	}
+	for _, one := range c.Identities {
+		for i, hash := range one.TokenSHA256 {
+			one.TokenSHA256[i] = hash[:min(8, len(hash))] + "…"
 		}
 	}
 	return c

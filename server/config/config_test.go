@@ -147,6 +147,13 @@ func fill(v reflect.Value, n *int) {
 		for i := range *x {
 			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
 		}
+	case *[]Identity:
+		*x = make([]Identity, 2)
+		for i := range *x {
+			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
+		}
+	case *Hashes:
+		*x = Hashes{"a", strings.Repeat("b", *n)}
 	default:
 		for f := range fieldsOf(v) {
 			if f.key == "" {

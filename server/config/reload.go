@@ -33,6 +33,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		m.Batched = c.Model(name).Batched
 		adopted.Models[name] = m
 	}
+	adopted.Identities = next.Identities
 	// Containers that are called keep their connections: what is new of them waits.
 	called := func(p Container) bool { return p.Address != "" }
 	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), called)
@@ -65,10 +66,10 @@ func settings(table string, v reflect.Value, restart bool) (list []single) {
 	return list
 }
 
-// differences are the settings of which next has another value, and the containers that have
-// arrived, gone or changed, each as a whole.
+// differences are the settings of which next has another value, and the containers and identities
+// that have arrived, gone or changed, each as a whole.
 func (c Config) differences(next Config) (list []Change) {
-	models, containers := map[string]bool{}, []string{}
+	models, containers, identities := map[string]bool{}, []string{}, []string{}
 	for _, one := range []Config{c, next} {
 		for name := range one.Models {
 			models[name] = true
@@ -76,6 +77,11 @@ func (c Config) differences(next Config) (list []Change) {
 		for _, p := range one.Supervised {
 			if !slices.Contains(containers, p.Name) {
 				containers = append(containers, p.Name)
+			}
+		}
+		for _, i := range one.Identities {
+			if !slices.Contains(identities, i.Name) {
+				identities = append(identities, i.Name)
 			}
 		}
 	}
@@ -89,6 +95,13 @@ func (c Config) differences(next Config) (list []Change) {
 			one := single{key: joinKey("container", name)}
 			if i := slices.IndexFunc(c.Supervised, func(p Container) bool { return p.Name == name }); i >= 0 {
 				one.value, one.restart = reflect.ValueOf(c.Supervised[i]), c.Supervised[i].Address != ""
+			}
+			list = append(list, one)
+		}
+		for _, name := range identities {
+			one := single{key: joinKey("identity", name)}
+			if i := slices.IndexFunc(c.Identities, func(i Identity) bool { return i.Name == name }); i >= 0 {
+				one.value = reflect.ValueOf(c.Identities[i])
 			}
 			list = append(list, one)
 		}

@@ -42,6 +42,7 @@ func TestEverySettingIsClassed(t *testing.T) {
 	all := settings("", reflect.ValueOf(Default()), false)
 	all = append(all, settings("model", reflect.ValueOf(Model{}), false)...)
 	all = append(all, settings("container", reflect.ValueOf(Container{}), false)...)
+	all = append(all, settings("identity", reflect.ValueOf(Identity{}), false)...)
 	for _, s := range all {
 		table, key, _ := strings.Cut(s.key, ".")
 		column := 0

@@ -138,6 +138,11 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			}
 		}
 		putSlice(fs, (*[]string)(p), key, value, "an address or a list of addresses")
+	case *Hashes:
+		if s, ok := value.(string); ok {
+			value = []any{s}
+		}
+		putSlice(fs, (*[]string)(p), key, value, "the SHA-256 of a token or a list of them")
 	case *string:
 		assign(fs, p, key, value, "a string")
 	case *bool:
@@ -152,6 +157,8 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	case *[]string:
 		putSlice(fs, p, key, value, "a list of strings")
 	case *[]Container:
+		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
+	case *[]Identity:
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *map[string]string:
 		var t map[string]any

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -35,6 +36,7 @@ func (c Config) Validate() error {
 	c.validateListeners(fs)
 	c.validateTLS(fs)
 	c.validateSharedMemory(fs)
+	c.validateIdentities(fs)
 
 	defaults := c.policyFaults(c.Defaults)
 	fs.of("defaults", defaults)
@@ -294,6 +296,23 @@ func (c Config) validateSharedMemory(fs *faults) {
 	_, err := m.OwnerIDs()
 	fs.Check("shared_memory.owners", err)
 	fs.OneOf("shared_memory.clients", m.Clients, ClientsLocal, ClientsAll)
+}
+
+func (c Config) validateIdentities(fs *faults) {
+	all := c.Declarations()
+	names := map[string]int{}
+	for i, one := range all {
+		key := indexKey("identity", i)
+		fs.of(key, one.Faults())
+		if first, taken := names[one.Name]; taken && one.Name != "" {
+			fs.Add(key+".name", "%q is already the name of identity[%d]", one.Name, first)
+		} else {
+			names[one.Name] = i
+		}
+		if other := identity.SameToken(all[:i+1]); other >= 0 {
+			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: who shows it would be either", other, all[other].Name)
+		}
+	}
 }
 
 // validateListeners checks every address, and that none is listed twice.

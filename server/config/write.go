@@ -43,6 +43,11 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 				b.WriteString("\n[[" + key + "]]\n")
 				writeTable(b, key, reflect.ValueOf(p))
 			}
+		case []Identity:
+			for _, one := range x {
+				b.WriteString("\n[[" + key + "]]\n")
+				writeTable(b, key, reflect.ValueOf(one))
+			}
 		default:
 			if f.value.Kind() == reflect.Struct {
 				b.WriteString("\n[" + key + "]\n")
@@ -71,6 +76,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 	case int:
 		return strconv.Itoa(x), true
 	case Addrs:
+		return quoteList(x), true
+	case Hashes:
 		return quoteList(x), true
 	case []string:
 		return quoteList(x), true
@@ -115,6 +122,15 @@ func (m Model) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(refl
 // MarshalJSON is Config's, for the limits.
 func (l Limits) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(l))) }
 
+// jsonList is a list of tables as JSON shows it.
+func jsonList[T any](list []T) []any {
+	out := make([]any, len(list))
+	for i := range list {
+		out[i] = jsonTree(reflect.ValueOf(list[i]))
+	}
+	return out
+}
+
 // jsonTree is a value as JSON shows it; nil of none.
 func jsonTree(v reflect.Value) any {
 	if !v.IsValid() {
@@ -132,11 +148,9 @@ func jsonTree(v reflect.Value) any {
 		}
 		return out
 	case []Container:
-		out := make([]any, len(x))
-		for i, p := range x {
-			out[i] = jsonTree(reflect.ValueOf(p))
-		}
-		return out
+		return jsonList(x)
+	case []Identity:
+		return jsonList(x)
 	}
 	switch {
 	case v.Kind() == reflect.Slice && v.IsNil():

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +18,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -40,7 +42,13 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 			}
 			return unimplemented[method.MethodName]
 		}
-		answer, err := method.Handler(&service{door: d}, stream.Context(), decode, nil)
+		who := d.who(stream.Context())
+		if !open[method.MethodName] {
+			if err := who.Enter(); err != nil {
+				return err
+			}
+		}
+		answer, err := method.Handler(&service{door: d, as: d.As(who), who: who}, stream.Context(), decode, nil)
 		if err != nil {
 			return err
 		}
@@ -48,11 +56,27 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 	}
 }
 
+// open are the calls that need no identity.
+var open = map[string]bool{"ServerLive": true, "ServerReady": true}
+
+// shownBy is what the metadata of a call shows of its client.
+func shownBy(ctx context.Context) identity.Shown {
+	return identity.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+}
+
+// who is whose call it is.
+func (d *Door) who(ctx context.Context) *identity.Identity {
+	shown := shownBy(ctx)
+	return d.identities.Who(&shown)
+}
+
 // A service answers the protocol's questions that are not inference. Its errors are those of
 // gate's table, or wrap errUnimplemented.
 type service struct {
 	pb.UnimplementedGRPCInferenceServiceServer // inference, see Door.description, and what this server does not offer
 	door                                       *Door
+	as                                         *predict.Service // as whoever asks sees it
+	who                                        *identity.Identity
 }
 
 func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
@@ -60,13 +84,13 @@ func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.Server
 }
 
 func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerReadyResponse, error) {
-	return &pb.ServerReadyResponse{Ready: s.door.Ready().Ready}, nil
+	return &pb.ServerReadyResponse{Ready: s.as.Ready().Ready}, nil
 }
 
 // ModelReady has no error: a model that does not exist is not ready, and clients that wait for
 // one ask before it does.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
-	r, err := s.door.ModelReady(q.Name, q.Version)
+	r, err := s.as.ModelReady(q.Name, q.Version)
 	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil
 }
 
@@ -89,21 +113,21 @@ func convert[M proto.Message](message M, answer any, err error) (M, error) {
 }
 
 func (s *service) ServerMetadata(ctx context.Context, _ *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	return convert(&pb.ServerMetadataResponse{}, s.door.Server(connOf(ctx).Door()), nil)
+	return convert(&pb.ServerMetadataResponse{}, s.as.Server(connOf(ctx).Door()), nil)
 }
 
 func (s *service) ModelMetadata(_ context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
-	m, err := s.door.Model(q.Name, q.Version)
+	m, err := s.as.Model(q.Name, q.Version)
 	return convert(&pb.ModelMetadataResponse{}, m, err)
 }
 
 func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
-	c, err := s.door.ModelConfig(q.Name, q.Version)
+	c, err := s.as.ModelConfig(q.Name, q.Version)
 	return convert(&pb.ModelConfigResponse{}, map[string]predict.ModelConfig{"config": c}, err)
 }
 
 func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
-	list, err := s.door.Statistics(q.Name, q.Version)
+	list, err := s.as.Statistics(q.Name, q.Version)
 	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
 	for _, m := range out.GetModelStats() { // set as in Triton's answers; look-ups in caches are not timed
 		m.InferenceStats.CacheHit, m.InferenceStats.CacheMiss = &pb.StatisticDuration{}, &pb.StatisticDuration{}
@@ -112,15 +136,15 @@ func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsReques
 }
 
 func (s *service) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
-	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.door.Index(q.Ready)}, nil)
+	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.as.Index(q.Ready)}, nil)
 }
 
 func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
-	return &pb.RepositoryModelLoadResponse{}, s.door.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
+	return &pb.RepositoryModelLoadResponse{}, s.as.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
 }
 
 func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
-	return &pb.RepositoryModelUnloadResponse{}, s.door.Unload(s.caller(ctx), q.ModelName)
+	return &pb.RepositoryModelUnloadResponse{}, s.as.Unload(s.caller(ctx), q.ModelName)
 }
 
 // caller is whose call it is.

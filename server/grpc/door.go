@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -32,8 +33,10 @@ type Config struct {
 	Addrs   []string          // as of intake.Config
 	Access  unixsocket.Access // to its Unix sockets
 	Predict *predict.Service
-	Log     *slog.Logger
-	Metrics *metrics.Door
+	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	Identities *identity.Registry
+	Log        *slog.Logger
+	Metrics    *metrics.Door
 
 	Streams      int           // most calls of one connection at one time
 	IdleTimeout  time.Duration // a connection without a call gets a GOAWAY after this; 0: never
@@ -63,9 +66,10 @@ type Settings struct {
 type Door struct {
 	*predict.Door
 
-	log      *slog.Logger
-	listener *listener
-	server   *grpc.Server
+	identities *identity.Registry
+	log        *slog.Logger
+	listener   *listener
+	server     *grpc.Server
 
 	// stopping ends when Shutdown begins.
 	stopping context.Context
@@ -101,6 +105,9 @@ func Listen(cfg Config) (*Door, error) {
 	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), bans: make(map[intake.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
+	if d.identities = cfg.Identities; d.identities == nil {
+		d.identities = new(identity.Registry)
+	}
 	l, err := intake.Listen(intake.Config{
 		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },

@@ -24,8 +24,8 @@ type health struct {
 // watchEvery is how often a watched service is looked at.
 const watchEvery = 100 * time.Millisecond
 
-func (h *health) Check(_ context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	s, err := h.status(q.Service)
+func (h *health) Check(ctx context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	s, err := h.status(ctx, q.Service)
 	if err != nil {
 		return nil, statusOf(err).Err()
 	}
@@ -38,7 +38,7 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	defer ticker.Stop()
 	last := healthpb.HealthCheckResponse_UNKNOWN
 	for {
-		s, err := h.status(q.Service)
+		s, err := h.status(stream.Context(), q.Service)
 		if err != nil {
 			s = healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 		}
@@ -58,14 +58,15 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	}
 }
 
-func (h *health) status(service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
+// status is that of the server, which everybody may know, or of a model.
+func (h *health) status(ctx context.Context, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
 	var r predict.Readiness
 	if service == "" || service == pb.GRPCInferenceService_ServiceDesc.ServiceName {
 		r = h.door.Ready()
 	} else {
 		var err error
 		name, version, _ := strings.Cut(service, "/")
-		if r, err = h.door.ModelReady(name, version); err != nil {
+		if r, err = h.door.As(h.door.who(ctx)).ModelReady(name, version); err != nil {
 			return 0, err
 		}
 	}

@@ -46,7 +46,12 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
-	if err := d.receiveOne(stream.Context(), w, d.bounds(&r), r.read); err != nil {
+	r.Who = d.who(stream.Context())
+	err := r.Who.Enter() // before memory is taken for its message
+	if err == nil {
+		err = d.receiveOne(stream.Context(), w, d.bounds(&r), r.read)
+	}
+	if err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -96,6 +101,9 @@ type pipeline struct {
 
 // inferStream is ModelStreamInfer.
 func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
+	if err := d.who(stream.Context()).Enter(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	most := d.settings.Load().InFlight
 	p := &pipeline{door: d, wire: w, ctx: ctx, places: make(chan struct{}, most), line: make(chan chan *reply, most)}
@@ -154,6 +162,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}()
 	d := p.door
 	order := sequences{}
+	shown := shownBy(p.ctx)
 	var before chan struct{}
 	for {
 		select {
@@ -173,6 +182,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		case err == nil:
 			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
 			before, r.Submitted = l.passed, l.pass
+			r.Who = d.identities.Who(&shown) // as of now: a call may last for days
 			arrived := time.Now()
 			work.Go(func() {
 				defer l.leave()

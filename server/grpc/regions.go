@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -21,6 +22,9 @@ func (d *Door) fetch(r *request, client string) error {
 		at := r.inputs[i].place
 		if at.Region == "" {
 			continue
+		}
+		if err := r.Who.CheckAny(identity.Infer); err != nil {
+			return err
 		}
 		if err := d.Regions().Fetch(client, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
 			return err
@@ -39,6 +43,9 @@ func notOffered(err error) error {
 }
 
 func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
+	if err := s.who.CheckAny(identity.Infer); err != nil {
+		return nil, err
+	}
 	list, err := s.door.Regions().Status(connOf(ctx).client, q.Name)
 	all := make(map[string]regions.Region, len(list))
 	for _, r := range list {
@@ -48,6 +55,9 @@ func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemShar
 }
 
 func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
+	if err := s.who.CheckAny(identity.Infer); err != nil {
+		return nil, err
+	}
 	if max(q.Offset, q.ByteSize) > math.MaxInt64 {
 		return nil, fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
 			scheduler.ErrInvalidInput, q.Name, q.Offset, q.ByteSize, math.MaxInt64)
@@ -57,5 +67,8 @@ func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSh
 }
 
 func (s *service) SystemSharedMemoryUnregister(ctx context.Context, q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
+	if err := s.who.CheckAny(identity.Infer); err != nil {
+		return nil, err
+	}
 	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(connOf(ctx).client, q.Name))
 }

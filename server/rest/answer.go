@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // A refusal is an error with a status of HTTP that the table of conditions (gate.Status) lacks.
@@ -64,6 +65,9 @@ func (c *call) fail(err error) {
 	var own *refusal
 	if errors.As(err, &own) {
 		status = own.status
+	}
+	if status == http.StatusUnauthorized {
+		c.w.Header().Set("WWW-Authenticate", identity.Challenge)
 	}
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", retryAfter(err))

@@ -22,12 +22,12 @@ func (c *call) openAPI() error {
 
 // server reports what the server is.
 func (c *call) server() error {
-	return c.answer(c.door.predict.Server(c.conn.Door(), "binary_tensor_data"), nil)
+	return c.answer(c.service().Server(c.conn.Door(), "binary_tensor_data"), nil)
 }
 
 // tell answers a path of the protocol that takes no body.
 func (c *call) tell(p predict.Path) error {
-	answer, err := p.Tell(c.door.predict.Service, c.model, c.version)
+	answer, err := p.Tell(c.service(), c.model, c.version)
 	if r, ok := answer.(predict.Readiness); ok && !r.Ready && err == nil {
 		c.w.Header().Set("Retry-After", "1")
 		return c.write(http.StatusServiceUnavailable, r)
@@ -45,7 +45,7 @@ func (c *call) index() error {
 			t.Raw()
 		}
 	})
-	return c.answer(c.door.predict.Index(onlyReady), err)
+	return c.answer(c.service().Index(onlyReady), err)
 }
 
 // caller is who sent the request.
@@ -57,7 +57,7 @@ func (c *call) caller() predict.Caller {
 func (c *call) load() error {
 	names, err := c.parameters("")
 	if err == nil {
-		err = c.door.predict.Load(c.r.Context(), c.caller(), c.model, names)
+		err = c.service().Load(c.r.Context(), c.caller(), c.model, names)
 	}
 	return c.answer(struct{}{}, err)
 }
@@ -70,7 +70,7 @@ func (c *call) unload() error {
 		err = invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
 	}
 	if err == nil {
-		err = c.door.predict.Unload(c.caller(), c.model)
+		err = c.service().Unload(c.caller(), c.model)
 	}
 	return c.answer(struct{}{}, err)
 }

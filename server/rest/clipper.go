@@ -83,7 +83,7 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 
 // question makes a question of the protocol from one input, which is one row.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
-	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source}
+	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source, Who: c.who}
 	if raw == nil {
 		return out, nil
 	}
@@ -91,7 +91,7 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	if err != nil {
 		return nil, malformed("input: %v", err)
 	}
-	in, err := c.door.predict.Input(c.model, value)
+	in, err := c.service().Input(c.model, value)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -27,8 +28,10 @@ type Config struct {
 	Addrs   []string          // as of intake.Config
 	Access  unixsocket.Access // to its Unix sockets
 	Predict *predict.Service
-	Metrics *metrics.Door
-	Log     *slog.Logger
+	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	Identities *identity.Registry
+	Metrics    *metrics.Door
+	Log        *slog.Logger
 
 	Settings // until Configure
 }
@@ -54,12 +57,13 @@ type Settings struct {
 
 // A Door listens and serves until Shutdown.
 type Door struct {
-	predict  *predict.Door
-	log      *slog.Logger
-	http     http.Server
-	listener *intake.Listener
-	failed   chan error
-	serving  sync.WaitGroup // the goroutine of Listen
+	predict    *predict.Door
+	identities *identity.Registry
+	log        *slog.Logger
+	http       http.Server
+	listener   *intake.Listener
+	failed     chan error
+	serving    sync.WaitGroup // the goroutine of Listen
 
 	settings  atomic.Pointer[Settings]
 	draining  atomic.Bool
@@ -71,8 +75,11 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1), conns: make(map[*conn]struct{})}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, log: cfg.Log, failed: make(chan error, 1), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
+	if d.identities == nil {
+		d.identities = new(identity.Registry)
+	}
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
 		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,

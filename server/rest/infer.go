@@ -26,7 +26,7 @@ func (c *call) infer() error {
 	if err != nil {
 		return c.refused(err, q.Arrived)
 	}
-	q.Model, q.Version, q.Source, q.Client, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, q.pass.end()
+	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
 	q.complete()
 	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *call) infer() error {
 func (q *request) read() error {
 	c := q.call
 	// An unknown model needs no memory for its inputs.
-	if _, err := c.door.predict.ModelReady(c.model, c.version); err != nil {
+	if err := c.service().CheckAsked(c.model, c.version); err != nil {
 		return err
 	}
 	b, err := c.open()
@@ -179,7 +179,7 @@ func (in *input) read(b *body) error {
 // readRaw reads a body that is one tensor and nothing else, for a model with one input.
 func (q *request) readRaw(b *body) error {
 	c := q.call
-	m, err := c.door.predict.Model(c.model, c.version)
+	m, err := c.service().Model(c.model, c.version)
 	if err != nil {
 		return err
 	}

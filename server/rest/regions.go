@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 )
@@ -46,12 +47,18 @@ func notOffered(err error) error {
 
 // regionStatus lists the regions of shared memory, or one.
 func (c *call) regionStatus() error {
+	if err := c.who.CheckAny(identity.Infer); err != nil {
+		return err
+	}
 	list, err := c.door.predict.Regions().Status(c.conn.client, c.model)
 	return c.answer(list, notOffered(err))
 }
 
 // registerRegion makes part of a file a region of shared memory.
 func (c *call) registerRegion() error {
+	if err := c.who.CheckAny(identity.Infer); err != nil {
+		return err
+	}
 	if err := c.byProgram(); err != nil {
 		return err
 	}
@@ -77,6 +84,9 @@ func (c *call) registerRegion() error {
 
 // unregisterRegion forgets a region of shared memory or, without a name, all.
 func (c *call) unregisterRegion() error {
+	if err := c.who.CheckAny(identity.Infer); err != nil {
+		return err
+	}
 	if err := c.byProgram(); err != nil {
 		return err
 	}

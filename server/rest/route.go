@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -19,6 +20,7 @@ type call struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	conn     *conn
+	who      *identity.Identity
 	model    string   // from the path, decoded; of a path about shared memory the region
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
@@ -33,6 +35,7 @@ type route struct {
 	method string // GET, which HEAD goes with, or POST
 	path   string
 	serve  handler
+	open   bool     // to whoever asks, without an identity: health, and what is the same on all servers
 	steps  []string // of the path
 }
 
@@ -48,7 +51,7 @@ var routes = func() []route {
 	const model, version, memory = "/v2/models/{model}", "/versions/{version}", "/v2/systemsharedmemory"
 	list := []route{
 		{method: "GET", path: "/v2", serve: (*call).server},
-		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI},
+		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI, open: true},
 		{method: "POST", path: model + "/infer", serve: (*call).infer},
 		{method: "POST", path: model + version + "/infer", serve: (*call).infer},
 		{method: "POST", path: "/v2/repository/index", serve: (*call).index},
@@ -66,7 +69,7 @@ var routes = func() []route {
 		list[i].steps = strings.Split(list[i].path[1:], "/")
 	}
 	for _, p := range predict.Paths {
-		list = append(list, route{"GET", "/" + strings.Join(p.Steps, "/"), func(c *call) error { return c.tell(p) }, p.Steps})
+		list = append(list, route{"GET", "/" + strings.Join(p.Steps, "/"), func(c *call) error { return c.tell(p) }, p.Open, p.Steps})
 	}
 	return list
 }()
@@ -115,10 +118,19 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(&refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", r.URL.Path, methods[0], r.Method)})
 		return
 	}
-	if err := found.serve(c); err != nil {
+	shown := identity.Bearer(r.Header["Authorization"])
+	c.who = d.identities.Who(&shown)
+	err := c.who.Enter()
+	if err == nil || found.open {
+		err = found.serve(c)
+	}
+	if err != nil {
 		c.fail(err)
 	}
 }
+
+// service is what the door's service is to whoever asks.
+func (c *call) service() *predict.Service { return c.door.predict.As(c.who) }
 
 // rescue, deferred, answers a panic with an error. An answer that has begun is broken off, so
 // that the client does not take it for complete.

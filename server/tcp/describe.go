@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
@@ -12,6 +13,13 @@ import (
 type description struct {
 	answer []byte
 	until  time.Time
+}
+
+// A descriptionKey is what was asked, and who asked it: identities see different models.
+type descriptionKey struct {
+	path      string
+	onlyReady bool
+	who       *identity.Identity
 }
 
 // Lists of all models take the loop time, and memory for as long as they wait to be read; and a
@@ -25,15 +33,15 @@ const (
 
 // describe answers m if it asks about the server or models by a path of the Predict Protocol;
 // ok is false if it does not.
-func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
+func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
 	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer" // what most requests are
 	if l.door.describe == nil || !ours || infer {
 		return nil, false, nil
 	}
-	key, onlyReady := route, false
-	if key == "v2/repository/index" {
+	onlyReady := false
+	if route == "v2/repository/index" {
 		for name, value := range jsontext.Members(m.Metadata) {
 			if string(name) == "ready" {
 				if onlyReady = string(value) == "true"; !onlyReady && string(value) != "false" {
@@ -44,20 +52,18 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 		if err != nil {
 			return nil, true, err
 		}
-		if onlyReady {
-			key += " ready"
-		}
 	}
+	key := descriptionKey{route, onlyReady, who}
 	began := time.Now()
 	if d, ok := l.descriptions[key]; ok && began.Before(d.until) {
 		return d.answer, true, nil
 	}
-	answer, ok, err = l.door.describe(route, onlyReady)
+	answer, ok, err = l.door.describe(who, route, onlyReady)
 	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and wanted as of now
 		return answer, ok, err
 	}
 	if l.descriptions == nil || len(l.descriptions) == mostDescriptions {
-		l.descriptions = make(map[string]description)
+		l.descriptions = make(map[descriptionKey]description)
 	}
 	l.descriptions[key] = description{answer, time.Now().Add(describeRarity * time.Since(began))}
 	return answer, true, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -25,12 +26,13 @@ type Config struct {
 	Addrs  []string          // as of intake.Config
 	Access unixsocket.Access // to its Unix sockets
 	Gate   *gate.Gate
-	// Describe answers the paths of the Predict Protocol that are not inference: predict's
-	// function of that name. nil: there are none.
-	Describe func(path string, onlyReady bool) (answer []byte, ok bool, err error)
-	Regions  *regions.Registry // of shared memory
-	Pool     *tensor.Pool      // memory of messages
-	Log      *slog.Logger
+	// Describe answers the paths of the Predict Protocol that are not inference, for an identity:
+	// predict's function of that name. nil: there are none.
+	Describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
+	Identities *identity.Registry
+	Regions    *regions.Registry // of shared memory
+	Pool       *tensor.Pool      // memory of messages
+	Log        *slog.Logger
 
 	Metrics *metrics.Door
 	Loops   int // event loops; 0: one per core
@@ -57,14 +59,15 @@ type Settings struct {
 // A Door listens and serves until Shutdown.
 type Door struct {
 	// Set once.
-	gate     *gate.Gate
-	describe func(path string, onlyReady bool) (answer []byte, ok bool, err error) // see Config.Describe
-	regions  *regions.Registry
-	pool     *tensor.Pool
-	metrics  *metrics.Door
-	log      *slog.Logger
-	listener *intake.Listener
-	carriers map[string]carrier // by the network of the address
+	gate       *gate.Gate
+	describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error) // see Config.Describe
+	identities *identity.Registry
+	regions    *regions.Registry
+	pool       *tensor.Pool
+	metrics    *metrics.Door
+	log        *slog.Logger
+	listener   *intake.Listener
+	carriers   map[string]carrier // by the network of the address
 
 	accepting sync.WaitGroup // the goroutine that accepts
 	copies    sync.WaitGroup // from and to shared memory
@@ -122,8 +125,11 @@ func (d *Door) carry(network string, loops int) error {
 
 // newDoor is a door without a way in.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cfg.Identities, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
+	if d.identities == nil {
+		d.identities = new(identity.Registry)
+	}
 	d.Configure(cfg.Settings)
 	return d
 }

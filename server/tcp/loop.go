@@ -50,7 +50,7 @@ type loop struct {
 	texts      []tensor.Tensor
 	spare      []mail // the mailbox's other half
 
-	descriptions map[string]description // by path
+	descriptions map[descriptionKey]description
 
 	// Guarded by mu.
 	mu    sync.Mutex

@@ -19,6 +19,8 @@ type question struct {
 	id    []byte // echoed in the answer, unchanged; nil if absent
 	names []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
 
+	token []byte // shiva.TokenKey; nil: none
+
 	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
 
 	forward []byte // backs Params.Forward, reused by the next question
@@ -55,6 +57,11 @@ func (q *question) parse(meta []byte) error {
 			q.names = value
 		case shiva.MemoryKey:
 			q.shared = value
+		case shiva.TokenKey:
+			if q.token != nil {
+				fault = fmt.Errorf("%w: metadata key %q is there twice", scheduler.ErrInvalidInput, shiva.TokenKey)
+			}
+			q.token = value
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
@@ -106,6 +107,9 @@ func (s *session) place(c *call) (waits bool, err error) {
 		return false, errBridge
 	case len(c.shared.Inputs) > 0 && !named:
 		return false, fmt.Errorf("%w: beside inputs in shared memory the tensors of the message need names, in metadata \"__tensors__\"", scheduler.ErrInvalidInput)
+	}
+	if err := c.question.Who.CheckAny(identity.Infer); err != nil {
+		return false, err
 	}
 	c.shared.client = s.address()
 	if len(c.shared.Inputs) == 0 {
@@ -290,10 +294,13 @@ func (c *call) appendPlaces(b []byte) []byte {
 const regionPath = "v2/systemsharedmemory/"
 
 // region answers m if it is about regions; ok is false if it is not.
-func (s *session) region(m *shiva.Message) (answer []byte, ok bool, err error) {
+func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	path, ok := strings.CutPrefix(m.Namespace, regionPath)
 	if !ok {
 		return nil, false, nil
+	}
+	if err := who.CheckAny(identity.Infer); err != nil {
+		return nil, true, err
 	}
 	steps := strings.Split(path, "/")
 	name, action := "", steps[len(steps)-1]

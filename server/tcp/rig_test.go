@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -127,7 +128,9 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	r.regions = regions.New(regions.Settings{})
 	cfg := Config{
 		Addrs: []string{"127.0.0.1:0"}, Gate: r.gate, Regions: r.regions, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
-		Describe: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).Describe,
+		Describe: func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
+			return predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).As(who).Describe(path, onlyReady)
+		},
 
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,

@@ -10,9 +10,11 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // A session is one client connection: bytes in, answers out, in the order of the questions. All
@@ -31,6 +33,8 @@ type session struct {
 	held       int            // and those that it does not have yet, for want of room
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
+	shown      *identity.Shown // by its first message; nil: nothing
+	met        bool            // it has had one
 	stream     *gate.OwnStream // nil: it has had no frame
 	regions    bool            // it has registered some that end with it
 	refusals   int             // bytes of those in the line
@@ -271,18 +275,23 @@ func (s *session) open(c *call, fault error) error {
 		return s.fault(c, fault)
 	}
 	m := c.message
-	if err := c.question.parse(m.Metadata); err != nil {
+	unreadable := c.question.parse(m.Metadata)
+	who, err := s.identify(c.question.token)
+	if err != nil {
 		return err
 	}
+	if unreadable != nil {
+		return unreadable
+	}
+	c.question.Who = who
 	var ok bool
-	var err error
-	if c.control, ok, err = s.region(m); ok {
+	if c.control, ok, err = s.region(who, m); ok {
 		return err
 	}
-	if c.control, ok, err = s.loop.describe(m); ok {
+	if c.control, ok, err = s.loop.describe(who, m); ok {
 		return err
 	}
-	if c.control, ok, err = s.loop.door.gate.Control(m.Namespace); ok {
+	if c.control, ok, err = s.loop.door.gate.As(who).Control(m.Namespace); ok {
 		return err
 	}
 	if s.inFlight+s.held >= cfg.InFlight {
@@ -301,6 +310,25 @@ func (s *session) open(c *call, fault error) error {
 	return s.route(c)
 }
 
+// identify is whose message it is that brings that token, or none. A connection is one identity's,
+// which its first message shows: it is shared by no others, and its frames and its room are one
+// client's. The same token may come again, with each message of a client that knows no connections.
+func (s *session) identify(token []byte) (*identity.Identity, error) {
+	identities := s.loop.door.identities
+	if token != nil && string(token) != "null" {
+		text, _ := jsontext.Unquote(token) // "" of what is no text, which is no token either
+		shown := identity.Token(text)
+		if !s.met {
+			s.shown = &shown
+		} else if identities.Declared() && !s.shown.Same(&shown) {
+			return nil, fmt.Errorf("%w: metadata key %q: a connection's first message shows its token, and that showed another one or none: open another connection",
+				gate.ErrUnauthenticated, shiva.TokenKey)
+		}
+	}
+	s.met = true
+	return identities.Who(s.shown), nil
+}
+
 // route turns the message of c, whose inputs are there, into a call, or feedback, or an error.
 func (s *session) route(c *call) (err error) {
 	cfg, m, q := s.loop.settings, c.message, &c.question
@@ -317,7 +345,7 @@ func (s *session) route(c *call) (err error) {
 	if q.Stream != "" {
 		q.Client = s.address()
 	}
-	if application, ok := s.loop.door.gate.Updates(m.Namespace); ok {
+	if application, ok := s.loop.door.gate.As(q.Who).Updates(m.Namespace); ok {
 		c.feedback, err = s.loop.door.gate.OpenFeedback(application, tensors, &q.Params)
 		return err
 	}

@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -552,7 +555,18 @@ func TestReaderClock(t *testing.T) {
 
 var errNot = scheduler.ErrContainerFailed
 
-func BenchmarkRequest(b *testing.B) {
+func BenchmarkRequest(b *testing.B) { benchmarkRequest(b, nil) }
+
+// BenchmarkRequestOfIdentity is BenchmarkRequest of a client that has shown its token, where
+// identities are declared.
+func BenchmarkRequestOfIdentity(b *testing.B) {
+	who := new(identity.Registry)
+	sum := sha256.Sum256([]byte("t0ken"))
+	who.Replace([]identity.Declaration{{Name: "a", Tokens: []string{hex.EncodeToString(sum[:])}, May: []string{"infer:m*"}}})
+	benchmarkRequest(b, who)
+}
+
+func benchmarkRequest(b *testing.B, identities *identity.Registry) {
 	const burst = 16 // questions in one reading
 	pool := tensor.NewPool(1 << 30)
 	var parts []tensor.Tensor
@@ -568,6 +582,11 @@ func BenchmarkRequest(b *testing.B) {
 		batch.Complete([]tensor.Tensor{out}, nil)
 		return nil
 	}, pool)
+	if identities != nil {
+		s.loop.door.identities = identities
+		first, _ := shiva.AppendMessage(nil, message("m", `{"token":"t0ken"}`, 1, 2, 3, 4))
+		s.take(first)
+	}
 	var questions []byte
 	for range burst {
 		questions, _ = shiva.AppendMessage(questions, message("m", `{"id":1}`, 1, 2, 3, 4))

@@ -54,6 +54,7 @@ type HelloMessage struct {
 	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 	Instance    string          `json:"instance,omitempty"`
+	Token       string          `json:"token,omitempty"` // that shows who the container is; "": nobody
 }
 
 // AppendComing appends the second frame of a heartbeat that announces a message of that many bytes.

@@ -172,3 +172,21 @@ def test_a_goodbye_is_heard_although_the_connection_ends_with_it() -> None:
             fake.goodbye(peer, reconnect=False)
         fake.close()
         assert container.wait(20), "a goodbye for good was taken for a lost connection"
+
+
+def test_shows_its_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SHIVA_TOKEN", raising=False)
+    file = tmp_path / "token"
+    file.write_text("of-a-file\n")
+    served = echo()
+    for given, variable, path, shown in (
+        (None, "", "", None),
+        ("", "of-the-variable", "", None),
+        (None, "of-the-variable", str(file), "of-the-variable"),
+        (None, "", str(file), "of-a-file"),
+        ("given", "of-the-variable", str(file), "given"),
+    ):
+        monkeypatch.setenv("SHIVA_TOKEN", variable)
+        monkeypatch.setenv("SHIVA_TOKEN_FILE", path)
+        with Fake() as fake, Container(served, servers=fake.endpoint, token=given):
+            assert fake.hello()[1].get("token") == shown

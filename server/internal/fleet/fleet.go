@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -20,6 +21,8 @@ type Config struct {
 	Pool      *tensor.Pool
 	Arena     *arena.Arena // of Pool; nil: none
 
+	// Identities are who containers can be.
+	Identities *identity.Registry
 	// Admit refuses a model; its error is the container's reason.
 	Admit func(scheduler.ModelID) error
 	// Registered is told of every container that connected and serves.

@@ -181,6 +181,14 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
+// own reports whether the other end of a connection is one of the processes.
+func (ps *Processes) own(conn net.Conn) bool {
+	return slices.ContainsFunc(ps.all(), func(p *process) bool {
+		s := p.now().supervisor
+		return s != nil && s.Owns(conn)
+	})
+}
+
 // dismissed is told of every container that is about to be told goodbye for good.
 func (ps *Processes) dismissed(conn net.Conn) {
 	for _, p := range ps.all() {

@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // Sessions are the connections with containers: of those that connect, and of those that the server
@@ -39,6 +40,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Pool:      ss.cfg.Pool,
 		Arena:     ss.cfg.Arena,
 		Settings:  c.Settings(),
+		Allow:     ss.allow,
 		Admit:     ss.cfg.Admit,
 		Registered: func(conn net.Conn, i containers.SessionInfo) {
 			ss.cfg.Registered(conn, i)
@@ -57,6 +59,23 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	ss.listener = l
 	return nil
 }
+
+// allow is the error for a container that may not serve a model. The server's own processes need no
+// token: what they serve is in the configuration, and the kernel tells that they are the ones.
+func (ss *Sessions) allow(a containers.Applicant) error {
+	var shown *identity.Shown
+	if a.Token != "" {
+		shown = new(identity.Token(a.Token))
+	}
+	err := ss.cfg.Identities.Who(shown).Check(identity.Serve, a.Model.String())
+	if err != nil && ss.processes.own(a.Conn) {
+		return nil
+	}
+	return err
+}
+
+// Review parts from the containers whose identities may serve their models no longer.
+func (ss *Sessions) Review() { ss.Listener().Review() }
 
 // Configure returns new settings to containers that connect from now on, and to those that are
 // called.

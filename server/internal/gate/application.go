@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -106,8 +107,8 @@ func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
 }
 
 // Updates returns the application that feedback sent to a route is about: that of "name/update".
-func (g *Gate) Updates(route string) (application string, ok bool) {
-	t := g.routes.Load()
+func (v View) Updates(route string) (application string, ok bool) {
+	t := v.table()
 	if len(t.apps) == 0 {
 		return "", false
 	}
@@ -124,7 +125,10 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Fe
 	if g.draining.Load() {
 		return nil, ErrDraining
 	}
-	t := g.routes.Load()
+	if err := p.Who.Check(identity.Feedback, name); err != nil {
+		return nil, err
+	}
+	t := g.table(p.Who)
 	if a := t.apps[name]; a != nil {
 		return a.Application.OpenFeedback(tensors, p)
 	}
@@ -169,8 +173,7 @@ func (g *Gate) link(t *Table) {
 		a.Metrics.SetSLO(a.Deadline)
 		a.compose()
 		t.apps[a.ID.Name] = a
-		t.infer[a.ID.Name] = a
-		t.infer["v2/models/"+a.ID.Name+"/infer"] = a
+		t.route(t.infer, a.ID.Name)
 	}
 }
 

@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva"
 )
 
 // Control answers the routes that Shiva reserves for questions about the server: "!live",
-// "!ready" and "!models". "!server" and the paths below "v2" are predict's (Describe). The
-// answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
-func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
+// "!ready", "!models" and "!whoami". "!server" and the paths below "v2" are predict's (Describe).
+// The answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
+func (v View) Control(route string) (answer []byte, ok bool, err error) {
 	if route == "" || route[0] != '!' {
 		return nil, false, nil
 	}
@@ -21,23 +22,35 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	case shiva.LiveNamespace:
 		return []byte(`{"live":true}`), true, nil
 	case shiva.ReadyNamespace:
-		ready, reason := g.Ready()
+		ready, reason := v.Ready()
 		return object(struct {
 			Ready  bool   `json:"ready"`
 			Reason string `json:"reason,omitempty"`
 		}{ready, reason}), true, nil
-	case shiva.ModelsNamespace:
-		return g.routes.Load().list(), true, nil
 	}
-	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
+	if err := v.who.Enter(); err != nil {
+		return nil, true, err
+	}
+	switch route {
+	case shiva.ModelsNamespace:
+		return v.table().list(), true, nil
+	case shiva.WhoAmINamespace:
+		return object(v.who.Describe()), true, nil
+	}
+	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server, !models and !whoami", scheduler.ErrNotFound, route)
 }
 
-// Ready reports whether the server takes requests, and if not, why.
-func (g *Gate) Ready() (ready bool, reason string) {
-	if g.draining.Load() {
+// Ready reports whether the server takes requests, and if not, why. The reason names models, so it
+// is for those who see them all.
+func (v View) Ready() (ready bool, reason string) {
+	if v.gate.draining.Load() {
 		return false, "draining"
 	}
-	return g.cfg.Ready()
+	ready, reason = v.gate.cfg.Ready()
+	if reason != "" && !v.who.May(identity.AdminRead, "") {
+		reason = "not all of what it should serve is there; the right admin:read shows what is missing"
+	}
+	return ready, reason
 }
 
 // A ModelStatus is one version of a model as "!models" shows it.
@@ -62,7 +75,7 @@ func (t *Table) list() []byte {
 }
 
 // Models lists every version of every model, by name and then the highest version first.
-func (g *Gate) Models() []ModelStatus { return g.routes.Load().models() }
+func (v View) Models() []ModelStatus { return v.table().models() }
 
 func (t *Table) models() []ModelStatus {
 	out := []ModelStatus{}
@@ -75,7 +88,7 @@ func (t *Table) models() []ModelStatus {
 }
 
 // Applications lists every application by name.
-func (g *Gate) Applications() []ApplicationStatus { return g.routes.Load().applications() }
+func (v View) Applications() []ApplicationStatus { return v.table().applications() }
 
 func (t *Table) applications() []ApplicationStatus {
 	var out []ApplicationStatus
@@ -86,9 +99,9 @@ func (t *Table) applications() []ApplicationStatus {
 }
 
 // Versions are those of a model, the highest first; nil if there is no such model.
-func (g *Gate) Versions(name string) []string {
+func (v View) Versions(name string) []string {
 	var out []string
-	for _, t := range g.routes.Load().versions[name] {
+	for _, t := range v.table().versions[name] {
 		out = append(out, t.ID.Version)
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -35,6 +36,8 @@ type Config struct {
 
 // A Gate resolves, checks and submits requests. See the package comment.
 type Gate struct {
+	View // of whoever may do everything
+
 	cfg   Config
 	sched *scheduler.Scheduler
 
@@ -54,6 +57,7 @@ type Gate struct {
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
 	g := &Gate{cfg: cfg}
+	g.View = g.As(nil)
 	g.routes.Store(&Table{})
 	return g
 }
@@ -88,9 +92,6 @@ func (g *Gate) Pool() *tensor.Pool { return g.cfg.Pool }
 // Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
 
-// Names are those that requests may ask by: of models and applications, sorted.
-func (g *Gate) Names() []string { return g.routes.Load().all() }
-
 // Drain refuses every request from now on with ErrDraining. Those inside go on.
 func (g *Gate) Drain() { g.draining.Store(true) }
 
@@ -108,6 +109,8 @@ type Params struct {
 	Source  uint64    // who asks (a connection's number), for fairness between them
 	Client  string    // the machine that asks (ClientOf); "" = this program
 
+	Who *identity.Identity // whose rights hold; nil: all do
+
 	// Own is the stream of the connection, of which the request is a frame unless it names another;
 	// nil: then it is none.
 	Own *OwnStream
@@ -122,7 +125,7 @@ func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) e
 	if g.draining.Load() {
 		return ErrDraining
 	}
-	target, err := g.resolve(route, p.Version)
+	target, err := g.table(p.Who).resolve(route, p.Version)
 	if err != nil {
 		return err
 	}
@@ -132,7 +135,7 @@ func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) e
 // ErrDraining refuses a request because the server shuts down.
 var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
-// OpenTarget is Open for a door that has found the target itself.
+// OpenTarget is Open for a door that has found the target itself, by [View.Asked].
 func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
 	if g.draining.Load() {
 		return ErrDraining

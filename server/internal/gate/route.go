@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -80,7 +81,9 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 // A Table holds every route of one moment. Immutable but for what list makes; readers take it
 // from an atomic pointer.
 type Table struct {
+	who      *identity.Identity   // whose it is; nil: everybody's who may do everything
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
+	told     map[string]*Target   // the same of those that may be known but not asked as well
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
@@ -102,6 +105,7 @@ func (g *Gate) refresh() {
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
 	}
+	t.told = t.infer
 	models := g.sched.Models()
 	g.cfg.Metrics.Keep(g.present(t, models)) // before the new ones count
 	rows := make(map[scheduler.ModelID]*atomic.Int64)
@@ -113,14 +117,8 @@ func (g *Gate) refresh() {
 	g.rows = rows
 	for name, targets := range t.versions {
 		slices.SortFunc(targets, func(a, b *Target) int { return compareVersions(b.ID.Version, a.ID.Version) })
-		for _, target := range targets {
-			t.infer[name+"/"+target.ID.Version] = target
-			t.infer["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
-		}
-		chosen := choose(targets, g.cfg.Options(name).DefaultVersion)
-		t.byModel[name] = chosen
-		t.infer[name] = chosen
-		t.infer["v2/models/"+name+"/infer"] = chosen
+		t.byModel[name] = choose(targets, g.cfg.Options(name).DefaultVersion)
+		t.route(t.infer, name)
 	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
@@ -129,6 +127,20 @@ func (g *Gate) refresh() {
 	for _, end := range ended {
 		end()
 	}
+}
+
+// route adds the routes to a name.
+func (t *Table) route(routes map[string]*Target, name string) {
+	for _, target := range t.versions[name] {
+		routes[name+"/"+target.ID.Version] = target
+		routes["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
+	}
+	chosen := t.byModel[name]
+	if a := t.apps[name]; a != nil {
+		chosen = a
+	}
+	routes[name] = chosen
+	routes["v2/models/"+name+"/infer"] = chosen
 }
 
 // present are the names and versions of models, and of the applications.
@@ -240,11 +252,10 @@ func digits(s string) int {
 
 // resolve finds the target of a route. version, from the request's metadata, may narrow a bare
 // model name.
-func (g *Gate) resolve(route, version string) (*Target, error) {
-	t := g.routes.Load()
+func (t *Table) resolve(route, version string) (*Target, error) {
 	target := t.infer[route]
 	if target == nil {
-		return nil, t.unknown(route, shivaWords)
+		return nil, t.unasked(route, shivaWords)
 	}
 	if version == "" || version == target.ID.Version {
 		return target, nil
@@ -262,31 +273,53 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
-// Target finds a model for a door that has name and version apart; version "" means the
-// default. An application none of whose models has been here is known by name only, and no
+// Target finds a model to tell of, for a door that has name and version apart; version "" means
+// the default. An application none of whose models has been here is known by name only, and no
 // target.
-func (g *Gate) Target(name, version string) (*Target, error) {
-	t, err := g.Asked(name, version)
-	if err == nil && t.Application != nil {
-		if err := t.Application.Unlinked(); err != nil {
-			return nil, err
-		}
+func (v View) Target(name, version string) (*Target, error) {
+	target, err := v.Known(name, version)
+	if err == nil && target.Application != nil {
+		err = target.Application.Unlinked()
 	}
-	return t, err
+	if err != nil {
+		return nil, err
+	}
+	return target, nil
+}
+
+// Known is Target, also for an application that is known by name only.
+func (v View) Known(name, version string) (*Target, error) {
+	if err := v.who.CheckSees(name); err != nil {
+		return nil, err
+	}
+	t := v.table()
+	return t.find(t.told, name, version)
 }
 
 // Asked is Target for a request: OpenTarget says what is wrong with an application that has no
 // models.
-func (g *Gate) Asked(name, version string) (*Target, error) {
+func (v View) Asked(name, version string) (*Target, error) {
+	t := v.table()
+	target, err := t.find(t.infer, name, version)
+	if err != nil {
+		if denied := v.who.Check(identity.Infer, name); denied != nil {
+			err = denied
+		}
+		return nil, err
+	}
+	return target, nil
+}
+
+// find finds a model among routes.
+func (t *Table) find(routes map[string]*Target, name, version string) (*Target, error) {
 	if strings.Contains(name, "/") {
 		return nil, fmt.Errorf("%w: no model %q: no name has a slash, and the version is given apart", scheduler.ErrNotFound, name)
 	}
-	t := g.routes.Load()
 	route := name
 	if version != "" {
 		route += "/" + version
 	}
-	if target := t.infer[route]; target != nil {
+	if target := routes[route]; target != nil {
 		return target, nil
 	}
 	if _, known := t.versions[name]; known && version != "" {
@@ -314,6 +347,17 @@ var (
 	shivaWords   = words{"namespace", `namespace "!models"`}
 	predictWords = words{"model's name", "the repository index"}
 )
+
+// unasked is why a route that is none of infer cannot be asked. Whether there is such a model is not
+// told to whoever may not ask it.
+func (t *Table) unasked(route string, w words) error {
+	name := strings.TrimPrefix(route, "v2/models/")
+	name, _, _ = strings.Cut(name, "/")
+	if err := t.who.Check(identity.Infer, name); err != nil {
+		return err
+	}
+	return t.unknown(route, w)
+}
 
 // unknown says what the route might have meant.
 func (t *Table) unknown(route string, w words) error {

@@ -83,7 +83,7 @@ func TestRoutes(t *testing.T) {
 		{"v2/models/digits/infer", "1", "digits/1"},
 		{"v2/models/digits/versions/2/infer", "", "digits/2"},
 	} {
-		target, err := g.resolve(tc.route, tc.version)
+		target, err := g.View.table().resolve(tc.route, tc.version)
 		if err != nil || target.ID.String() != tc.want {
 			t.Errorf("%s version %q: expected %s, got %v (%v)", tc.route, tc.version, tc.want, target, err)
 		}
@@ -102,7 +102,7 @@ func TestRoutes(t *testing.T) {
 		{"v2/models/nobody/infer", "", scheduler.ErrNotFound, `"nobody"`},
 		{"", "", scheduler.ErrNotFound, "cats, digits"},
 	} {
-		_, err := g.resolve(tc.route, tc.version)
+		_, err := g.View.table().resolve(tc.route, tc.version)
 		if !errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%q version %q: expected %v that says %s, got %v", tc.route, tc.version, tc.err, tc.says, err)
 		}
@@ -110,7 +110,7 @@ func TestRoutes(t *testing.T) {
 
 	// The default moves to the highest version that is alive, and back.
 	replicas["digits/10"].Remove(errors.New("gone"))
-	if target, err := g.resolve("digits", ""); err != nil || target.ID.Version != "2" {
+	if target, err := g.View.table().resolve("digits", ""); err != nil || target.ID.Version != "2" {
 		t.Errorf("without version 10: expected 2, got %v (%v)", target, err)
 	}
 	var versions []string
@@ -125,7 +125,7 @@ func TestRoutes(t *testing.T) {
 
 func TestConfiguredDefaultVersion(t *testing.T) {
 	g, _ := newGate(t, ModelOptions{DefaultVersion: "1"}, "digits/1", "digits/2")
-	if target, err := g.resolve("digits", ""); err != nil || target.ID.Version != "1" {
+	if target, err := g.View.table().resolve("digits", ""); err != nil || target.ID.Version != "1" {
 		t.Errorf("expected 1, got %v (%v)", target, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
@@ -14,8 +15,8 @@ import (
 // Conditions that arise before a request reaches the scheduler.
 var (
 	ErrProtocol         = errors.New("gate: malformed message")
-	ErrUnauthenticated  = errors.New("gate: unauthenticated")
-	ErrPermissionDenied = errors.New("gate: permission denied")
+	ErrUnauthenticated  = identity.ErrUnauthenticated
+	ErrPermissionDenied = identity.ErrPermissionDenied
 	ErrInternal         = errors.New("gate: internal error")
 )
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -32,7 +33,7 @@ type ServerMetadata struct {
 // models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := s.extensions(slices.Concat(Extensions, extensions))
-	if s.permit(Caller{Door: door}) != nil {
+	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Door: door}) != nil {
 		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
 	}
 	return ServerMetadata{"shivad", s.cfg.Version, all}
@@ -62,13 +63,13 @@ type TensorMetadata struct {
 
 // Model describes a version of a model; "" is the default.
 func (s *Service) Model(name, version string) (ModelMetadata, error) {
-	t, err := s.gate.Target(name, version)
+	t, err := s.view.Target(name, version)
 	if err != nil {
 		return ModelMetadata{}, err
 	}
 	return ModelMetadata{
 		Name:       t.ID.Name,
-		Versions:   append([]string{}, s.gate.Versions(name)...), // [] for an application
+		Versions:   append([]string{}, s.view.Versions(name)...), // [] for an application
 		Platform:   t.Platform(),
 		Batched:    t.Unbatched(),
 		Inputs:     metadata(t.Spec.Inputs),
@@ -162,7 +163,7 @@ type TransactionPolicy struct {
 
 // ModelConfig returns the configuration of a version of a model; "" is the default.
 func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
-	t, err := s.gate.Target(name, version)
+	t, err := s.view.Target(name, version)
 	if err != nil {
 		return ModelConfig{}, err
 	}
@@ -195,7 +196,7 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		}
 	}
 	c.VersionPolicy.Specific.Versions = []int64{}
-	for _, v := range s.gate.Versions(t.ID.Name) {
+	for _, v := range s.view.Versions(t.ID.Name) {
 		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			c.VersionPolicy.Specific.Versions = append(c.VersionPolicy.Specific.Versions, n)
 		}

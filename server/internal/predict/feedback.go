@@ -29,11 +29,11 @@ func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 }
 
 func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, ID: id}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, ID: id, Who: q.Who}
 	p.Batch = len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1 // as in infer
 	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
 	if err != nil {
-		if _, unknown := d.gate.Target(q.Model, ""); unknown != nil {
+		if _, unknown := d.gate.As(q.Who).Target(q.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
 			err = unknown // in this protocol's words
 		}
 		return nil, err
@@ -45,7 +45,7 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 // Input makes the only input of a model from a decoded JSON value of Clipper's clients: numbers,
 // texts or lists of them, or base64 for UINT8.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
-	target, err := s.gate.Asked(model, "")
+	target, err := s.view.Known(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -53,10 +54,11 @@ type Question struct {
 	// Parameters is a JSON object for the container; nil: none.
 	Parameters []byte
 
-	Arrived time.Time // when the request was complete
-	Source  uint64    // the connection's, from NewSource
-	Client  string    // the machine at its other end (gate.ClientOf); "" = this program
-	Outbox  Outbox    // bounds the answers that the client has not read; nil: they are not bounded
+	Arrived time.Time          // when the request was complete
+	Source  uint64             // the connection's, from NewSource
+	Client  string             // the machine at its other end (gate.ClientOf); "" = this program
+	Who     *identity.Identity // whose rights hold; nil: all do
+	Outbox  Outbox             // bounds the answers that the client has not read; nil: they are not bounded
 
 	Submitted func() // called when the request has its place behind earlier ones; nil: nobody waits for that
 }
@@ -151,7 +153,7 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
 	defer q.Release()
 	model := d.gate.Unrouted()
-	target, err := d.gate.Asked(q.Model, q.Version)
+	target, err := d.gate.As(q.Who).Asked(q.Model, q.Version)
 	if err == nil {
 		model = target.Metrics
 		a, err = d.infer(ctx, q, target)
@@ -223,7 +225,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 
 // params are the parameters of a question to target.
 func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who}
 	if q.ID != "" {
 		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}

@@ -11,6 +11,7 @@ import (
 // A Path tells of the server or of models, over HTTP and over Shiva alike.
 type Path struct {
 	Steps []string // "{model}" and "{version}" stand for names
+	Open  bool     // to whoever asks, without an identity: health
 	Tell  func(s *Service, model, version string) (any, error)
 }
 
@@ -18,7 +19,7 @@ type Path struct {
 // tells of each door's own extensions.
 var Paths = func() (all []Path) {
 	add := func(path string, tell func(s *Service, model, version string) (any, error)) {
-		all = append(all, Path{strings.Split(path, "/"), tell})
+		all = append(all, Path{strings.Split(path, "/"), strings.HasPrefix(path, "v2/health/"), tell})
 	}
 	add("v2/health/live", func(*Service, string, string) (any, error) { return map[string]bool{"live": true}, nil })
 	add("v2/health/ready", func(s *Service, _, _ string) (any, error) { return s.Ready(), nil })
@@ -65,7 +66,7 @@ var shivaExtensions = []string{"model_configuration", "parameters", "schedule_po
 // "models", as in gRPC. ok is false when path is none of these.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
 	var value any
-	switch ok = true; path {
+	switch ok, err = true, s.view.Who().Enter(); path {
 	case shiva.ServerNamespace, "v2", "v2/":
 		value = ServerMetadata{"shivad", s.cfg.Version, s.extensions(shivaExtensions)}
 	case "v2/repository/index":
@@ -76,7 +77,7 @@ func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool,
 			model, version, ok = Match(p.Steps, steps)
 			return ok
 		})
-		if ok {
+		if ok && (err == nil || Paths[at].Open) {
 			value, err = Paths[at].Tell(s, model, version)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
@@ -33,19 +34,35 @@ type Caller struct {
 	Door net.Addr // the address that the client's door listens on
 }
 
-// permit is the error for a caller who may not load and unload models.
+// permit is the error for a caller who may not load and unload models. Where identities are
+// declared, the right to load says who may, wherever they are; server.repository then only closes
+// the door to all.
 func (s *Service) permit(c Caller) error {
 	if c.Door == nil {
 		return nil
 	}
 	switch reach := s.cfg.Reach(); {
-	case reach == config.RepositoryAll, reach == config.RepositoryLocal && Local(c.Door):
+	case reach == config.RepositoryAll, reach == config.RepositoryLocal && (Local(c.Door) || s.view.Who().Name() != ""):
 		return nil
 	case reach == config.RepositoryLocal:
 		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines reach (%s): server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
 			gate.ErrPermissionDenied, c.Door)
 	}
 	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
+}
+
+// permitModel is permit for one model.
+func (s *Service) permitModel(c Caller, model string) error {
+	if err := s.view.Who().Check(identity.Load, model); err != nil {
+		return err
+	}
+	return s.permit(c)
+}
+
+// managedNames are those of models whose processes are the server's, as far as whoever asks may
+// know of them.
+func (s *Service) managedNames() []string {
+	return slices.DeleteFunc(slices.Clone(s.cfg.Repository.Models()), func(name string) bool { return !s.view.Who().Sees(name) })
 }
 
 // Local reports whether only this machine reaches a listener.
@@ -92,9 +109,9 @@ type IndexEntry struct {
 // models that Load could start; with onlyReady those of them that are.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
-	managed := s.cfg.Repository.Models()
+	managed := s.managedNames()
 	seen := map[string]bool{}
-	for _, m := range s.gate.Models() {
+	for _, m := range s.view.Models() {
 		seen[m.Name] = true
 		e := IndexEntry{Name: m.Name, Version: m.Version, State: Ready}
 		if !m.Ready {
@@ -105,7 +122,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		}
 		list = append(list, e)
 	}
-	for _, a := range s.gate.Applications() {
+	for _, a := range s.view.Applications() {
 		e := IndexEntry{Name: a.Name, State: Ready}
 		if !a.Ready {
 			e.State, e.Reason = Unavailable, "an application, and no container of its models is connected"
@@ -128,7 +145,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 // Load starts a model, if its processes are the server's. Parameters of the request (another
 // configuration, files) are refused: a model is configured in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
-	if err := s.permit(by); err != nil {
+	if err := s.permitModel(by, model); err != nil {
 		return err
 	}
 	if len(parameters) > 0 {
@@ -136,7 +153,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 			scheduler.ErrInvalidInput, model, parameters[0], model)
 	}
 	if err := s.managed(model, "loaded"); err != nil {
-		if t, unknown := s.gate.Target(model, ""); unknown == nil && t.Live > 0 {
+		if t, unknown := s.view.Target(model, ""); unknown == nil && t.Live > 0 {
 			return nil // it is served, whoever started it
 		}
 		return err
@@ -148,7 +165,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 
 // Unload stops a model, if its processes are the server's.
 func (s *Service) Unload(by Caller, model string) error {
-	if err := s.permit(by); err != nil {
+	if err := s.permitModel(by, model); err != nil {
 		return err
 	}
 	if err := s.managed(model, "unloaded"); err != nil {
@@ -161,11 +178,11 @@ func (s *Service) Unload(by Caller, model string) error {
 
 // managed is the error for a model that is not the server's to start and stop.
 func (s *Service) managed(model, verb string) error {
-	names := s.cfg.Repository.Models()
+	names := s.managedNames()
 	if slices.Contains(names, model) {
 		return nil
 	}
-	if _, err := s.gate.Target(model, ""); err == nil {
+	if _, err := s.view.Target(model, ""); err == nil {
 		return fmt.Errorf("%w: model %q cannot be %s: its containers are not processes of this server but connect by themselves; start and stop them where they run",
 			scheduler.ErrInvalidInput, model, verb)
 	}

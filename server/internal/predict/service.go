@@ -6,6 +6,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -25,11 +26,20 @@ type Config struct {
 // A Service answers the questions of the protocol. See the package comment.
 type Service struct {
 	gate *gate.Gate
-	cfg  Config
+	view gate.View // what whoever asks may see of it
+	cfg  *Config
 }
 
-// New makes a Service.
-func New(cfg Config) *Service { return &Service{cfg.Gate, cfg} }
+// New makes a Service for whoever may everything.
+func New(cfg Config) *Service { return &Service{cfg.Gate, cfg.Gate.As(nil), &cfg} }
+
+// As is the Service for an identity.
+func (s *Service) As(who *identity.Identity) *Service {
+	if who == s.view.Who() {
+		return s
+	}
+	return &Service{s.gate, s.gate.As(who), s.cfg}
+}
 
 // Draining reports whether the server is shutting down: it completes requests in flight and
 // refuses others.
@@ -45,7 +55,7 @@ type Readiness struct {
 
 // Ready reports whether the server takes requests.
 func (s *Service) Ready() Readiness {
-	if ready, reason := s.gate.Ready(); !ready {
+	if ready, reason := s.view.Ready(); !ready {
 		return Readiness{Error: reason}
 	}
 	return Readiness{Ready: true}
@@ -54,7 +64,7 @@ func (s *Service) Ready() Readiness {
 // ModelReady reports whether a live replica serves a version of a model; "" is the default. It
 // fails if there is no such model.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
-	t, err := s.gate.Target(name, version)
+	t, err := s.view.Target(name, version)
 	if err != nil {
 		return Readiness{}, err
 	}
@@ -65,6 +75,15 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	return r, nil
 }
 
+// CheckAsked is why a request for inference would find no model, before its body is read.
+func (s *Service) CheckAsked(name, version string) error {
+	t, err := s.view.Asked(name, version)
+	if err == nil && t.Application != nil {
+		err = t.Application.Unlinked()
+	}
+	return err
+}
+
 // A List has the names of everything that serves. The protocol has no such path; the form is that
 // of KServe's servers.
 type List struct {
@@ -72,4 +91,4 @@ type List struct {
 }
 
 // List returns the names of models and applications.
-func (s *Service) List() List { return List{append([]string{}, s.gate.Names()...)} }
+func (s *Service) List() List { return List{append([]string{}, s.view.Names()...)} }

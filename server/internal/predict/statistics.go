@@ -55,27 +55,27 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
 		// Its error names what does not exist.
-		if _, err := s.gate.Target(name, version); err != nil {
+		if _, err := s.view.Target(name, version); err != nil {
 			return list, err
 		}
 	}
-	for _, m := range s.gate.Models() {
+	for _, m := range s.view.Models() {
 		if name != "" && m.Name != name || version != "" && m.Version != version {
 			continue
 		}
-		if t, err := s.gate.Target(m.Name, m.Version); err == nil { // or it has just been forgotten
+		if t, err := s.view.Target(m.Name, m.Version); err == nil { // or it has just been forgotten
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
 	if version != "" {
 		return list, nil // of a model: applications have none
 	}
-	for _, a := range s.gate.Applications() {
+	for _, a := range s.view.Applications() {
 		if name != "" && a.Name != name {
 			continue
 		}
 		// Without candidates, or just deleted, it has none.
-		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application != nil {
+		if t, err := s.view.Target(a.Name, ""); err == nil && t.Application != nil {
 			list.Models = append(list.Models, statistics(t))
 		}
 	}

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -33,7 +34,16 @@ _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
 
 
-def hello(model: Model[..., Any], instance: str, *, arena: bool = False) -> bytes:
+def environment_token() -> str:
+    """The token of the process: ``$SHIVA_TOKEN``, else what is in the file ``$SHIVA_TOKEN_FILE``, else none."""
+    if token := os.environ.get("SHIVA_TOKEN", "").strip():
+        return token
+    if path := os.environ.get("SHIVA_TOKEN_FILE"):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: str = "") -> bytes:
     """The registration of a model: the JSON of its hello message."""
     head: dict[str, object] = {
         "protocol": wire.PROTOCOL,
@@ -61,6 +71,8 @@ def hello(model: Model[..., Any], instance: str, *, arena: bool = False) -> byte
         head["arena"] = True
     if model.parameters:
         head["parameters"] = model.parameters
+    if token:
+        head["token"] = token
     return wire.to_json(head)
 
 
@@ -76,6 +88,7 @@ class Container:
         servers: str | Iterable[str] | None = None,
         instance: str | None = None,
         arena: bool = True,
+        token: str | None = None,
     ) -> None:
         for one in models:
             _check_served(one)
@@ -84,6 +97,7 @@ class Container:
             raise DeclarationError("no model to serve: decorate a function with @model")
         self._addresses = parse_servers(servers)
         self._arena = arena and AVAILABLE
+        self._token = environment_token() if token is None else token
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
         self._poller: Poller[Link | Connection] = Poller()
         self._mail: deque[Callable[[], None]] = deque()
@@ -272,7 +286,7 @@ class Container:
                     link = Link(
                         runner.model,
                         endpoint,
-                        hello(runner.model, self._instance, arena=self._arena),
+                        hello(runner.model, self._instance, arena=self._arena, token=self._token),
                         runner.submit,
                         runner.teach,
                         self._poller.wake,
@@ -331,6 +345,7 @@ def serve(
     instance: str | None = None,
     drain_seconds: float = DRAIN_SECONDS,
     arena: bool = True,
+    token: str | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
@@ -348,6 +363,9 @@ def serve(
     ``arena``
         whether large tensors go by shared memory where a server on this machine offers that. A function that keeps
         an input after it has returned gets copies.
+    ``token``
+        what shows the servers who the container is; else ``$SHIVA_TOKEN``, else what is in the file
+        ``$SHIVA_TOKEN_FILE``, else none. It is read once.
 
     RuntimeError if a model cannot warm up.
     """
@@ -355,7 +373,7 @@ def serve(
         return
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    container = Container(*models, servers=servers, instance=instance, arena=arena)
+    container = Container(*models, servers=servers, instance=instance, arena=arena, token=token)
     asked = False
     pid = os.getpid()
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from . import token as tokens
 from . import wire
 from .address import Address
 from .backoff import Backoff
@@ -51,6 +52,7 @@ class AsyncClient:
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
         tls: TLS | None = None,
+        token: str | None = None,
     ) -> None:
         """Ask the server at host, which may be "host:port", "tls://host:port" or "unix:/path".
 
@@ -65,6 +67,7 @@ class AsyncClient:
         self._in_flight = in_flight
         self._shared_memory = shared_memory
         self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
+        self._token = tokens.of(token)
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -111,6 +114,7 @@ class AsyncClient:
             in_flight=self._in_flight,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
+            token=self._token,
         )
         return AsyncStream(client, model, name, keep=keep, timeout=timeout)
 
@@ -194,6 +198,9 @@ class AsyncClient:
                 why = self._address.unreachable(error)
                 self._backoff.failed(why, time.monotonic())
                 raise Unreachable(why, may_have_run=False) from error
+            if self._token:
+                first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
+                connection.send(wire.encode(tokens.introduction(self._token)), first)
             if self._shared_memory:
                 try:
                     await connection.share(self._shared_memory, self._connect_timeout)

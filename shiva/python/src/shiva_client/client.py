@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from . import token as tokens
 from . import wire
 from .address import Address
 from .backoff import Backoff
@@ -43,6 +44,7 @@ class Client:
         self, host: str = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
         tls: TLS | None = None,
+        token: str | None = None,
     ) -> None:
         """Ask the server at host, which may be "host:port", "tls://host:port", or "unix:/path" on this machine.
 
@@ -54,6 +56,7 @@ class Client:
             max_message: the largest answer that is read, in bytes
             shared_memory: bytes to share with a server on this machine, in which large tensors are left instead of sent
             tls: how to speak TLS with a server at "tls://host:port"; None: as ``TLS()`` says
+            token: what shows the server who the client is; None: ``$SHIVA_TOKEN``, or what is in ``$SHIVA_TOKEN_FILE``
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -63,6 +66,7 @@ class Client:
         self._max_message = max_message
         self._in_flight = in_flight
         self._shared_memory = shared_memory
+        self._token = tokens.of(token)
         self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
         self._begin()
         _clients.add(self)
@@ -132,6 +136,7 @@ class Client:
             in_flight=self._in_flight,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
+            token=self._token,
         )
         return Stream(client, model, name, keep=keep, timeout=timeout)
 
@@ -210,6 +215,8 @@ class Client:
             self._backoff.failed(why, time.monotonic())
             raise Unreachable(why, may_have_run=False) from error
         connection = Connection(sock, self._name, self._max_message)
+        if self._token:
+            connection.introduce(self._token, patience)
         if self._shared_memory:
             connection.share(self._shared_memory, patience)
         with self._lock:

@@ -17,6 +17,7 @@ from . import wire
 from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
 from .shared import Memory, Parts
 from .tls import Encrypted, lost
+from .token import introduction
 from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
@@ -109,6 +110,11 @@ class Connection:
         self._decoder = wire.Decoder(max_message)
         self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
         self.reader.start()
+
+    def introduce(self, token: str, patience: float) -> None:
+        """Show the server a token. Nobody waits for the answer, and nobody else has the connection yet."""
+        call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
+        self.send(wire.encode(introduction(token)), call)
 
     def share(self, size: int, patience: float) -> None:
         """Share memory with the server. If it will not have it, the connection goes on without, and a warning says why.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/token"
+)
+
+var tokensCommand = command{
+	name: "tokens", args: "new", short: "make a token by which a server knows a client",
+	help: `tokens new camera makes a token and prints it, once: nothing keeps it, and the server has its SHA-256 only. Behind it is the
+table for the server's file, which a reload makes hold. What the identity may is in --may, "infer" unless you say more:
+
+  infer, feedback, load, serve   of all models and applications, or of those that match: infer:cat*, serve:cat/2*
+  admin:read, admin:write        what shivactl shows, and what it changes
+
+With --file the token goes into a new file that only you can read. Clients, containers and shivactl have it from the
+variable SHIVA_TOKEN, or from the file that SHIVA_TOKEN_FILE names; no command takes one as an argument, since
+every process of a machine can read those.
+
+With --json: {"name", "token" (absent with --file), "token_sha256", "may"}.
+`,
+	takes: []kind{nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) == 0 {
+			return usage("tokens", "expected new")
+		}
+		return usage("tokens", "expected new, got %q", args[0])
+	},
+	verbs: []command{{
+		name: "tokens new", args: "NAME", short: "make a token, and the table of an identity that has it", help: "More about it: shivactl help tokens\n",
+		takes: []kind{nothing},
+		flags: func(f *flag.FlagSet) any {
+			o := &tokenOptions{}
+			f.StringVar(&o.may, "may", "infer", "the identity's `RIGHTS`, separated by commas")
+			f.StringVar(&o.file, "file", "", "write the token to a new `FILE` instead of printing it")
+			return o
+		},
+		run: func(c *cli, opts any, args []string) error { return c.newToken(opts.(*tokenOptions), args) },
+	}},
+}
+
+type tokenOptions struct{ may, file string }
+
+func (c *cli) newToken(o *tokenOptions, args []string) error {
+	name, err := one("tokens", "the name of the identity", args)
+	if err != nil {
+		return err
+	}
+	may := strings.FieldsFunc(o.may, func(r rune) bool { return r == ',' || r == ' ' })
+	secret := token.New()
+	if o.file != "" {
+		if err := writeSecret(o.file, secret); err != nil {
+			return unfit("", "%v", err)
+		}
+	}
+	if c.json {
+		shown := map[string]any{"name": name, "token": secret, "token_sha256": token.Hash(secret), "may": may}
+		if o.file != "" {
+			delete(shown, "token")
+		}
+		return c.printJSON(shown)
+	}
+	if o.file == "" {
+		fmt.Fprintf(c.stdout, "%s\n\n", secret)
+	}
+	quoted := make([]string, len(may))
+	for i, right := range may {
+		quoted[i] = strconv.Quote(right)
+	}
+	fmt.Fprintf(c.stdout, "[[identity]]\nname = %q\ntoken_sha256 = %q\nmay = [%s]\n", name, token.Hash(secret), strings.Join(quoted, ", "))
+	return nil
+}
+
+// writeSecret writes a file that is not there yet, and that only its owner can read.
+func writeSecret(path, secret string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteString(secret + "\n"); err == nil {
+		err = f.Sync()
+	}
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}
+
+var whoamiCommand = command{
+	name: "whoami", short: "show who you are to the server, and what you may",
+	help: `The server is asked at its TCP door, by the token in SHIVA_TOKEN or in the file that SHIVA_TOKEN_FILE names.
+
+With --json: {"identity" (absent where the server declares no identities), "may"}.
+`,
+	takes: []kind{nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 0 {
+			return usage("whoami", "unexpected argument %q", args[0])
+		}
+		client, err := shiva.Dial(c.ctx, c.addr)
+		if err != nil {
+			return explain(err, "--addr", c.addr)
+		}
+		defer client.Close()
+		answer, err := client.Do(c.ctx, &shiva.Message{Namespace: shiva.WhoAmINamespace})
+		if err != nil {
+			return explain(err, "--addr", c.addr)
+		}
+		defer answer.Release()
+		var who struct {
+			Identity string   `json:"identity,omitempty"`
+			May      []string `json:"may"`
+		}
+		if err := json.Unmarshal(answer.Metadata, &who); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(who)
+		}
+		if who.Identity == "" {
+			fmt.Fprintln(c.stdout, "The server declares no identities: everybody may do everything.")
+			return nil
+		}
+		fmt.Fprintf(c.stdout, "%s, who may %s\n", who.Identity, strings.Join(who.May, ", "))
+		return nil
+	},
+}
+
+// show has a request show a token, unless it is "".
+func show(r *http.Request, token string) {
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+}

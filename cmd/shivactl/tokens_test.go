@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
+	"github.com/shivad/shivad/shiva/token"
+)
+
+// A token is printed once, with the table of its hash, or written to a new file that nobody else
+// can read.
+func TestNewToken(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), strings.Fields("tokens new camera --may infer:cat*,feedback"), nil, &out, &errs); code != exitOK {
+		t.Fatalf("exit %d: %s", code, &errs)
+	}
+	secret, table, _ := strings.Cut(out.String(), "\n\n")
+	if want := fmt.Sprintf("[[identity]]\nname = \"camera\"\ntoken_sha256 = %q\nmay = [\"infer:cat*\", \"feedback\"]\n", token.Hash(secret)); table != want {
+		t.Errorf("got %s\nwant %s", table, want)
+	}
+
+	out.Reset()
+	file := filepath.Join(t.TempDir(), "camera.token")
+	if code := run(t.Context(), []string{"tokens", "new", "camera", "--json", "--file", file}, nil, &out, &errs); code != exitOK {
+		t.Fatalf("exit %d: %s", code, &errs)
+	}
+	written, err := token.FromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown map[string]any
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown["token_sha256"] != token.Hash(written) || shown["token"] != nil {
+		t.Errorf("%v: %s", err, &out)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if code := run(t.Context(), []string{"tokens", "new", "camera", "--file", file}, nil, &out, &errs); code != exitUsage {
+		t.Errorf("a file that is there: exit %d", code)
+	}
+	if again, err := token.FromFile(file); err != nil || again != written {
+		t.Errorf("it was changed: %v", err)
+	}
+}
+
+// Every command shows the token of the environment at the door that it asks, none takes one as an
+// argument, and what a server says of it is explained.
+func TestTokenIsShown(t *testing.T) {
+	t.Setenv(token.Env, "s3cret")
+	whoami := `{"identity":"camera","may":["infer:cat*"]}`
+	var mu sync.Mutex
+	var first []string
+	s := shivatest.Serve(listen(t, "tcp"), func(c *shivatest.Conn, q *shiva.Message) {
+		if q.Namespace != shiva.WhoAmINamespace {
+			_ = c.Send(refusal(shiva.PermissionDenied, `identity "camera" lacks the right infer:digits`))
+			return
+		}
+		mu.Lock()
+		first = append(first, string(q.Metadata))
+		mu.Unlock()
+		_ = c.Send(&shiva.Message{Namespace: q.Namespace, Metadata: []byte(whoami)})
+	})
+	defer s.Close()
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := http.StatusForbidden
+		if r.Header.Get("Authorization") != "Bearer s3cret" {
+			status = http.StatusUnauthorized
+		}
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"error":"refused with %d"}`, status)
+	}))
+	defer h.Close()
+	for _, c := range []struct {
+		args, token string
+		code        int
+		want        string
+	}{
+		{"whoami", "s3cret", exitOK, "camera, who may infer:cat*\n"},
+		{"whoami --json", "s3cret", exitOK, whoami + "\n"},
+		{"infer digits x", "s3cret", exitRefused, "lacks the right infer:digits\n  -> shivactl whoami"},
+		{"models", "s3cret", exitRefused, "refused with 403\n  -> shivactl whoami"},
+		{"models", "other", exitRefused, "refused with 401\n  -> show a token"},
+		{"bench digits --door rest --addr " + h.Listener.Addr().String(), "other", exitRefused, "refused with 401\n  -> show a token"},
+		{"bench digits --door rest --addr " + h.Listener.Addr().String(), "s3cret", exitRefused, "refused with 403\n  -> shivactl whoami"},
+		{"models", "two words", exitUsage, "expected a token"},
+		{"models --token s3cret", "", exitUsage, "flag provided but not defined"},
+	} {
+		t.Setenv(token.Env, c.token)
+		var out bytes.Buffer
+		args := append([]string{"--addr", s.Addr(), "--admin", h.Listener.Addr().String()}, strings.Fields(c.args)...)
+		if code := run(t.Context(), args, nil, &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s: exit %d, %q; expected %d, %q", c.args, code, &out, c.code, c.want)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(first) < 3 || first[0] != `{"token":"s3cret"}` {
+		t.Errorf("first messages: %q", first)
+	}
+}

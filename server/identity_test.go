@@ -1,0 +1,722 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// tokenOf is the token of an identity of the tests. No other text has its end.
+func tokenOf(name string) string {
+	return "token-of-" + strings.ReplaceAll(name, ":", "-") + "-7Qx9s3cretZ"
+}
+
+func declared(name string, may ...string) config.Identity {
+	sum := sha256.Sum256([]byte(tokenOf(name)))
+	return config.Identity{Name: name, TokenSHA256: config.Hashes{hex.EncodeToString(sum[:])}, May: may}
+}
+
+// rightsOfCats are all rights, of cats where they are of names; each is an identity's that has no
+// other and is called like it.
+var rightsOfCats = []string{"infer", "feedback", "load", "serve", "admin:read", "admin:write"}
+
+func guarded(c *config.Config) {
+	for _, right := range rightsOfCats {
+		may := right
+		if !strings.HasPrefix(right, "admin") {
+			may += ":cat*"
+		}
+		c.Identities = append(c.Identities, declared(right, may))
+	}
+	c.Supervised = []config.Container{{Name: "catprocess", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: 1, StopTimeout: 10 * time.Second}}
+}
+
+// A guardedServer has the models cat and secret, and the application cats.
+type guardedServer struct {
+	*Server
+	file *config.Config
+	log  *logged
+	grpc *grpc.ClientConn
+}
+
+func startGuarded(t *testing.T) *guardedServer {
+	t.Helper()
+	log := new(logged)
+	s, file := loaded(t, log, guarded)
+	g := &guardedServer{Server: s, file: file, log: log}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	for _, name := range []string{"cat", "secret"} {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("admin:write"), "POST", "/v1/apps", `{"name":"cats","models":["cat"]}`); code != 201 {
+		t.Fatalf("the application: %d %s", code, body)
+	}
+	var err error
+	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.grpc.Close() })
+	return g
+}
+
+// http asks with a token, "" for none, and returns the status and the body.
+func (g *guardedServer) http(t *testing.T, addr, token, method, path, body string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if challenge := resp.Header.Get("WWW-Authenticate"); (resp.StatusCode == 401) != (challenge != "") {
+		t.Errorf("%s %s: status %d with WWW-Authenticate %q", method, path, resp.StatusCode, challenge)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// shiva sends a message on a connection of its own.
+func (g *guardedServer) shiva(t *testing.T, token, namespace, members string, tensors ...tensor.Tensor) error {
+	t.Helper()
+	c := dial(t, g.Server)
+	defer c.Close()
+	return g.shivaOn(t, c, token, namespace, members, tensors...)
+}
+
+func (g *guardedServer) shivaOn(t *testing.T, c *shiva.Client, token, namespace, members string, tensors ...tensor.Tensor) error {
+	t.Helper()
+	if token != "" {
+		members = strings.TrimPrefix(members+fmt.Sprintf(`,"token":%q`, token), ",")
+	}
+	answer, err := c.Do(t.Context(), &shiva.Message{Namespace: namespace, Metadata: []byte("{" + members + "}"), Tensors: tensors})
+	if err == nil {
+		answer.Release()
+	}
+	return err
+}
+
+func row() tensor.Tensor {
+	return tensor.Tensor{DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: make([]byte, 8)}
+}
+
+// as is a context for calls with a token.
+func as(t *testing.T, token string) context.Context {
+	if token == "" {
+		return t.Context()
+	}
+	return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+}
+
+func inferRequest(model string) *pb.ModelInferRequest {
+	return &pb.ModelInferRequest{ModelName: model, Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{1, 2}}}, RawInputContents: [][]byte{make([]byte, 8)}}
+}
+
+const (
+	allowed         = "allowed"
+	unauthenticated = "Unauthenticated"
+	denied          = "PermissionDenied"
+)
+
+// verdict is what an error, or a status, says of rights.
+func verdict(t *testing.T, what any) string {
+	t.Helper()
+	if what == nil {
+		return allowed
+	}
+	if code, ok := what.(int); ok {
+		switch code {
+		case 200, 201:
+			return allowed
+		case 401:
+			return unauthenticated
+		case 403:
+			return denied
+		}
+		return fmt.Sprint("HTTP ", code)
+	}
+	err := what.(error)
+	if e, ok := errors.AsType[*shiva.RemoteError](err); ok {
+		return e.Type
+	}
+	if e, ok := errors.AsType[*containertest.RefusedError](err); ok {
+		switch {
+		case strings.HasPrefix(e.Reason, "unauthenticated"):
+			return unauthenticated
+		case strings.HasPrefix(e.Reason, "permission denied"):
+			return denied
+		}
+	}
+	switch status.Code(err) {
+	case codes.OK:
+		return allowed
+	case codes.Unauthenticated:
+		return unauthenticated
+	case codes.PermissionDenied:
+		return denied
+	}
+	return err.Error()
+}
+
+// An action is something that a client, an operator or a container does, and the rights of which it
+// takes one; none: it takes an identity; nil: it is everybody's.
+type action struct {
+	what   string
+	rights []string
+	do     func(token string) any // for verdict
+}
+
+func (g *guardedServer) actions(t *testing.T) []action {
+	rest, admin := g.Addrs().REST[0].String(), g.Addrs().Admin.String()
+	over := func(addr, method, path, body string) func(string) any {
+		return func(token string) any { code, _ := g.http(t, addr, token, method, path, body); return code }
+	}
+	client := pb.NewGRPCInferenceServiceClient(g.grpc)
+	stream := func(token string) any {
+		s, err := client.ModelStreamInfer(as(t, token))
+		if err == nil {
+			err = s.Send(inferRequest("cat"))
+		}
+		if err != nil {
+			return err
+		}
+		_ = s.CloseSend()
+		answer, err := s.Recv()
+		switch {
+		case err != nil:
+			return err
+		case strings.HasPrefix(answer.ErrorMessage, "PermissionDenied"):
+			return status.Error(codes.PermissionDenied, answer.ErrorMessage)
+		case answer.ErrorMessage != "":
+			return errors.New(answer.ErrorMessage)
+		}
+		return nil
+	}
+	serve := func(token string) any {
+		x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+		c, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(), containertest.Model{Name: "catfish", Version: "2", Inputs: x, Outputs: x, Token: token})
+		if err != nil {
+			return err
+		}
+		c.Close()
+		return nil
+	}
+	sees := []string{"infer", "feedback", "load", "admin:read", "admin:write"}
+	reads, writes, anybody := []string{"admin:read", "admin:write"}, []string{"admin:write"}, []string{}
+	const question = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
+	const lesson = `{"input":[1,2],"loss":0.5}`
+	return []action{
+		{"Shiva infer", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "cat", "", row())) }},
+		{"Shiva infer by version", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "cat/1", "", row())) }},
+		{"Shiva infer by path", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "v2/models/cat/infer", "", row())) }},
+		{"Shiva infer by application", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "cats", "", row())) }},
+		{"Shiva feedback", []string{"feedback"}, func(token string) any { return orNil(g.shiva(t, token, "cats/update", `"loss":0.5`, row())) }},
+		{"Shiva metadata", sees, func(token string) any { return orNil(g.shiva(t, token, "v2/models/cat", "")) }},
+		{"Shiva list", anybody, func(token string) any { return orNil(g.shiva(t, token, "!models", "")) }},
+		{"Shiva whoami", anybody, func(token string) any { return orNil(g.shiva(t, token, "!whoami", "")) }},
+		{"Shiva server", anybody, func(token string) any { return orNil(g.shiva(t, token, "!server", "")) }},
+		{"Shiva index", anybody, func(token string) any { return orNil(g.shiva(t, token, "v2/repository/index", "")) }},
+		{"Shiva live", nil, func(token string) any { return orNil(g.shiva(t, token, "!live", "")) }},
+		{"Shiva ready", nil, func(token string) any { return orNil(g.shiva(t, token, "v2/health/live", "")) }},
+
+		{"HTTP infer", []string{"infer"}, over(rest, "POST", "/v2/models/cat/infer", question)},
+		{"HTTP predict", []string{"infer"}, over(rest, "POST", "/cat/predict", `{"input":[1,2]}`)},
+		{"HTTP update", []string{"feedback"}, over(rest, "POST", "/cats/update", lesson)},
+		{"HTTP metadata", sees, over(rest, "GET", "/v2/models/cat", "")},
+		{"HTTP config", sees, over(rest, "GET", "/v2/models/cat/config", "")},
+		{"HTTP stats", sees, over(rest, "GET", "/v2/models/cat/stats", "")},
+		{"HTTP ready of a model", sees, over(rest, "GET", "/v2/models/cat/versions/1/ready", "")},
+		{"HTTP list", anybody, over(rest, "GET", "/v2/models", "")},
+		{"HTTP index", anybody, over(rest, "POST", "/v2/repository/index", "{}")},
+		{"HTTP server", anybody, over(rest, "GET", "/v2", "")},
+		{"HTTP unload", []string{"load"}, over(rest, "POST", "/v2/repository/models/catprocess/unload", "{}")},
+		{"HTTP live", nil, over(rest, "GET", "/v2/health/live", "")},
+		{"HTTP openapi", nil, over(rest, "GET", "/v2/docs/openapi.json", "")},
+
+		{"gRPC infer", []string{"infer"}, func(token string) any {
+			_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
+			return orNil(err)
+		}},
+		{"gRPC stream", []string{"infer"}, stream},
+		{"gRPC metadata", sees, func(token string) any {
+			_, err := client.ModelMetadata(as(t, token), &pb.ModelMetadataRequest{Name: "cat"})
+			return orNil(err)
+		}},
+		{"gRPC index", anybody, func(token string) any {
+			_, err := client.RepositoryIndex(as(t, token), &pb.RepositoryIndexRequest{})
+			return orNil(err)
+		}},
+		{"gRPC unload", []string{"load"}, func(token string) any {
+			_, err := client.RepositoryModelUnload(as(t, token), &pb.RepositoryModelUnloadRequest{ModelName: "catprocess"})
+			return orNil(err)
+		}},
+		{"gRPC live", nil, func(token string) any {
+			_, err := client.ServerLive(as(t, token), &pb.ServerLiveRequest{})
+			return orNil(err)
+		}},
+
+		{"admin reads", reads, over(admin, "GET", "/v1/models", "")},
+		{"admin config", reads, over(admin, "GET", "/v1/config", "")},
+		{"admin metrics", reads, over(admin, "GET", "/metrics", "")},
+		{"admin root", reads, over(admin, "GET", "/", "")},
+		{"admin writes", writes, over(admin, "PATCH", "/v1/models/cat", `{"objective":"70ms"}`)},
+		{"admin reloads", writes, over(admin, "POST", "/v1/config/reload", "{}")},
+		{"admin whoami", anybody, over(admin, "GET", "/v1/whoami", "")},
+		{"admin live", nil, over(admin, "GET", "/livez", "")},
+
+		{"a container registers", []string{"serve"}, serve},
+	}
+}
+
+func orNil(err error) any {
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+// Each right is needed for its actions and good for no other, on every door.
+func TestRightsOnEveryDoor(t *testing.T) {
+	g := startGuarded(t)
+	for _, a := range g.actions(t) {
+		expect := func(who, token, want string) {
+			if a.rights == nil {
+				want = allowed
+			}
+			if got := verdict(t, a.do(token)); got != want {
+				t.Errorf("%s as %s: %s, expected %s", a.what, who, got, want)
+			}
+		}
+		expect("nobody", "", unauthenticated)
+		expect("somebody unknown", "unknown", unauthenticated)
+		for _, right := range rightsOfCats {
+			want := denied
+			if a.rights != nil && (len(a.rights) == 0 || strings.Contains(" "+strings.Join(a.rights, " ")+" ", " "+right+" ")) {
+				want = allowed
+			}
+			expect(right, tokenOf(right), want)
+		}
+	}
+}
+
+// A model that one may not use is refused like one that there is not, and is in no list and no text.
+func TestHiddenNames(t *testing.T) {
+	g := startGuarded(t)
+	rest, admin := g.Addrs().REST[0].String(), g.Addrs().Admin.String()
+	client := pb.NewGRPCInferenceServiceClient(g.grpc)
+	for _, right := range []string{"infer", "feedback", "load", "serve"} {
+		token := tokenOf(right)
+		about := func(name string) (all []string) {
+			add := func(text any) { all = append(all, strings.ReplaceAll(fmt.Sprint(text), name, "NAME")) }
+			for _, namespace := range []string{name, name + "/1", name + "/7", name + "/update", "v2/models/" + name, "v2/models/" + name + "/infer", "v2/models/" + name + "/stats"} {
+				add(g.shiva(t, token, namespace, "", row()))
+			}
+			for _, path := range []string{"", "/config", "/stats", "/ready", "/versions/1", "/versions/7"} {
+				code, body := g.http(t, rest, token, "GET", "/v2/models/"+name+path, "")
+				add(fmt.Sprint(code, body))
+			}
+			for _, path := range []string{"/v2/models/" + name + "/infer", "/v2/repository/models/" + name + "/load", "/v2/repository/models/" + name + "/unload", "/" + name + "/predict", "/" + name + "/update"} {
+				code, body := g.http(t, rest, token, "POST", path, `{"input":[1,2],"label":1,"inputs":[]}`)
+				add(fmt.Sprint(code, body))
+			}
+			_, err := client.ModelInfer(as(t, token), inferRequest(name))
+			add(err)
+			_, err = client.ModelMetadata(as(t, token), &pb.ModelMetadataRequest{Name: name})
+			add(err)
+			ready, err := client.ModelReady(as(t, token), &pb.ModelReadyRequest{Name: name})
+			add(fmt.Sprint(ready.GetReady(), err))
+			return all
+		}
+		is, isNot := about("secret"), about("absent")
+		for i := range is {
+			if is[i] != isNot[i] {
+				t.Errorf("as %s, %q of a model that there is, and %q of one that there is not", right, is[i], isNot[i])
+			}
+			if !strings.Contains(is[i], "lacks") && !strings.Contains(is[i], "false") {
+				t.Errorf("as %s: %q, expected the missing right", right, is[i])
+			}
+		}
+		told := new(strings.Builder)
+		for _, path := range []string{"/v2/models", "/v2/models/stats", "/v2/models/cay", "/v2/models/cat/versions/9", "/v2/health/ready"} {
+			_, body := g.http(t, rest, token, "GET", path, "")
+			told.WriteString(body)
+		}
+		_, body := g.http(t, rest, token, "POST", "/v2/repository/index", "{}")
+		told.WriteString(body)
+		_, body = g.http(t, rest, token, "POST", "/v2/repository/models/caty/load", "{}")
+		told.WriteString(body)
+		_, body = g.http(t, admin, "", "GET", "/readyz", "")
+		told.WriteString(body)
+		for _, namespace := range []string{"!models", "!ready", "v2/models", "v2/repository/index"} {
+			c := dial(t, g.Server)
+			m, err := c.Do(t.Context(), &shiva.Message{Namespace: namespace, Metadata: fmt.Appendf(nil, `{"token":%q}`, token)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			told.Write(m.Metadata)
+			m.Release()
+		}
+		told.WriteString(fmt.Sprint(g.shiva(t, token, "cay", "", row()), g.shiva(t, token, "cat/9", "", row())))
+		if strings.Contains(told.String(), "secret") {
+			t.Errorf("as %s, a hidden model is named: %s", right, told)
+		}
+		if right != "serve" && !strings.Contains(told.String(), "cat") {
+			t.Errorf("as %s, what may be used is not named: %s", right, told)
+		}
+	}
+}
+
+// A reload holds at the next request of connections that are open, and for containers; a broken file
+// changes nothing.
+func TestRevocation(t *testing.T) {
+	g := startGuarded(t)
+	c := dial(t, g.Server)
+	ask := func() string { return verdict(t, orNil(g.shivaOn(t, c, "", "cat", "", row()))) }
+	if got := verdict(t, orNil(g.shivaOn(t, c, tokenOf("infer"), "cat", "", row()))); got != allowed {
+		t.Fatal(got)
+	}
+	stream, err := pb.NewGRPCInferenceServiceClient(g.grpc).ModelStreamInfer(as(t, tokenOf("infer")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed := func() string {
+		if err := stream.Send(inferRequest("cat")); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.ErrorMessage
+	}
+	if got := streamed(); got != "" {
+		t.Fatal(got)
+	}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	container, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(), containertest.Model{Name: "catfish", Version: "2", Inputs: x, Outputs: x, Token: tokenOf("serve")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer container.Close()
+
+	before := g.file.Clone()
+	g.file.Identities[1].TokenSHA256 = g.file.Identities[0].TokenSHA256
+	if _, err := g.Reload(); err == nil || !strings.Contains(err.Error(), `identity[1].token_sha256: it has a token of identity[0], "infer"`) {
+		t.Errorf("two identities with one token: %v", err)
+	}
+	if got := ask(); got != allowed {
+		t.Errorf("after a broken file: %s", got)
+	}
+
+	*g.file = before.Clone() // fewer rights
+	g.file.Identities[0].May = []string{"infer:dog"}
+	reloads(t, g.Server, g.file, func(*config.Config) {})
+	if got := ask(); got != denied {
+		t.Errorf("after the right has gone: %s", got)
+	}
+	if got := streamed(); !strings.HasPrefix(got, "PermissionDenied") {
+		t.Errorf("after the right has gone, on a stream: %q", got)
+	}
+	if !strings.Contains(g.log.String(), `identity=infer rights=[infer:dog]`) {
+		t.Errorf("no warning of a pattern that matches nothing: %s", g.log)
+	}
+
+	reloads(t, g.Server, g.file, func(c *config.Config) { c.Identities = c.Identities[1:] })
+	if got := ask(); got != unauthenticated {
+		t.Errorf("after the token has gone: %s", got)
+	}
+	if got := streamed(); !strings.HasPrefix(got, "Unauthenticated") {
+		t.Errorf("after the token has gone, on a stream: %q", got)
+	}
+	select {
+	case <-container.Gone():
+		t.Fatal("a container went whose right stayed")
+	default:
+	}
+	reloads(t, g.Server, g.file, func(c *config.Config) { c.Identities = c.Identities[:2] })
+	select {
+	case <-container.Gone():
+		if bye := container.Goodbye(); bye == nil || !strings.Contains(bye.Reason, "unauthenticated") {
+			t.Errorf("goodbye %+v", bye)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a container without the right stays")
+	}
+
+	reloads(t, g.Server, g.file, func(c *config.Config) { c.Identities = nil })
+	if got := ask(); got != allowed {
+		t.Errorf("without any identity: %s", got)
+	}
+	reloads(t, g.Server, g.file, func(c *config.Config) { c.Identities = before.Identities })
+	if got := ask(); got != allowed {
+		t.Errorf("with the token again: %s", got)
+	}
+}
+
+// Whoever shows nothing is the identity "anonymous", if there is one. A token that is none of the
+// server's is not nothing.
+func TestAnonymous(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Identities = []config.Identity{{Name: "anonymous", May: []string{"infer:echo", "serve:free"}}, declared("all", "infer", "serve")}
+	})
+	g := &guardedServer{Server: s}
+	for _, c := range []struct{ token, namespace, want string }{
+		{"", "echo", allowed}, {"", "other", unauthenticated}, {"unknown", "echo", unauthenticated}, {tokenOf("all"), "echo", allowed}, {tokenOf("all"), "other", "NotFound"},
+	} {
+		if got := verdict(t, orNil(g.shiva(t, c.token, c.namespace, "", row()))); got != c.want {
+			t.Errorf("%q at %s: %s, expected %s", c.token, c.namespace, got, c.want)
+		}
+	}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	for name, want := range map[string]string{"free": allowed, "echo": unauthenticated} {
+		c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: name, Version: "9", Inputs: x, Outputs: x})
+		if got := verdict(t, orNil(err)); got != want {
+			t.Errorf("a container of %s: %s, expected %s", name, got, want)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+// What is shown in the wrong form, place or message is refused, costs its sender an error, and
+// changes nobody.
+func TestHostileTokens(t *testing.T) {
+	g := startGuarded(t)
+	rest := g.Addrs().REST[0].String()
+	long := strings.Repeat("x", 500<<10)
+	for what, members := range map[string]string{
+		"a long one": `"token":"` + long + `"`, "a number": `"token":7`, "a list": `"token":["` + tokenOf("infer") + `"]`, "an empty one": `"token":""`,
+		"one with a space": `"token":"` + tokenOf("infer") + ` "`, "a null": `"token":null`, "among the parameters": `"parameters":{"token":"` + tokenOf("infer") + `"}`,
+	} {
+		if got := verdict(t, orNil(g.shiva(t, "", "cat", members, row()))); got != unauthenticated {
+			t.Errorf("Shiva, %s: %s", what, got)
+		}
+	}
+	if got := verdict(t, orNil(g.shiva(t, tokenOf("infer"), "cat", `"token":"`+tokenOf("infer")+`"`, row()))); got != "InvalidInput" {
+		t.Errorf("Shiva, two: %s", got)
+	}
+
+	c := dial(t, g.Server)
+	for i, step := range []struct{ token, want string }{
+		{tokenOf("infer"), allowed}, {"", allowed}, {tokenOf("infer"), allowed}, {tokenOf("feedback"), unauthenticated}, {"unknown", unauthenticated}, {"", allowed},
+	} {
+		if got := verdict(t, orNil(g.shivaOn(t, c, step.token, "cat", "", row()))); got != step.want {
+			t.Errorf("message %d of a connection: %s, expected %s", i, got, step.want)
+		}
+	}
+	c = dial(t, g.Server)
+	for i, step := range []struct{ token, namespace, want string }{{"", "!live", allowed}, {tokenOf("infer"), "cat", unauthenticated}, {"", "!live", allowed}} {
+		if got := verdict(t, orNil(g.shivaOn(t, c, step.token, step.namespace, "", row()))); got != step.want {
+			t.Errorf("message %d of a connection that showed nothing: %s, expected %s", i, got, step.want)
+		}
+	}
+
+	for what, headers := range map[string][]string{
+		"two": {"Bearer " + tokenOf("infer"), "Bearer " + tokenOf("infer")}, "a password": {"Basic Y2F0OmNhdA=="}, "none behind the scheme": {"Bearer "}, "no scheme": {tokenOf("infer")},
+		"a long one": {"Bearer " + long[:40<<10]},
+	} {
+		r, _ := http.NewRequest("GET", "http://"+rest+"/v2/models", nil)
+		r.Header["Authorization"] = headers
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 401 {
+			t.Errorf("HTTP, %s: %d %s", what, resp.StatusCode, body)
+		}
+		ctx := t.Context()
+		for _, h := range headers {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", h)
+		}
+		if _, err := pb.NewGRPCInferenceServiceClient(g.grpc).ModelInfer(ctx, inferRequest("cat")); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("gRPC, %s: %v", what, err)
+		}
+	}
+	if code, body := g.http(t, rest, "", "GET", "/v2/models?token="+tokenOf("infer"), ""); code != 401 {
+		t.Errorf("in the query: %d %s", code, body)
+	}
+
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	for _, token := range []string{long, "\x00", tokenOf("infer")} {
+		if c, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "999999", Inputs: x, Outputs: x, Token: token}); err == nil {
+			c.Close()
+			t.Errorf("a container with the token %.20q registers", token)
+		}
+	}
+	if list := g.gate.Models(); len(list) != 2 {
+		t.Errorf("models %+v", list)
+	}
+}
+
+// Tokens, of identities and of nobody, are in nothing that a server says or passes on.
+func TestTokensAreTold(t *testing.T) {
+	log := new(logged)
+	s := startLogging(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(c *config.Config) {
+		guarded(c)
+		c.Identities = append(c.Identities, declared("all", "infer", "feedback", "load", "serve", "admin:write"))
+		c.Admin.Profiling = true
+	})
+	g := &guardedServer{Server: s}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	container, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Token: tokenOf("all")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer container.Close()
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "cat", "1") })
+	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	defer g.grpc.Close()
+
+	var told bytes.Buffer
+	client := pb.NewGRPCInferenceServiceClient(g.grpc)
+	for _, token := range []string{tokenOf("all"), tokenOf("serve"), tokenOf("nobody")} {
+		for _, namespace := range []string{"cat", "absent", "cats/update", "!models", "!whoami", "v2/models/cat"} {
+			fmt.Fprintln(&told, g.shiva(t, token, namespace, `"color":"red"`, row()))
+			fmt.Fprintln(&told, g.shiva(t, "", namespace, `"token":["`+token+`"]`, row()))
+		}
+		for _, path := range []string{"/v2/models", "/v2/models/cat/config", "/v2/models/absent"} {
+			_, body := g.http(t, s.Addrs().REST[0].String(), token, "GET", path, "")
+			told.WriteString(body)
+		}
+		_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
+		fmt.Fprintln(&told, err)
+		c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
+		fmt.Fprintln(&told, err)
+		if err == nil {
+			c.Close()
+		}
+	}
+	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+		code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "GET", path, "")
+		if code != 200 {
+			t.Errorf("%s: %d", path, code)
+		}
+		told.WriteString(body)
+	}
+	for _, b := range container.Batches() {
+		for _, p := range b.Parameters {
+			told.WriteString(p)
+		}
+	}
+	told.WriteString(log.String())
+	if !strings.Contains(told.String(), `"color"`) {
+		t.Error("parameters do not reach the container, so that the test sees nothing there")
+	}
+	if i := strings.Index(told.String(), "7Qx9s3cretZ"); i >= 0 {
+		t.Errorf("a token is told: …%s", told.String()[max(0, i-300):i+20])
+	}
+	for _, i := range s.cfg.Identities {
+		if strings.Contains(told.String(), i.TokenSHA256[0]) {
+			t.Errorf("the hash of the token of %s is told", i.Name)
+		}
+	}
+}
+
+// A container of the SDK shows the token of its model, or of the environment, and a process of the
+// server needs none.
+func TestContainersShowTokens(t *testing.T) {
+	log := new(logged)
+	s := startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
+		guarded(c)
+		c.Supervised = []config.Container{sdk(t, "p", "own/1", 1)}
+	})
+	budgettest.Until(t, "the server's own process to serve", func() bool { return serves(s, "own", "1") })
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	serveWith := func(name, token string) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { // ends with ctx
+			done <- container.Serve(ctx, container.Model{Name: name, Version: "1", Inputs: x, Outputs: x, Token: token, Log: slog.New(slog.DiscardHandler),
+				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}, s.Addrs().Containers[0].String())
+		}()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Setenv("SHIVA_TOKEN", tokenOf("serve"))
+	defer serveWith("catfish", "")()
+	budgettest.Until(t, "the container with the token of the environment", func() bool { return serves(s, "catfish", "1") })
+	defer serveWith("catnip", tokenOf("infer"))()
+	defer serveWith("dog", "")()
+	budgettest.Until(t, "two refusals", func() bool {
+		said := log.String()
+		return strings.Contains(said, `identity \"infer\" lacks the right serve:catnip/1`) && strings.Contains(said, `identity \"serve\" lacks the right serve:dog/1`)
+	})
+	if serves(s, "catnip", "1") || serves(s, "dog", "1") {
+		t.Error("a container serves without the right")
+	}
+}
+
+// A listener that other machines reach is warned of: without identities each, with them those by which
+// whoever shows nothing can change something.
+func TestWarningsOfStrangers(t *testing.T) {
+	for _, c := range []struct {
+		identities []config.Identity
+		want       []string // parts of a line each
+	}{
+		{nil, []string{`change and stop everything`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
+		{[]config.Identity{declared("a", "infer")}, nil},
+		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}}, []string{`change and stop everything`}},
+	} {
+		log := new(logged)
+		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(cfg *config.Config) {
+			all := config.Addrs{":0"}
+			cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = all, all, all, all[0], all
+			cfg.Identities = c.identities
+		})
+		warned := strings.Count(log.String(), "without authentication")
+		if warned != len(c.want) {
+			t.Errorf("%d warnings, expected %q: %s", warned, c.want, log)
+		}
+		for _, part := range c.want {
+			if !strings.Contains(log.String(), part) {
+				t.Errorf("no warning that they can %s", part)
+			}
+		}
+	}
+}

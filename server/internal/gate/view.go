@@ -1,0 +1,71 @@
+package gate
+
+import (
+	"github.com/shivad/shivad/server/internal/identity"
+)
+
+// A View is the gate as an identity sees it: what it may neither use nor see is not there, in lists
+// and in the errors that name what there is.
+type View struct {
+	gate *Gate
+	who  *identity.Identity
+}
+
+// As is the gate as an identity sees it; nil sees all.
+func (g *Gate) As(who *identity.Identity) View { return View{g, who} }
+
+// Who is whose view it is.
+func (v View) Who() *identity.Identity { return v.who }
+
+// Names are those of models and applications, sorted.
+func (v View) Names() []string { return v.table().all() }
+
+func (v View) table() *Table { return v.gate.table(v.who) }
+
+// A visible is a table that was made of another for an identity.
+type visible struct{ of, table *Table }
+
+// table is the routes of an identity. They are made once for each change of the routes and each
+// identity, when it first asks: a request pays two loads.
+func (g *Gate) table(who *identity.Identity) *Table {
+	all := g.routes.Load()
+	if who == nil {
+		return all
+	}
+	if v, ok := who.Routes.Load().(*visible); ok && v.of == all {
+		return v.table
+	}
+	v := &visible{all, all.visibleTo(who)}
+	who.Routes.Store(v)
+	return v.table
+}
+
+// visibleTo is what of a table an identity may use or see.
+func (t *Table) visibleTo(who *identity.Identity) *Table {
+	v := &Table{
+		who:      who,
+		infer:    make(map[string]*Target),
+		told:     make(map[string]*Target),
+		versions: make(map[string][]*Target),
+		byModel:  make(map[string]*Target),
+		apps:     make(map[string]*Target),
+		unread:   t.unread,
+	}
+	for _, name := range t.all() {
+		if !who.Sees(name) {
+			continue
+		}
+		if targets := t.versions[name]; targets != nil {
+			v.names = append(v.names, name)
+			v.versions[name], v.byModel[name] = targets, t.byModel[name]
+		}
+		if a := t.apps[name]; a != nil {
+			v.apps[name] = a
+		}
+		v.route(v.told, name)
+		if who.May(identity.Infer, name) {
+			v.route(v.infer, name)
+		}
+	}
+	return v
+}

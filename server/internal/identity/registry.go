@@ -1,0 +1,164 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"strings"
+	"sync/atomic"
+)
+
+// A Registry has the identities of a server. The zero Registry has none.
+type Registry struct {
+	table atomic.Pointer[table] // nil: no identity is declared
+}
+
+// A table is the identities of one configuration. Immutable.
+type table struct {
+	tokens  map[hash]*Identity
+	list    []*Identity
+	silent  *Identity // who shows nothing
+	unknown *Identity // who shows what is no token of these
+	unfit   *Identity // who shows what no token can be
+}
+
+// Replace makes the declarations hold, which have no Faults, for everybody at once: what a
+// connection has shown is looked up again at its next request.
+func (r *Registry) Replace(list []Declaration) {
+	if len(list) == 0 {
+		r.table.Store(nil)
+		return
+	}
+	t := &table{
+		tokens:  make(map[hash]*Identity),
+		silent:  &Identity{nobody: "this server asks for a token, and none was shown"},
+		unknown: &Identity{nobody: "the token that was shown is none of this server's"},
+		unfit:   &Identity{nobody: "what was shown is not one token: it is a text of 1 to 1024 printable ASCII characters, shown once"},
+	}
+	for _, d := range list {
+		i := d.identity()
+		t.list = append(t.list, i)
+		if d.Name == Anonymous {
+			t.silent = i
+		}
+		for _, text := range d.Tokens {
+			if h, err := parseHash(text); err == nil {
+				t.tokens[h] = i
+			}
+		}
+	}
+	r.table.Store(t)
+}
+
+// Declared reports whether there are identities. Without any everybody may do everything.
+func (r *Registry) Declared() bool { return r.table.Load() != nil }
+
+// Unmatched are the rights of each identity, by its name, whose patterns match none of the names.
+func (r *Registry) Unmatched(names []string) map[string][]string {
+	all := make(map[string][]string)
+	if t := r.table.Load(); t != nil {
+		for _, i := range t.list {
+			for _, g := range unmatched(i.all, names) {
+				all[i.name] = append(all[i.name], g.String())
+			}
+		}
+	}
+	return all
+}
+
+// Strangers is the identity of whoever shows nothing.
+func (r *Registry) Strangers() *Identity {
+	if t := r.table.Load(); t != nil {
+		return t.silent
+	}
+	return nil
+}
+
+// Shown is what one end of a connection has shown of itself. The zero Shown is nothing. It is for
+// one goroutine at a time.
+type Shown struct {
+	kind  kind
+	token hash
+
+	table *table // in which who was looked up; nil: in none yet
+	who   *Identity
+}
+
+type kind uint8
+
+const (
+	nothing kind = iota
+	aToken
+	unfit // nothing that can be looked up
+)
+
+// maxToken bounds a token, in bytes. What is longer is not hashed.
+const maxToken = 1 << 10
+
+// Token is Shown for a token. The text is not kept.
+func Token(text string) Shown {
+	if text == "" || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return Shown{kind: unfit}
+	}
+	return Shown{kind: aToken, token: sha256.Sum256([]byte(text))}
+}
+
+// Bearer is Shown for the values of an HTTP header Authorization, or of gRPC's metadata of that
+// name, of which a request has none or one.
+func Bearer(values []string) Shown {
+	switch len(values) {
+	case 0:
+		return Shown{}
+	case 1:
+		scheme, token, ok := strings.Cut(values[0], " ")
+		if ok && strings.EqualFold(scheme, "Bearer") {
+			return Token(strings.TrimLeft(token, " "))
+		}
+	}
+	return Shown{kind: unfit}
+}
+
+// Challenge is the header WWW-Authenticate of an answer that asks for a token.
+const Challenge = `Bearer realm="shivad"`
+
+// Same reports whether two have shown the same.
+func (s *Shown) Same(other *Shown) bool {
+	return s != nil && s.kind == other.kind && s.token == other.token
+}
+
+// Who is the identity of whoever has shown that, or nothing if it is nil, as of now. It costs a load
+// unless the configuration has changed since it was called last. It is never nil where identities
+// are declared; Enter says whether it is anybody.
+func (r *Registry) Who(s *Shown) *Identity {
+	if s == nil {
+		return r.Strangers()
+	}
+	t := r.table.Load()
+	if t == s.table { // nil: nobody is declared, and nil may do everything
+		return s.who
+	}
+	s.table, s.who = t, t.find(s)
+	return s.who
+}
+
+func (t *table) find(s *Shown) *Identity {
+	switch {
+	case t == nil:
+		return nil
+	case s.kind == nothing:
+		return t.silent
+	case s.kind == unfit:
+		return t.unfit
+	}
+	if i := t.tokens[s.token]; i != nil {
+		return i
+	}
+	return t.unknown
+}
+
+// Enter is the error for whoever is nobody: it showed no token and there is no [Anonymous], or one
+// that is not declared.
+func (i *Identity) Enter() error {
+	if i == nil || i.nobody == "" {
+		return nil
+	}
+	return i.Refuse("")
+}

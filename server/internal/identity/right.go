@@ -1,0 +1,115 @@
+package identity
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler/naming"
+)
+
+// A Right is a kind of action.
+type Right uint8
+
+// The rights. Those up to Serve are of names, by pattern.
+const (
+	Infer      Right = iota // ask a model or an application
+	Feedback                // tell an application what became of a request
+	Load                    // load and unload a model
+	Serve                   // register as a container of a version of a model
+	AdminRead               // see what the admin door shows
+	AdminWrite              // change what it changes, and see it
+	rights     = iota
+)
+
+func (r Right) String() string {
+	return [...]string{"infer", "feedback", "load", "serve", "admin:read", "admin:write"}[r]
+}
+
+// named reports whether a right is of names.
+func (r Right) named() bool { return r <= Serve }
+
+// A grant is one right of an identity, and of which names: "infer:cat*".
+type grant struct {
+	right   Right
+	pattern string // as path.Match takes it, of names, or for Serve of "name/version"; "": all of them
+}
+
+// parse reads one element of may.
+func parse(text string) (grant, error) {
+	for r := range Right(rights) {
+		pattern, given := "", false
+		if text != r.String() {
+			if pattern, given = strings.CutPrefix(text, r.String()+":"); !given {
+				continue
+			}
+		}
+		g := grant{r, pattern}
+		if !given {
+			return g, nil
+		}
+		return g, g.check()
+	}
+	return grant{}, fmt.Errorf(`%.100q is no right: there are infer, feedback, load and serve, each of all names or with a pattern, as "infer:cat*" or "serve:cat/2*", and admin:read and admin:write`, text)
+}
+
+// check is the error of a pattern that can match nothing.
+func (g grant) check() error {
+	if !g.right.named() {
+		return fmt.Errorf("%s takes no pattern, got %.100q", g.right, g.pattern)
+	}
+	name, version, versioned := strings.Cut(g.pattern, "/")
+	if versioned && g.right != Serve {
+		return fmt.Errorf("%s is of names, and %.100q has a version: only serve has one", g.right, g.pattern)
+	}
+	for _, part := range []struct {
+		text  string
+		check func(string) error
+	}{{name, naming.CheckModel}, {version, naming.CheckVersion}} {
+		if part.text == "" && (versioned || part.text == g.pattern) {
+			return fmt.Errorf("%s: %.100q: a pattern of 0 bytes matches nothing; without a colon the right is of all names", g.right, g.pattern)
+		}
+		if _, err := path.Match(part.text, ""); err != nil {
+			return fmt.Errorf("%s: pattern %.100q: a bracket or a backslash without its other half", g.right, part.text)
+		}
+		if part.text != "" && !strings.ContainsAny(part.text, `*?[\`) {
+			if err := part.check(part.text); err != nil {
+				return fmt.Errorf("%s: no model or version is called that: %w", g.right, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (g grant) String() string {
+	if g.pattern == "" {
+		return g.right.String()
+	}
+	return g.right.String() + ":" + g.pattern
+}
+
+// matches reports whether the grant is of a name, which is "name/version" for Serve.
+func (g grant) matches(name string) bool {
+	if g.pattern == "" {
+		return true
+	}
+	pattern := g.pattern
+	if g.right == Serve && !strings.Contains(pattern, "/") {
+		name, _, _ = strings.Cut(name, "/")
+	}
+	ok, _ := path.Match(pattern, name)
+	return ok
+}
+
+// unmatched are the grants that match none of the names. Those of versions are matched by name.
+func unmatched(grants []grant, names []string) (list []grant) {
+	for _, g := range grants {
+		byName := g
+		byName.pattern, _, _ = strings.Cut(g.pattern, "/")
+		if g.pattern != "" && !slices.ContainsFunc(names, byName.matches) {
+			list = append(list, g)
+		}
+	}
+	return list
+}
