@@ -91,7 +91,8 @@ func (m *inMemory) hangUp(k *link) {
 	case k.session.gone:
 	case k.session.due():
 		k.session.hangUp()
-	default:
+	default: // as gnet: the connection is closed, and then the session told
+		k.out.finish()
 		k.session.closed()
 	}
 }
