@@ -187,6 +187,11 @@ func (l *Listener) accept(from net.Listener) {
 			l.offer(c)
 			continue
 		}
+		if !l.begin(c) {
+			c.Because(metrics.ClosedDraining)
+			c.Close()
+			return
+		}
 		l.accepting.Go(func() { // ends after HandshakeTimeout and with the listener
 			if l.shake(c) {
 				l.offer(c)
