@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,13 +155,15 @@ func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Co
 	const limit = 1 << 20
 	r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
 	w := make(chan struct{})
+	var held sync.WaitGroup // Fail releases the inputs last: the rig would find them in use
 	r.model("held", floats("x"), func(b *scheduler.Batch) error {
-		go func() {
+		held.Go(func() { // ends with w; joined by the test
 			<-w
 			b.Fail(errNot)
-		}()
+		})
 		return nil
 	})
+	defer held.Wait()
 	defer close(w)
 	c := r.dial()
 	c.send(message("held", "", 1, 2, 3, 4)) // the line waits for this one
