@@ -73,9 +73,9 @@ type unread struct {
 }
 
 func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	const limit, answer, asked = 4 << 20, 1 << 20, 200
+	const limit, answer, asked, input = 4 << 20, 1 << 20, 200, 64
 	r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
-	bound := int64(limit + 2*answer) // there are the inputs as well
+	bound := int64(limit + 2*answer + asked*input)
 	if r.memory == nil {
 		bound += limit // what the kernel takes, megabytes, counts as read
 	}
