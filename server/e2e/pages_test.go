@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/certtest"
 )
 
 // The pages for users are the README files of the tree. Every block of commands in them is run as
@@ -211,13 +212,13 @@ func (p *page) session(text string) {
 	flush()
 }
 
-// check has shivad read a piece of a configuration.
+// check has shivad read a piece of a configuration, beside the certificates that it may name.
 func (p *page) check(toml string) {
 	p.t.Helper()
-	file := filepath.Join(p.t.TempDir(), "piece.toml")
-	if err := os.WriteFile(file, []byte(toml), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	authority := certtest.New(p.t, "page")
+	server := authority.Server(nil)
+	file := certtest.Write(p.t, p.t.TempDir(), "piece.toml", []byte(toml),
+		"server.pem", server.Cert, "server.key", server.Key, "clients.pem", authority.PEM())[0]
 	if out, err := exec.Command(binary(p.t, "shivad"), "--config", file, "--check").CombinedOutput(); err != nil {
 		p.t.Errorf("%s: %v\n%s%s", p.name, err, toml, out)
 	}

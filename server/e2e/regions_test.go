@@ -54,7 +54,7 @@ func TestE2ESharer(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Println("shares")
-	select {}
+	time.Sleep(time.Hour) // without a timer, Go would call it a deadlock once the server is gone
 }
 
 // Nothing is left in shared memory of clients that are killed, nor of a server that is, nor has the
