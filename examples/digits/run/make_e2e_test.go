@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +31,10 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 	cmd.Stdout = struct{ io.Writer }{out} // os/exec would call the ReadFrom of the buffer in it
 	var errors bytes.Buffer
 	cmd.Stderr = &errors
+	// As from a shell: a make around the tests may hold back what those below it print.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "MAKEFLAGS=") || strings.HasPrefix(v, "MFLAGS=")
+	})
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
