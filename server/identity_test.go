@@ -1,14 +1,12 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,13 +18,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -585,138 +581,5 @@ func TestHostileTokens(t *testing.T) {
 	}
 	if list := g.gate.Models(); len(list) != 2 {
 		t.Errorf("models %+v", list)
-	}
-}
-
-// Tokens, of identities and of nobody, are in nothing that a server says or passes on.
-func TestTokensAreTold(t *testing.T) {
-	log := new(logged)
-	s := startLogging(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(c *config.Config) {
-		guarded(c)
-		c.Identities = append(c.Identities, declared("all", "infer", "feedback", "load", "serve", "admin:write"))
-		c.Admin.Profiling = true
-	})
-	g := &guardedServer{Server: s}
-	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	container, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Token: tokenOf("all")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer container.Close()
-	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "cat", "1") })
-	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	defer g.grpc.Close()
-
-	var told bytes.Buffer
-	client := pb.NewGRPCInferenceServiceClient(g.grpc)
-	for _, token := range []string{tokenOf("all"), tokenOf("serve"), tokenOf("nobody")} {
-		for _, namespace := range []string{"cat", "absent", "cats/update", "!models", "!whoami", "v2/models/cat"} {
-			fmt.Fprintln(&told, g.shiva(t, token, namespace, `"color":"red"`, row()))
-			fmt.Fprintln(&told, g.shiva(t, "", namespace, `"token":["`+token+`"]`, row()))
-		}
-		for _, path := range []string{"/v2/models", "/v2/models/cat/config", "/v2/models/absent"} {
-			_, body := g.http(t, s.Addrs().REST[0].String(), token, "GET", path, "")
-			told.WriteString(body)
-		}
-		_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
-		fmt.Fprintln(&told, err)
-		c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
-		fmt.Fprintln(&told, err)
-		if err == nil {
-			c.Close()
-		}
-	}
-	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
-		code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "GET", path, "")
-		if code != 200 {
-			t.Errorf("%s: %d", path, code)
-		}
-		told.WriteString(body)
-	}
-	for _, b := range container.Batches() {
-		for _, p := range b.Parameters {
-			told.WriteString(p)
-		}
-	}
-	told.WriteString(log.String())
-	if !strings.Contains(told.String(), `"color"`) {
-		t.Error("parameters do not reach the container, so that the test sees nothing there")
-	}
-	if i := strings.Index(told.String(), "7Qx9s3cretZ"); i >= 0 {
-		t.Errorf("a token is told: …%s", told.String()[max(0, i-300):i+20])
-	}
-	for _, i := range s.cfg.Identities {
-		if strings.Contains(told.String(), i.TokenSHA256[0]) {
-			t.Errorf("the hash of the token of %s is told", i.Name)
-		}
-	}
-}
-
-// A container of the SDK shows the token of its model, or of the environment, and a process of the
-// server needs none.
-func TestContainersShowTokens(t *testing.T) {
-	log := new(logged)
-	s := startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
-		guarded(c)
-		c.Supervised = []config.Container{sdk(t, "p", "own/1", 1)}
-	})
-	budgettest.Until(t, "the server's own process to serve", func() bool { return serves(s, "own", "1") })
-	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	serveWith := func(name, token string) (stop func()) {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { // ends with ctx
-			done <- container.Serve(ctx, container.Model{Name: name, Version: "1", Inputs: x, Outputs: x, Token: token, Log: slog.New(slog.DiscardHandler),
-				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}, s.Addrs().Containers[0].String())
-		}()
-		return func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Setenv("SHIVA_TOKEN", tokenOf("serve"))
-	defer serveWith("catfish", "")()
-	budgettest.Until(t, "the container with the token of the environment", func() bool { return serves(s, "catfish", "1") })
-	defer serveWith("catnip", tokenOf("infer"))()
-	defer serveWith("dog", "")()
-	budgettest.Until(t, "two refusals", func() bool {
-		said := log.String()
-		return strings.Contains(said, `identity \"infer\" lacks the right serve:catnip/1`) && strings.Contains(said, `identity \"serve\" lacks the right serve:dog/1`)
-	})
-	if serves(s, "catnip", "1") || serves(s, "dog", "1") {
-		t.Error("a container serves without the right")
-	}
-}
-
-// A listener that other machines reach is warned of: without identities each, with them those by which
-// whoever shows nothing can change something.
-func TestWarningsOfStrangers(t *testing.T) {
-	for _, c := range []struct {
-		identities []config.Identity
-		want       []string // parts of a line each
-	}{
-		{nil, []string{`change and stop everything`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
-		{[]config.Identity{declared("a", "infer")}, nil},
-		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}}, []string{`change and stop everything`}},
-	} {
-		log := new(logged)
-		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(cfg *config.Config) {
-			all := config.Addrs{":0"}
-			cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = all, all, all, all[0], all
-			cfg.Identities = c.identities
-		})
-		warned := strings.Count(log.String(), "without authentication")
-		if warned != len(c.want) {
-			t.Errorf("%d warnings, expected %q: %s", warned, c.want, log)
-		}
-		for _, part := range c.want {
-			if !strings.Contains(log.String(), part) {
-				t.Errorf("no warning that they can %s", part)
-			}
-		}
 	}
 }
