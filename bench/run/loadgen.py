@@ -2,9 +2,9 @@
 
     loadgen.py HOST:PORT TARGET_MS REQUEST
 
-REQUEST is one Shiva message in hex. Each line of standard input is a trial, "RATE SECONDS SEED"; each
-line of standard output what LoadGen says of one: its number of requests, its percentiles of the
-latency, and how many answers were errors.
+REQUEST is one Shiva message in hex. Each line of standard input is a trial, "RATE SECONDS SEED";
+each line of standard output what LoadGen says of one: its number of requests, its percentiles of
+the latency, and how many answers were errors.
 """
 
 import json
@@ -67,7 +67,7 @@ class Connection:
 
 
 class Server:
-    """The system under test: sends on the connections in turn, and completes samples as answers come."""
+    """The system under test: sends on its connections in turn, and completes samples."""
 
     def __init__(self, address: tuple[str, int], request: bytes) -> None:
         self.request = request
@@ -115,15 +115,15 @@ def trial(server: Server, target_ms: float, rate: float, seconds: float, seed: i
         lg.StartTestWithLogSettings(sut, qsl, settings, log)
         lg.DestroyQSL(qsl)
         lg.DestroySUT(sut)
-        said = {}
+        report = {}
         for line in (Path(directory) / "mlperf_log_detail.txt").read_text().splitlines():
             if line.startswith(":::MLLOG "):
                 entry = json.loads(line.removeprefix(":::MLLOG "))
-                said[entry["key"]] = entry["value"]
+                report[entry["key"]] = entry["value"]
     return {
-        "requests": said["result_query_count"],
-        "p50": said["result_50.00_percentile_latency_ns"],
-        "p99": said["result_99.00_percentile_latency_ns"],
+        "requests": report["result_query_count"],
+        "p50": report["result_50.00_percentile_latency_ns"],
+        "p99": report["result_99.00_percentile_latency_ns"],
         "failed": server.failed,
     }
 

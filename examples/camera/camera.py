@@ -1,8 +1,9 @@
-"""Show a camera's frames with what a detector finds, once with keep="latest" and once with keep="all".
+"""Show a camera's frames with what a detector finds: with keep="latest", and with keep="all".
 
     python examples/camera/camera.py [VIDEO] --out camera.png
 
-The picture is a strip of moments: on top what the camera saw, below what was on the screen at that moment.
+The picture is a strip of moments: on top what the camera saw, below what was on the screen at that
+moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A detector of things in bright colours, which takes a tenth of a second for a picture, as larger ones do.
+"""A detector of brightly coloured things. It takes 100 ms for a picture, as larger models do.
 
 pip install ./containers/python opencv-python-headless
 python examples/camera/container.py
@@ -23,7 +23,7 @@ SECONDS = 0.1  # for each picture
     outputs=[Tensor("boxes", "INT32", [-1, 4])],
 )
 def detector(image: Any) -> Any:
-    """The boxes (x, y, width, height) of what is colourful in a picture (height, width, blue-green-red)."""
+    """The boxes (x, y, width, height) of bright colours in a picture (height, width, BGR)."""
     end = time.monotonic() + SECONDS
     hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
     mask = cv2.inRange(hsv, np.array([0, 150, 100]), np.array([180, 255, 255]))

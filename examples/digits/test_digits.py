@@ -1,4 +1,4 @@
-"""The checked-in files are what train.py makes, and the Python container gives the right answers."""
+"""The checked-in files are what train.py makes, and the Python container's answers are right."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Train the digits model and write every file of this example that comes from data.
 
-The data are the 1797 handwritten digits of 8x8 pixels that ship inside scikit-learn. Every fifth is held out.
-A network of 64-64-10 with ReLU is trained on the others; scores are trained towards +1 for the right digit
-and -1 for the other nine (squared hinge loss).
+The data are the 1797 handwritten digits of 8x8 pixels that ship inside scikit-learn. Every fifth is
+held out. A network of 64-64-10 with ReLU is trained on the others; scores are trained towards +1
+for the right digit and -1 for the other nine (squared hinge loss).
 
-The files come out the same, bit for bit, on every machine: training uses only operations that IEEE 754
-defines exactly (no exp, no pow), element by element, in an order that no BLAS and no SIMD width can change.
-That costs five seconds, and lets a test hold the files to this script.
+The files come out the same, bit for bit, on every machine: training uses only operations that IEEE
+754 defines exactly (no exp, no pow), element by element, in an order that no BLAS and no SIMD width
+can change. That costs five seconds, and lets a test hold the files to this script.
 
     python examples/digits/train.py [directory]
 
@@ -14,7 +14,7 @@ weights.f32    4810 little-endian float32: W1[64][64], b1[64], W2[64][10], b2[10
 digits.onnx    the same network for ONNX Runtime
 images/NN.png  the first 20 held-out images, as a camera would send them: 8x8 grey, 0..255
 labels.txt     "NN.png digit" for each
-scores.f32     the network's scores for those 20, ten little-endian float32 each, computed in float64
+scores.f32     the network's scores for those 20: ten little-endian float32 each, from float64
 heldout.u8     all held-out images, for the tests: 64 bytes of pixels and one of label each
 """
 
@@ -68,7 +68,7 @@ def forward(x: Floats, parameters: list[Floats]) -> tuple[Floats, Floats]:
 
 
 def train(x: Floats, labels: NDArray[np.int64]) -> list[Floats]:
-    """Stochastic gradient descent with momentum and a little weight decay; the step shrinks linearly to zero."""
+    """Stochastic gradient descent with momentum and weight decay; the step falls to zero."""
     random = np.random.RandomState(7)  # its numbers are frozen by numpy's promise
     parameters = [
         (random.random_sample((64, HIDDEN)) - 0.5) * 0.4,

@@ -1,4 +1,6 @@
-"""Numpy alone: pictures, all of one size in a batch and of any size between batches, each pixel the mean of its neighbours.
+"""Numpy alone: blurs pictures, each pixel to the mean of its neighbours.
+
+All pictures of a batch have one size; each batch may have another.
 
 pip install ./containers/python
 python examples/python/plain_numpy.py

@@ -1,4 +1,4 @@
-"""The server's side of container RPC version 4, written from the protocol alone: a ROUTER in a thread."""
+"""The server's side of container RPC version 4, written from the protocol: a ROUTER in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server down to its bytes, which tests may make wrong: ZMTP written from its description, on a plain socket."""
+"""A server down to its bytes, which tests may corrupt: ZMTP on a plain socket."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Raw:
 
 
 def mutated(units: list[bytes], rng: random.Random) -> list[bytes]:
-    """The units of a conversation with something wrong in their order, or in what one of them says of itself."""
+    """The units of a conversation with a fault in their order, or in one of the lengths."""
     units = list(units)
     for _ in range(rng.randint(1, 3)):
         i = rng.randrange(len(units))

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: where they are read and written, what is refused, and what is given back when."""
+"""Tensors in shared memory: where they are, what is refused, when memory is free again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def send(fake: Fake, segment: Segment | None = None, **message: object) -> None:
     fake.send(peer, b"arena", json.dumps(segment.offer if segment else message).encode())
 
 
-def said(fake: Fake, count: int = 1) -> Any:
+def reply(fake: Fake, count: int = 1) -> Any:
     return json.loads(fake.wait_for(b"arena", count)[1][1])
 
 
@@ -96,7 +96,7 @@ def test_inputs_are_views_once_the_function_is_known_to_let_go(inputs: Segment) 
 
     with Fake(arena=inputs.offer) as fake, Container(function, servers=fake.endpoint):
         assert fake.hello()[1]["arena"] is True
-        assert said(fake) == {"segment": 1}
+        assert reply(fake) == {"segment": 1}
         for n in range(_TRUSTED_CALLS + 2):
             inputs.put(8192, first(n))
             shared(fake, 1, [1, 8192, ROW])
@@ -152,7 +152,7 @@ def test_outputs_lie_in_the_session_s_own_segment(inputs: Segment, outputs: Segm
         assert frame == first(6).tobytes()
         assert "at" not in head["outputs"][0]
         send(fake, outputs)
-        assert said(fake, 2) == {"segment": 2}
+        assert reply(fake, 2) == {"segment": 2}
         places = []
         for n in range(2):
             inputs.put(8192, first(n))
@@ -196,7 +196,7 @@ def test_an_output_that_is_an_input_stays_where_it_is(inputs: Segment, outputs: 
             assert not any("at" in one for one in head["outputs"]), "it was a copy"
             assert frames[0] == first(n).tobytes()
         send(fake, outputs)
-        said(fake, 2)
+        reply(fake, 2)
         head, frames = shared(fake, 1, [1, 8192, ROW])
         same, part, gaps, tail = head["outputs"]
         assert same["at"] == [1, 8192, ROW]
@@ -225,7 +225,7 @@ def test_what_is_not_sent_is_free_again(outputs: Segment) -> None:
         peer, _ = fake.hello()
         fake.result(fake.batch(peer, 1, [("x", "FP32", [1, 1], np.float32(2).tobytes())]))
         send(fake, outputs)
-        said(fake)
+        reply(fake)
         for n in (0, 1) * 4:
             head, _ = fake.result(fake.batch(peer, 1, [("x", "FP32", [1, 1], np.float32(n).tobytes())]))
             assert "error" in head
@@ -255,7 +255,7 @@ def test_a_wrong_offer_is_answered_with_the_reason(
 ) -> None:
     double = model(name="m", inputs=WIDE, outputs=WIDE)(lambda x: x)
     with Fake(arena={**inputs.offer, **change}) as fake, Container(double, servers=fake.endpoint):
-        answer = said(fake)
+        answer = reply(fake)
         assert answer["segment"] == 1
         assert text in answer["error"]
         assert text in caplog.text
@@ -269,7 +269,7 @@ def test_a_file_that_may_be_truncated_is_refused() -> None:
     with Fake(arena=loose.offer) as fake, Container(
         model(name="m", inputs=WIDE, outputs=WIDE)(lambda x: x), servers=fake.endpoint
     ):
-        assert "not sealed" in said(fake)["error"]
+        assert "not sealed" in reply(fake)["error"]
     loose.close()
 
 

@@ -1,4 +1,4 @@
-"""Containers and the servers that they serve: which, since when, and what follows when one is lost or refuses."""
+"""Containers and their servers: which ones, lost connections, refusals."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_silent_server_is_left(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model may take the interpreter's lock at any read, and give it back when all that has come is read."""
+    """The model may take the interpreter's lock at any read, and release it after the last."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: clock.now))
     receive = Connection.receive

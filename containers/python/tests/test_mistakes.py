@@ -60,7 +60,7 @@ def test_writing_to_an_input() -> None:
     assert "work on a copy" in error_text(caught.value)
 
 
-def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+def logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
     end = time.monotonic() + 10
     while time.monotonic() < end:
         if any(text in r.getMessage() and r.levelno == logging.WARNING for r in caplog.records):
@@ -74,7 +74,7 @@ def test_server_absent(caplog: pytest.LogCaptureFixture) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with Container(declared(name="absent"), servers=f"127.0.0.1:{port}"):
-        assert said(caplog, "nobody listens there; does shivad run")
+        assert logged(caplog, "nobody listens there; does shivad run")
 
 
 def test_wrong_port(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,11 +83,11 @@ def test_wrong_port(caplog: pytest.LogCaptureFixture) -> None:
         Container(declared(name="astray"), servers=f"127.0.0.1:{http.getsockname()[1]}"),
     ):
         http.accept()[0].close()
-        assert said(caplog, "is that the server's port for containers")
+        assert logged(caplog, "is that the server's port for containers")
 
 
 def test_unknown_host(caplog: pytest.LogCaptureFixture) -> None:
     resolver = Resolver([Address("no.such.host.invalid", 7000)], lambda found: None)
     resolver.start()
-    assert said(caplog, "no server is known by the name no.such.host.invalid")
+    assert logged(caplog, "no server is known by the name no.such.host.invalid")
     resolver.stop()

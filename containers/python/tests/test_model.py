@@ -146,7 +146,7 @@ def test_outputs_are_held_to_the_declaration(value: object, text: str) -> None:
 
 
 def test_what_was_right_once_is_not_right_for_all() -> None:
-    """Shapes are remembered, with the rows that they were right for; and for the declared dtype only."""
+    """Shapes are cached with the numbers of rows that fit them, and for the declared dtype only."""
     answers: list[Any] = []
     one = model(name="m", inputs=[X], outputs=[Y])(lambda x: answers[-1])
     x = [np.ones((2, 2), "f4")]
@@ -244,12 +244,12 @@ def test_rows_that_fail_do_not_keep_the_inputs(is_async: bool) -> None:
 
     made = model(name="m", inputs=[X], outputs=[Y], per_row=True)(function_async if is_async else function)
     array = np.ones((2, 2), "f4")
-    kept = weakref.ref(array)
+    reference = weakref.ref(array)
     gc.disable()
     try:
         made.run([array], Batch(2))
         del array
-        assert kept() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -305,10 +305,10 @@ def test_a_model_without_a_batch_dimension() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"batched": True}, {"per_row": True}, {"max_batch": 2}, {"inputs": [Tensor("x", "FP32", [-1, 2])]}]
+    "declaration", [{"batched": True}, {"per_row": True}, {"max_batch": 2}, {"inputs": [Tensor("x", "FP32", [-1, 2])]}]
 )
-def test_what_can_only_be_rows_needs_no_word(said: dict[str, Any]) -> None:
-    declared = {"inputs": [Tensor("x", "FP32", [-1])], "outputs": [Tensor("y", "FP32", [-1])], **said}
+def test_what_can_only_be_rows_needs_no_declaration(declaration: dict[str, Any]) -> None:
+    declared = {"inputs": [Tensor("x", "FP32", [-1])], "outputs": [Tensor("y", "FP32", [-1])], **declaration}
     assert model(name="m", **declared)(lambda x: x).batched
 
 

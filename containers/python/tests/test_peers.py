@@ -1,4 +1,4 @@
-"""What listens where a server should be: whatever it sends, it costs its own connection, and the next one is served."""
+"""Strangers that listen in place of a server: each costs only its own connection."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_message_that_crawls(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_server_that_reads_nothing_is_not_waited_for() -> None:
-    """Answers lie in memory until they are taken; heartbeats, silence and the other server go on."""
+    """Answers wait in memory until they are read; heartbeats and the other server go on."""
     with Raw() as deaf, Raw() as other, Container(echo(), servers=[deaf.endpoint, other.endpoint]):
         peer = deaf.accept()
         with peer:
@@ -147,7 +147,7 @@ def test_after_goodbye_the_last_answer_goes_out_before_the_end() -> None:
         peer.handshake()
         peer.send(raw.welcome() + raw.batch(rows=200_000) + raw.message(b"goodbye", b"{}"))
         assert held.inside.wait(20)
-        peer.send(raw.message(b"heartbeat"))  # unread when the container hangs up, if it does that too soon
+        peer.send(raw.message(b"heartbeat"))  # unread if the container hangs up too soon
         held.leave.set()
         time.sleep(0.1)
         while (frames := peer.message())[0] != b"result":
@@ -159,7 +159,7 @@ def test_after_goodbye_the_last_answer_goes_out_before_the_end() -> None:
 
 
 def test_wrong_conversations_cost_their_connection_only() -> None:
-    """The order and structure of what a server says are mutated for a while; a right one is served all the same."""
+    """A server's messages are mutated in order and structure; then a correct one is served."""
     rng = random.Random(time.time())
     units = [
         raw.GREETING,

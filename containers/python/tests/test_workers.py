@@ -1,4 +1,4 @@
-"""Which thread reads: the one that computes while that is quick, another one as soon as it is not."""
+"""Which thread reads: the one that computes while it is quick, and otherwise another one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_thread_of_a_quick_function_reads_by_itself(readers: list[str], monk
 
 
 def test_a_call_that_takes_long_after_all_is_noticed(readers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is inside, heartbeats go out, the next batch is received, and a lost connection is replaced."""
+    """During a call heartbeats go out, the next batch arrives, lost connections are replaced."""
     monkeypatch.setattr(workers, "QUICK_SECONDS", 10.0)
     monkeypatch.setattr(link, "FIRST_RETRY_SECONDS", 0.01)
     inside, leave = threading.Event(), threading.Event()
@@ -221,7 +221,7 @@ class Places(Arena):
 
 HEAD_X = b'{"name":"x","datatype":"FP32","shape":[1,2]%s}'
 HEAD_Z = b'{"name":"z","datatype":"FP32","shape":[1,2]%s}'
-PLACED: list[tuple[bytes, list[int], list[bytes]]] = [  # which of its places x and z have, and the frames
+PLACED: list[tuple[bytes, list[int], list[bytes]]] = [  # places of x and z, and the frames
     (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z + b"]}", [0, 1], [b"", b""]),
     (b'{"rows":1,"inputs":[' + HEAD_Z + b"," + HEAD_X + b"]}", [1, 0], [b"", b""]),
     (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z % b"" + b"]}", [0], [b"", ROW]),

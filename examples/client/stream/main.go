@@ -18,7 +18,8 @@ func main() {
 	defer cancel()
 	client := must(shiva.Dial(ctx, "127.0.0.1:6174"))
 	defer client.Close()
-	camera := must(client.Stream(ctx, shiva.StreamConfig{Model: "digits", Name: "cam-3"})) // on a connection of its own
+	// A stream has a connection of its own.
+	camera := must(client.Stream(ctx, shiva.StreamConfig{Model: "digits", Name: "cam-3"}))
 	defer camera.Close()
 	go film(ctx, camera)
 	var seq, label int64
@@ -27,7 +28,8 @@ func main() {
 			log.Printf("frame %d: %v", answer.Seq, err)
 			continue
 		}
-		seq, label = answer.Seq, must(tensor.Values[int64](must(answer.Output("label"))))[0] // and answer.Age, answer.Skipped
+		// answer.Age and answer.Skipped tell how old it is and what it replaced.
+		seq, label = answer.Seq, must(tensor.Values[int64](must(answer.Output("label"))))[0]
 		answer.Release()
 	}
 	fmt.Println(seq, label)
@@ -39,7 +41,8 @@ func film(ctx context.Context, camera *shiva.Stream) {
 	pixels := must(os.ReadFile("digits/heldout.u8")) // images of 8x8 pixels, each with its label
 	for frame := range slices.Chunk(pixels[:20*65], 65) {
 		image := must(tensor.FromSlice(tensor.Shape{8, 8}, frame[:64]))
-		must(camera.Push(ctx, shiva.Frame{Tensors: []tensor.Tensor{image}})) // the memory is ours again
+		// Push has sent the image: its memory may be reused.
+		must(camera.Push(ctx, shiva.Frame{Tensors: []tensor.Tensor{image}}))
 	}
 }
 

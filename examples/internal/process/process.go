@@ -105,7 +105,7 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 
 // Wait calls holds until it returns true, for half a minute at most. It fails when the program
 // ends or the time is over, with the last text of holds.
-func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, said string, err error)) error {
+func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, progress string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
@@ -119,14 +119,14 @@ func (p *Process) Wait(ctx context.Context, what string, holds func(context.Cont
 			return fmt.Errorf("waited for %s: %s", what, last)
 		case <-pause.C:
 		}
-		ok, said, err := holds(ctx)
+		ok, progress, err := holds(ctx)
 		switch {
 		case ok:
 			return nil
 		case err != nil:
 			last = err.Error()
 		default:
-			last = said
+			last = progress
 		}
 	}
 }

@@ -65,8 +65,8 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	for _, m := range selection.Models {
 		create = append(create, "--model", m)
 	}
-	if said, err := exec.CommandContext(ctx, "bin/shivactl", create...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("bin/shivactl apps create: %w\n%s", err, said)
+	if output, err := exec.CommandContext(ctx, "bin/shivactl", create...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("bin/shivactl apps create: %w\n%s", err, output)
 	}
 	client, err := shiva.Dial(ctx, o.tcp)
 	if err != nil {

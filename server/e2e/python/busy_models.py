@@ -29,7 +29,7 @@ BYTES = Tensor("x", "UINT8", [-1, -1])
 
 @model(name="shared", inputs=[BYTES], outputs=[BYTES, Tensor("where", "INT64", [-1])], batched=True)
 def shared(x: Any) -> Any:
-    """Gives back what it gets, and whether that is in shared memory (1), and whether there is some for outputs (2)."""
+    """Returns its input, whether that is shared memory (1), and whether outputs can be (2)."""
     where = 0
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -48,7 +48,7 @@ def together(x: Any) -> Any:
 
 @model(name="picky", inputs=[Tensor("x", "FP64", [-1, 1])], outputs=[Tensor("y", "FP64", [-1, 1])])
 def picky(x: Any) -> Any:
-    """Fails, with all that is beside it, of a row that is negative; takes 2 ms and 50 us for each row."""
+    """Fails a batch with a negative row as a whole; takes 2 ms and 50 us for each row."""
     time.sleep(0.002 + 5e-5 * len(x))
     if (x < 0).any():
         raise ValueError("a negative row")

@@ -1,7 +1,8 @@
 """The server under test, and the processes that the tests start beside it.
 
-SHIVA_TCP, SHIVA_REST, SHIVA_GRPC, SHIVA_CONTAINERS and SHIVA_ADMIN say where a running shivad listens; the Go test that
-starts one (server/e2e) sets them. It supervises a container in Go, of the model "digits".
+SHIVA_TCP, SHIVA_REST, SHIVA_GRPC, SHIVA_CONTAINERS and SHIVA_ADMIN say where a running shivad
+listens; the Go test that starts one (server/e2e) sets them. It supervises a container in Go, of the
+model "digits".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers with its weight, which feedback sets: the last label for the input that it was asked about."""
+"""Answers with its weight, which feedback sets: to the last label of the input that it is about."""
 
 import sys
 

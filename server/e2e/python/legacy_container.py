@@ -1,31 +1,32 @@
-"""A container that speaks one generation of Clipper's RPC, written from the description of its frames alone.
+"""A container of one generation of Clipper's RPC, written from the specification of its frames.
 
     legacy_container.py [--one-buffer] RPC HOST:PORT NAME VERSION TYPE...
 
-With --one-buffer answers are made in the same memory each time and sent from there without a copy, as Clipper's containers in
-C++ and Java do: ZeroMQ's own thread reads it some time later.
+With --one-buffer each answer is made in the same memory and sent without a copy, as Clipper's
+containers in C++ and Java do: ZeroMQ's own thread reads it some time later.
 
-RPC is v1, v1b, v2, v2a or v3; TYPE is bytes, ints, floats, doubles or strings; of several each is a model NAME_TYPE.
-Each input gives one output: the sum of
-numbers. For strings it is their length where the generation answers with floats, else the text reversed; there the
-string "[]" gives a JSON array, and "crash" ends the process without an answer.
+RPC is v1, v1b, v2, v2a or v3; TYPE is bytes, ints, floats, doubles or strings; of several each is a
+model NAME_TYPE. Each input gives one output: the sum of numbers. For strings it is their length
+where the generation answers with floats, else the text reversed; there the string "[]" gives a JSON
+array, and "crash" ends the process without an answer.
 
-    container:  v1, v1b  '' | name | version | type                       registration, once; no heartbeats
+    container:  v1, v1b  '' | name | version | type                       registration; no heartbeat
                 v2, v2a  '' | 2                                           heartbeat
                          '' | 0 | name | version | type                   new container
                 v3       as v2, and | 3 after the type
-    server:     v2, v2a  '' | 2 | t                                       heartbeat reply, t = 1: please send "new container"
+    server:     v2, v2a  '' | 2 | t                                       t = 1: send new container
                 v3       '' | 3 | 2 | t
     server:     v1       '' | id | 0 | header | content
                 v1b      '' | id | 0 | size u64 | header | size u64 | content
                 v2, v2a  '' | 1 | id | 0 | size u64 | header | size u64 | content
-                v3       '' | 3 | 1 | id | 0 | size u64 | type u64, N u64, N x u64 | input 1 | ... | input N
+                v3       '' | 3 | 1 | id | 0 | size u64 | type u64, N u64, N x u64 | input...
     container:  v1, v1b  '' | id | float32 x N
                 v2       '' | 1 | id | N, N x u32, the texts
                 v2a      '' | 1 | id | float32 x N
-                v3       '' | 1 | id | size u64 | N u64, N x u64 | output 1 | ... | output N
+                v3       '' | 1 | id | size u64 | N u64, N x u64 | output...
 
-header is u32: type, N, and N - 1 offsets into the content, in elements. Texts in the content end with a NUL.
+header is u32: type, N, and N - 1 offsets into the content, in elements. Texts in the content end
+with a NUL.
 """
 
 from __future__ import annotations

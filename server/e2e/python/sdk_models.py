@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from shiva_container import DATATYPES, Batch, Request, Tensor, model, serve
 
-ECHOED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]  # those two are not on Shiva's wire
+ECHOED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]  # not on Shiva's wire
 PAIR = [Tensor("x", "FP32", [-1, 2])]
 SUM = [Tensor("sum", "FP32", [-1])]
 

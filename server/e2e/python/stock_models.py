@@ -1,4 +1,4 @@
-"""The models that the test with the stock clients serves beside those of the SDK's and the supervised one in Go."""
+"""Models for the test with the stock clients, beside the SDK's own and the supervised one in Go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from shiva_container import DATATYPES, Request, Tensor, model, serve
 
-ECHOED = [name for name in DATATYPES if not name.startswith(("LONG", "COMPLEX"))]  # what the stock clients know
+ECHOED = [name for name in DATATYPES if not name.startswith(("LONG", "COMPLEX"))]  # all clients
 
 for datatype in ECHOED:
     tensors = [Tensor("x", datatype, [-1, -1])]
@@ -57,7 +57,7 @@ def sequence(INPUT: Any, request: Request) -> Any:
     return np.array([total], dtype=np.int32)
 
 
-ANIMALS = ["cat", "dog: a good one", "", "grüner Vogel"]  # the third has no name, and a fifth is not in the list
+ANIMALS = ["cat", "dog: a good one", "", "grüner Vogel"]  # the third is empty, a fifth is missing
 
 
 @model(

@@ -1,4 +1,4 @@
-"""Pydantic models as questions and answers, through the reference package's own ShivaBridge and clients."""
+"""Pydantic models as requests and answers, with the reference package's ShivaBridge and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of shiva/python between a running shivad and models in Python, and at the reference server."""
+"""The client of shiva/python with a real shivad, and with the reference server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_shared_memory(server: Server, name: str) -> None:
         for i, given in enumerate((sent, {"x": sent}, sent)):
             out = client.infer(f"echo_{name.lower()}", given)["x"]
             assert same_bits(out, sent)
-            # Where outputs go is known from the second request on; one that was sent has memory of its own.
+            # Where outputs go is known from the second request on; one that was sent has memory of
+            # its own.
             assert isinstance(out.base.base, Part) is (i > 0)
 
 
@@ -121,7 +122,8 @@ def test_a_stream_shows_the_newest_frame(client: Client) -> None:
     assert [round(float(r.answer.tensors[0]) - 0.05) for r in results] == seqs
     assert stream.superseded > 0
     assert len(results) + stream.superseded + stream.dropped == 60
-    # A frame waits for the one before it, and for its own execution; had all been executed, the last would be 2.4 s old.
+    # A frame waits for the one before it, and for its own execution; had all been executed, the
+    # last would be 2.4 s old.
     assert results[-1].age < 2
     if not stream.dropped:
         assert sum(r.skipped for r in results) == stream.superseded

@@ -114,7 +114,7 @@ def test_each_image_has_its_own_boxes(client: Client, counts: list[int]) -> None
 
 @pytest.mark.parametrize("counts", [[2], [0], [1], [2, 0, 1], [0, 0], [1, 1]])
 def test_ragged_texts_have_the_form_of_all_texts(client: Client, counts: list[int]) -> None:
-    """The texts of all rows one after the other, nested as their shape is; those of one row are just its own."""
+    """The texts of all rows, nested by their shape; those of one row are a list of its own."""
 
     def expected(counts: list[int]) -> dict[str, Any]:
         names = [f"{i} of {n}" for n in counts for i in range(n)]

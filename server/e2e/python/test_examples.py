@@ -56,19 +56,19 @@ def test_strings(client: Client) -> None:
 
 
 def camera(server: Server, *args: str) -> dict[str, tuple[int, int, float]]:
-    """Run the example, and read what it says of each keep: frames shown and superseded, age of the last."""
+    """Run the example. For each keep: frames shown, frames superseded, age of the last one."""
     command = [sys.executable, str(EXAMPLES / "camera" / "camera.py"), "--server", server.tcp, *args]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.findall(r"keep (\w+): (\d+) frames shown, (\d+) superseded, the last was ([\d.]+) s old", done.stdout)
-    return {keep: (int(shown), int(superseded), float(age)) for keep, shown, superseded, age in said}
+    lines = re.findall(r"keep (\w+): (\d+) frames shown, (\d+) superseded, the last was ([\d.]+) s old", done.stdout)
+    return {keep: (int(shown), int(superseded), float(age)) for keep, shown, superseded, age in lines}
 
 
 def test_a_camera_falls_behind_unless_the_newest_frame_wins(server: Server, tmp_path: Path) -> None:
     picture = tmp_path / "camera.png"
-    said = camera(server, "--seconds", "2", "--out", str(picture))
-    assert said["latest"][1] > 0 == said["all"][1]
-    assert said["latest"][2] < said["all"][2]
+    lines = camera(server, "--seconds", "2", "--out", str(picture))
+    assert lines["latest"][1] > 0 == lines["all"][1]
+    assert lines["latest"][2] < lines["all"][2]
     assert cv2.imread(str(picture)).shape == (432, 864, 3)
 
 

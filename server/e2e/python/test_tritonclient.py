@@ -1,4 +1,4 @@
-"""The stock clients of Triton, over HTTP and gRPC, blocking and with asyncio, against models in Python and in Go.
+"""Triton's stock clients, over HTTP and gRPC, blocking and asyncio, with models in Python and Go.
 
 The server knows nothing of them. Every method that they have is called: the last test looks.
 """
@@ -85,7 +85,7 @@ class Stock:
     def output(self, name: str, **options: Any) -> Any:
         return (triton_http if self.http else triton_grpc).InferRequestedOutput(name, **options)
 
-    def said(self, answer: Any, name: str) -> dict[str, Any]:
+    def parameters(self, answer: Any, name: str) -> dict[str, Any]:
         """The parameters of an output."""
         output = answer.get_output(name)
         if self.http:
@@ -172,10 +172,10 @@ def test_health(stock: Stock) -> None:
 
 
 def test_server_metadata(stock: Stock) -> None:
-    said = stock.json(stock.get_server_metadata)
-    assert said["name"] == "shivad"
-    assert said["version"]
-    assert said["extensions"] == BOTH_DOORS + ["binary_tensor_data"] * stock.http + [MEMORY]
+    reply = stock.json(stock.get_server_metadata)
+    assert reply["name"] == "shivad"
+    assert reply["version"]
+    assert reply["extensions"] == BOTH_DOORS + ["binary_tensor_data"] * stock.http + [MEMORY]
     if not stock.http:
         assert stock.get_server_metadata().name == "shivad"
 
@@ -184,7 +184,8 @@ def test_model_metadata_and_config(stock: Stock) -> None:
     options = {} if stock.http else {"as_json": True}
     metadata = stock.get_model_metadata(DIGITS, "1", headers={"x-header": "1"}, **options)
     assert metadata["platform"] == "go"
-    # Both clients give the shape as their JSON has it: numbers over HTTP, strings of int64 over gRPC.
+    # Both clients give the shape as their JSON has it: numbers over HTTP, strings of int64 over
+    # gRPC.
     assert [(t["name"], t["datatype"], [int(n) for n in t["shape"]]) for t in metadata["inputs"] + metadata["outputs"]] == [
         ("image", "UINT8", [-1, 8, 8]),
         ("scores", "FP32", [-1, 10]),
@@ -291,9 +292,9 @@ def test_classification(stock: Stock) -> None:
     )
     classes = answer.as_numpy("scores")
     assert classes.shape == (3, 3)
-    for row, said in zip(scores, classes.tolist(), strict=True):
+    for row, reply in zip(scores, classes.tolist(), strict=True):
         best = np.argsort(-row, kind="stable")[:3]
-        values, indices = zip(*(text.decode().split(":") for text in said), strict=True)
+        values, indices = zip(*(text.decode().split(":") for text in reply), strict=True)
         assert [int(i) for i in indices] == best.tolist()
         assert np.array_equal(np.array(values, dtype=np.float32), row[best])
     assert np.array_equal(answer.as_numpy("label"), scores.argmax(axis=1))
@@ -302,8 +303,8 @@ def test_classification(stock: Stock) -> None:
 def test_classes_have_the_labels_of_the_container(stock: Stock) -> None:
     pixels = np.array([[0.5, 2, 1, 4, 3], [5, 1, 2, 3, 4]], np.float32).reshape(2, 1, 1, 5)
     outputs = [stock.output("scores", class_count=5)]
-    said = stock.infer("stock_labels", [stock.input("image", pixels)], outputs=outputs).as_numpy("scores")
-    assert [[text.decode() for text in row] for row in said] == [
+    reply = stock.infer("stock_labels", [stock.input("image", pixels)], outputs=outputs).as_numpy("scores")
+    assert [[text.decode() for text in row] for row in reply] == [
         ["4:3:grüner Vogel", "3:4", "2:1:dog: a good one", "1:2", "0.5:0:cat"],
         ["5:0:cat", "4:4", "3:3:grüner Vogel", "2:2", "1:1:dog: a good one"],
     ]
@@ -321,8 +322,8 @@ def test_classes_have_the_labels_of_the_container(stock: Stock) -> None:
 def test_statistics(stock: Stock) -> None:
     def counts(model: str = "") -> dict[str, Any]:
         options = {} if stock.http else {"as_json": True}
-        said = stock.get_inference_statistics(model, **options)
-        return {m["name"]: m for m in said["model_stats"]}
+        reply = stock.get_inference_statistics(model, **options)
+        return {m["name"]: m for m in reply["model_stats"]}
 
     def of(model: dict[str, Any], *path: str) -> int:
         value: Any = model
@@ -399,8 +400,8 @@ def test_errors(stock: Stock) -> None:
     if not stock.http:
         with pytest.raises(InferenceServerException) as info:
             stock.infer("stock_slow", [stock.input("x", np.array([0.3], dtype=np.float32))], client_timeout=0.05)
-        # The client has a clock of its own. The server's transport ends the call by the same deadline, and when that is
-        # what the client hears first it calls it cancelled.
+        # The client has a clock of its own. The server's transport ends the call by the same
+        # deadline, and when that is what the client hears first it calls it cancelled.
         assert info.value.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
     # Afterwards the client is as good as before.
     assert stock.infer("stock_told", [stock.input("x", x)]).as_numpy("told").shape == (1,)
@@ -451,7 +452,7 @@ def test_shared_memory(stock: Stock, name: str) -> None:
         x.set_shared_memory("in", size, offset=8)
         out.set_shared_memory("out", size + 8)
         answer = echo([x], outputs=[out])
-        assert stock.said(answer, "x") == {
+        assert stock.parameters(answer, "x") == {
             "shared_memory_region": "out",
             "shared_memory_byte_size": size,
             "shared_memory_offset": 0,
@@ -498,8 +499,8 @@ def test_shared_memory_examples(stock: Stock, texts: bool) -> None:
     answer = stock.infer("stock_simple_string" if texts else "stock_simple", inputs, outputs=outputs)
 
     for i, want in enumerate(wanted):
-        said = answer.get_output(f"OUTPUT{i}")
-        shape = said["shape"] if stock.http else list(said.shape)
+        reply = answer.get_output(f"OUTPUT{i}")
+        shape = reply["shape"] if stock.http else list(reply.shape)
         dtype = np.object_ if texts else np.int32
         got = shared_memory.get_contents_as_numpy(out, dtype, shape, offset=sum(out_sizes[:i]))
         assert [int(n) for n in got.ravel()] == want.ravel().tolist()
@@ -522,8 +523,8 @@ def test_shared_memory_examples(stock: Stock, texts: bool) -> None:
 
 def test_regions(stock: Stock) -> None:
     def names() -> set[str]:
-        said = stock.json(stock.get_system_shared_memory_status)
-        return {one["name"] for one in said} if stock.http else set(said.get("regions", {}))
+        reply = stock.json(stock.get_system_shared_memory_status)
+        return {one["name"] for one in reply} if stock.http else set(reply.get("regions", {}))
 
     assert names() == set()
     with region(stock, "a", 64), region(stock, "b", 64):
@@ -573,12 +574,12 @@ def test_async_infer_over_http(server: Server) -> None:
     with triton_http.InferenceServerClient(server.rest, concurrency=4) as client:
         used.setdefault("http", set()).add("async_infer")
         sent = [np.full((3, 5), i, dtype=np.float32) for i in range(20)]
-        asked = []
+        pending = []
         for i, rows in enumerate(sent):
             x = triton_http.InferInput("x", [3, 5], "FP32")
             x.set_data_from_numpy(rows)
-            asked.append(client.async_infer("stock_fp32", [x], request_id=str(i)))
-        for i, (rows, request) in enumerate(zip(sent, asked, strict=True)):
+            pending.append(client.async_infer("stock_fp32", [x], request_id=str(i)))
+        for i, (rows, request) in enumerate(zip(sent, pending, strict=True)):
             answer = request.get_result(timeout=PATIENCE)
             assert answer.get_response()["id"] == str(i)
             assert same(answer.as_numpy("x"), rows)
@@ -658,7 +659,7 @@ def test_stream(server: Server, algorithm: str | None) -> None:
 
 @pytest.mark.parametrize("ids", [(1000, 1001), ("a", "b")])
 def test_sequences_on_a_stream(server: Server, ids: tuple[Any, Any]) -> None:
-    """What Triton's simple_grpc_sequence_stream_infer_client does: the running sums of two sequences on one stream, twenty times."""
+    """Triton's simple_grpc_sequence_stream_infer_client, twenty times."""
     values = [11, 7, 5, 3, 2, 0, 1]
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with triton_grpc.InferenceServerClient(server.grpc) as client:
@@ -712,9 +713,9 @@ def test_many_at_once_with_asyncio(server: Server, loop: asyncio.AbstractEventLo
             rows = np.ones((4, 2), dtype=np.float32)
             x = triton_http.InferInput("x", [4, 2], "FP32")
             x.set_data_from_numpy(rows)
-            asked = [http.infer("stock_fp32", [x]) for _ in range(50)]
-            asked += [grpc.infer("stock_fp32", [grpc_input("x", rows)]) for _ in range(50)]
-            for answer in await asyncio.gather(*asked):
+            pending = [http.infer("stock_fp32", [x]) for _ in range(50)]
+            pending += [grpc.infer("stock_fp32", [grpc_input("x", rows)]) for _ in range(50)]
+            for answer in await asyncio.gather(*pending):
                 assert same(answer.as_numpy("x"), rows)
 
     loop.run_until_complete(run())

@@ -1,10 +1,11 @@
-"""Containers of RPC v0, written from the description of its bytes alone: each listens, and is called by the server.
+"""Containers of RPC v0, written from the specification of its bytes: each listens for the server.
 
     v0_container.py [--alone] HOST:PORT...
 
 --alone: a request of several rows is one that it does not know, and closes the connection.
 
-All integers and floats are little-endian. A request has a code u8 and a number of rows N u32, and then
+All integers and floats are little-endian. A request has a code u8 and a number of rows N u32, and
+then
 
     1, 2, 3   int32, float64, uint8 of one length: elements of each row u32 | the rows
     4, 5, 6   the same of any length: size u32 | N x (elements u32 | the row)

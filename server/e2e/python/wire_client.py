@@ -65,7 +65,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 class Client:
-    """One connection. ``send`` as often as you like before ``receive``: answers come in the order of the questions."""
+    """One connection. ``send`` any number of requests, then ``receive`` in their order."""
 
     def __init__(self, address: str, timeout: float = 60) -> None:
         host, _, port = address.rpartition(":")

@@ -24,7 +24,7 @@ class Server:
     def __init__(
         self, path: Path | None = None, handler: Handler = echo, context: ssl.SSLContext | None = None
     ) -> None:
-        """Listen on a Unix socket at path, or on a free port, there with TLS if there is a context."""
+        """Listen on a Unix socket at path, or on a free port, with TLS if there is a context."""
         self.path = path
         self.context = context
         self.handler = handler

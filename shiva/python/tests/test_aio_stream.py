@@ -40,9 +40,9 @@ async def test_results_of_frames(server: Server) -> None:
     assert [int(r.answer.tensors[0][0]) for r in results] == [int(r.frame[0]) for r in results]
     assert all(r.skipped == 2 and 1 <= r.age < 5 for r in results)
     assert (stream.superseded, stream.dropped) == (20, 0)
-    said = server.seen[0].metadata
-    assert abs(said.pop("captured_at") / 1000 - time.time() + 1) < 5
-    assert said == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
+    sent = server.seen[0].metadata
+    assert abs(sent.pop("captured_at") / 1000 - time.time() + 1) < 5
+    assert sent == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
 
 
 @in_a_loop
@@ -122,7 +122,7 @@ async def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
 
 @in_a_loop
 async def test_a_push_that_is_cancelled_sends_nothing(server: Server) -> None:
-    """Neither while results wait to be taken, nor while requests wait for answers; its place is free again."""
+    """While results wait, and while requests are unanswered; its place is free afterwards."""
     async with opened(server, keep="all") as stream:
 
         async def fill() -> None:
@@ -307,7 +307,7 @@ async def test_a_silent_server_is_given_up(server: Server, monkeypatch: pytest.M
 
 @in_a_loop
 async def test_closing_ends_who_waits(server: Server) -> None:
-    """One that iterates, with the error of what is in flight, and one that pushes while too much is."""
+    """It fails the task that iterates, with the error in flight, and the task that pushes."""
     over = threading.Event()
     server.handler = lambda m: Message("m", {}) if over.wait(20) else None
     client = AsyncClient(server.address, in_flight=1)

@@ -79,13 +79,13 @@ def peak_of(client: Client, *inputs: Any) -> int:
 
 @pytest.mark.parametrize(("dtype", "copies"), [("u1", 0), (">f4", 0), ("<f4", 1)])
 def test_a_contiguous_array_is_not_copied(server: Server, dtype: str, copies: int) -> None:
-    """Bytes are sent from where they are; what is larger is copied once, for the order of its bytes."""
+    """Bytes are sent without a copy; larger elements are copied once, to swap their bytes."""
     size = 32 << 20
     array = np.zeros(size // np.dtype(dtype).itemsize, dtype)
     server.handler = lambda m: Message(m.namespace)
     with Client(server.address) as client:
         client.infer("m")
-        peak = peak_of(client, array) - size  # the server of the test is in this process, and has the message, too
+        peak = peak_of(client, array) - size  # the test's server, in this process, has it, too
     assert copies * size <= peak < (copies + 0.1) * size
 
 

@@ -130,7 +130,7 @@ def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPat
         with pytest.raises(shiva_client.TimedOut, match=r"within 0\.05 s"):
             client.infer("slow", [1], timeout=0.05)
         go.set()
-        assert client.infer("m", [2]).tensors[0].tolist() == [2]  # and the late answer is not this one's
+        assert client.infer("m", [2]).tensors[0].tolist() == [2]  # not the late answer
 
 
 def test_closing_fails_what_is_in_flight(server: Server) -> None:

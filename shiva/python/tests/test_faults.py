@@ -53,15 +53,15 @@ def port(listener: socket.socket) -> int:
 def test_a_silent_server_costs_the_deadline_and_no_more(server: Server) -> None:
     go = threading.Event()
 
-    def held(message: Message) -> Message:
+    def wait_then_echo(message: Message) -> Message:
         go.wait(20)
         return echo(message)
 
-    server.handler = held
+    server.handler = wait_then_echo
     with Client(server.address, in_flight=2) as client:
         first = [client.submit("m", [i], timeout=0.05) for i in range(2)]
         with pytest.raises(shiva_client.TimedOut, match="did not run") as e:
-            client.infer("m", timeout=0.05)  # there is no place for it, as nobody knows when the two are answered
+            client.infer("m", timeout=0.05)  # two late requests have all the places
         assert not e.value.may_have_run
         for future in first:
             with pytest.raises(shiva_client.TimedOut, match=r"within 0\.05 s.*may have run"):
@@ -168,7 +168,7 @@ def test_the_pauses_grow_and_are_not_added_up() -> None:
                 client.infer("m")
             futures.append(Future())
 
-        threads = [threading.Thread(target=ask) for _ in range(50)]  # 0.8 s and 5 s each would be minutes
+        threads = [threading.Thread(target=ask) for _ in range(50)]  # one by one: minutes
         for thread in threads:
             thread.start()
         until(lambda: len(futures) == 50)
@@ -227,16 +227,16 @@ def test_an_interrupted_sender_leaves_no_half_message(silent: socket.socket) -> 
     assert isinstance(after.exception(20), shiva_client.ClientClosed)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking with threads, which is the point
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads: the point
 def test_a_fork(server: Server) -> None:
     go = threading.Event()
 
-    def held(message: Message) -> Message:
+    def wait_then_echo(message: Message) -> Message:
         if message.namespace == "held":
             go.wait(20)
         return echo(message)
 
-    server.handler = held
+    server.handler = wait_then_echo
     with Client(server.address) as client:
         client.infer("m")
         waiting = client.submit("held", [7])

@@ -16,9 +16,10 @@ MIB = 1 << 20
 
 
 class Shares:
-    """What a server does with shared memory: it opens what is registered, and answers with what it finds there.
+    """A server's part of shared memory: opens registered regions, and answers with their contents.
 
-    Its answers have a small output before the others, and where there is an area the first large one is left there.
+    Its answers have a small output before the others, and where there is an area the first large
+    one is left there.
     """
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ def test_parts() -> None:
 
 
 def test_outputs_are_views(server: Server, shares: Shares) -> None:
-    """They last as long as somebody has them, whatever becomes of the client, and their parts come back then."""
+    """Arrays outlive the client, and their parts are free once nobody has them."""
     arrays = [np.full((2, MIB // 16), i, np.float64) for i in range(8)]
     with Client(server.address, shared_memory=6 * MIB) as client:
         answers = [client.infer("two", array) for array in arrays]
@@ -197,7 +198,7 @@ def test_what_is_larger_than_all_is_sent(server: Server, shares: Shares) -> None
 
 
 def test_a_region_that_is_lost(server: Server, shares: Shares) -> None:
-    """What the server has unregistered costs the requests that are there, and further ones are sent."""
+    """A region that the server lost fails the requests in it; later requests are sent."""
 
     def forgets(message: Message) -> Message:
         if there := message.metadata.get("shared_memory"):
@@ -242,8 +243,8 @@ def test_asyncio(server: Server, shares: Shares) -> None:
                 answer = await client.infer("two", np.full(MIB, i, np.uint8))
                 assert (answer["x"] == i).all()
             assert (shares.placed, shares.left) == (4, 3)
-            asked = [await client.submit("two", {"x": np.full(MIB, i, np.uint8)}) for i in range(40)]
-            for i, answer in enumerate(await asyncio.gather(*asked)):
+            futures = [await client.submit("two", {"x": np.full(MIB, i, np.uint8)}) for i in range(40)]
+            for i, answer in enumerate(await asyncio.gather(*futures)):
                 assert (answer["x"] == i).all()
             stream = client.stream("m", "cam", keep="all")
             async with stream:

@@ -31,9 +31,9 @@ def test_results_of_frames(server: Server) -> None:
     assert [int(r.answer.tensors[0][0]) for r in results] == [int(r.frame[0]) for r in results]
     assert all(r.skipped == 2 and 1 <= r.age < 5 for r in results)
     assert (stream.superseded, stream.dropped) == (20, 0)
-    said = server.seen[0].metadata
-    assert abs(said.pop("captured_at") / 1000 - time.time() + 1) < 5
-    assert said == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
+    sent = server.seen[0].metadata
+    assert abs(sent.pop("captured_at") / 1000 - time.time() + 1) < 5
+    assert sent == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
 
 
 def test_only_the_newest_result_waits(server: Server) -> None:

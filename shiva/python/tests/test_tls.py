@@ -11,7 +11,7 @@ import shiva_client
 from conftest import Authority, Server
 from shiva_client import TLS, AsyncClient, Client
 
-LOST = "|may not have accepted the client's certificate"  # where the kernel's word comes before the server's
+LOST = "|may not have accepted the client's certificate"  # if the kernel reports first
 
 
 def both(address: str, tls: TLS | None, large: int = 0) -> None:

@@ -36,7 +36,8 @@ def test_golden(vector: dict[str, Any], piece: int) -> None:
     try:
         messages, decoder = decode(data, piece)
     except ProtocolError:
-        # What the reference takes although it need not: more dimensions than numpy has, JSON that is nested too deeply.
+        # What the reference takes although it need not: more dimensions than numpy has, JSON that
+        # is nested too deeply.
         assert not vector["valid"] or "rank" in vector["file"] or vector["file"].startswith("edge_")
         return
     if not vector["valid"]:
@@ -49,7 +50,8 @@ def test_golden(vector: dict[str, Any], piece: int) -> None:
     assert [list(t.shape) for t in message.tensors] == [t["shape"] for t in vector["tensors"]]
     for tensor, want in zip(message.tensors, vector["tensors"], strict=True):
         assert wire.DTYPES[want["dtype_code"]] == tensor.dtype
-        # The padding of a longdouble is anything, and the C++ library sends its host's order of bytes.
+        # The padding of a longdouble is anything, and the C++ library sends its host's order of
+        # bytes.
         if want["dtype_code"] != 12 and not vector["file"].startswith("cpp_"):
             little = tensor.astype(tensor.dtype.newbyteorder("<")).tobytes()
             assert hashlib.sha256(little).hexdigest() == want["data_le_sha256"]

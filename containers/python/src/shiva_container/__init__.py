@@ -2,14 +2,17 @@
 
     from shiva_container import Tensor, model, serve
 
-    @model(name="double", inputs=[Tensor("x", "FP32", [-1, 4])], outputs=[Tensor("y", "FP32", [-1, 4])])
+    ROWS = [-1, 4]
+
+    @model(name="double", inputs=[Tensor("x", "FP32", ROWS)], outputs=[Tensor("y", "FP32", ROWS)])
     def double(x):
         return x * 2
 
     serve()
 
-Threads: one I/O thread per process keeps the sessions with the servers alive; the functions run in threads of
-their own, so heartbeats go on while a model computes. The thread of a quick function talks to the servers itself.
+Threads: one I/O thread per process keeps the sessions with the servers alive; the functions run in
+threads of their own, so heartbeats go on while a model computes. The thread of a quick function
+talks to the servers itself.
 """
 
 from .addresses import Address

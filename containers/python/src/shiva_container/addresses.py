@@ -1,4 +1,4 @@
-"""Where the servers are: texts from arguments or the environment, and the names in them resolved."""
+"""The addresses of the servers, from arguments or the environment, with names resolved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """``host:port``, ``host``, ``[v6]:port``, with or without ``tcp://``; or ``ipc:///path``."""
+        """Parse ``[tcp://]host[:port]``, ``[v6]:port`` or ``ipc:///path``."""
         text = text.strip()
         if text.startswith("ipc://"):
             path = text.removeprefix("ipc://")
@@ -67,8 +67,8 @@ class Address:
     def resolve(self) -> list[str]:
         """The endpoints behind the name now. OSError if there are none.
 
-        A server usually has an IPv4 and an IPv6 address; registering through both would count it twice, so
-        IPv6 is used only where there is no IPv4.
+        A server usually has an IPv4 and an IPv6 address; registering through both would count it
+        twice, so IPv6 is used only where there is no IPv4.
         """
         if self.literal:
             return [self.endpoint()]
@@ -82,7 +82,7 @@ class Address:
 
 
 def parse_servers(servers: str | Iterable[str] | None) -> list[Address]:
-    """The servers of an argument, else of $SHIVA_SERVERS, else the default; commas separate them in a text."""
+    """The servers of an argument, else $SHIVA_SERVERS, else the default; commas separate them."""
     if servers is None:
         servers = os.environ.get(ENVIRONMENT, "") or DEFAULT_SERVER
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
@@ -95,8 +95,8 @@ def parse_servers(servers: str | Iterable[str] | None) -> list[Address]:
 class Resolver:
     """Looks names up in a thread of its own, since a lookup may block for seconds.
 
-    ``found`` is called, in that thread, with all endpoints after each change. A name that cannot be looked
-    up keeps what it last stood for.
+    ``found`` is called, in that thread, with all endpoints after each change. A name that cannot be
+    looked up keeps its last addresses.
     """
 
     def __init__(self, addresses: Sequence[Address], found: Callable[[list[str]], None]) -> None:

@@ -1,8 +1,7 @@
-"""Tensors in memory that is shared with a server on the same machine: the arena of containers/DESIGN.md.
+"""Tensors in memory shared with a server on the same machine: the arena of containers/DESIGN.md.
 
-The server makes the segments; a session maps them, reads its inputs where they lie, and copies large
-outputs into a segment of its own. Whatever is wrong with one is answered with the reason, and its tensors
-come and go as bytes.
+The server makes the segments. A session maps them, reads inputs in place, and copies large outputs
+into a segment of its own. A faulty segment is refused with the reason: its tensors travel as bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MIN_SHARED = 32 << 10
 """Outputs of so many bytes go by shared memory, if there is some."""
 
 _UNIT = 64
-"""Regions of outputs begin at multiples of this, with a word that says whose they are."""
+"""Regions of outputs begin at multiples of this, with a word for their owner."""
 _FIRST = 4096
 _TOKEN = 16
 
@@ -64,7 +63,7 @@ class Loan(NamedTuple):
 
 
 class _Segment:
-    """A mapping of what the server offered. It ends when nobody refers to it, or to an array in it."""
+    """The mapping of a segment that the server offered. It lasts while anything refers to it."""
 
     def __init__(self, number: int, path: str, size: int, token: bytes, writable: bool) -> None:
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
@@ -116,8 +115,8 @@ def address(array: Array) -> int:
 class Arena:
     """The shared memory of one session.
 
-    ``take`` and ``answered`` are the session's, one at a time; the others are for the threads that compute, each for
-    batches of its own.
+    ``take`` and ``answered`` are the session's, one at a time; the others are for the threads that
+    compute, each for batches of its own.
     """
 
     def __init__(self) -> None:
@@ -172,7 +171,7 @@ class Arena:
         return [{"unmapped": number} for number in over]
 
     def input(self, at: tuple[int, ...], *, lend: bool) -> tuple[memoryview, Loan]:
-        """The bytes of an input: a view of one piece, if that may be lent, else copied together."""
+        """The bytes of an input: a view of one piece, if it may be lent, else a copy."""
         pieces, start = [], 0
         for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
             segment = self._segments.get(number)

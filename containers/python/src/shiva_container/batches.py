@@ -1,9 +1,8 @@
 """A model's batches on their way in and out: frames to arrays, arrays to frames.
 
-Headers repeat: a batch of so many rows of a model looks like the one before but for its id and its time.
-So what a header means is worked out once, from its JSON, and looked up by its bytes from then on, without
-the places of its tensors in shared memory; and the header of an answer is written once for each shape of
-its outputs, but for their places.
+Headers repeat: batches of one model with equally many rows differ only in their id, timeout and
+places in shared memory. So a header is parsed once, and then looked up by its bytes without these.
+The header of an answer is written once for each shape of its outputs, except for their places.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LONGEST = 1024
 _TIMEOUT = b',"timeout_ms":'
 _AT = b',"at":['
 _TRUSTED_CALLS = 8
-"""So many calls in a row must have let go of their inputs before these are lent to the function where they lie."""
+"""How many calls in a row must release their inputs before a function gets them uncopied."""
 
 class _Input(NamedTuple):
     """One declared input in a batch: its frame, and what is in it; none if it was left out."""
@@ -63,7 +62,7 @@ _Places = Sequence[tuple[int, ...]]
 
 
 class Batches:
-    """The batches of one model. Any thread may use it: a plan that two work out at once is the same."""
+    """The batches of one model. Any thread may use it: a plan that two threads make is the same."""
 
     def __init__(self, model: Model[..., Any]) -> None:
         self._model = model
@@ -73,7 +72,10 @@ class Batches:
         self._trusted = 0
 
     def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
-        """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
+        """The arrays of a batch in declared order, checked against the declaration.
+
+        An optional input that the batch lacks is None.
+        """
         header, frames = bytes(delivery.header), delivery.frames
         known, _, timed = header.partition(_TIMEOUT)
         known, places = _split(known)
@@ -102,7 +104,7 @@ class Batches:
             array = np.ndarray(one.shape, one.dtype, frame)
             arrays.append(array if array.flags.aligned else decode(frame, one.datatype, one.shape))
         requests = plan.requests
-        if self._model.sees_requests:  # of its own, since a function may write into their parameters
+        if self._model.sees_requests:  # a copy: the function may change their parameters
             requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
         return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
 
@@ -119,10 +121,10 @@ class Batches:
             raise TensorError(f'input "{one.name}": {e}') from e
 
     def settle(self, lent: Sequence[Loan]) -> None:
-        """See whether the function has let go of the inputs of a batch, when nobody else refers to them any more.
+        """Note whether the function has released the inputs of a batch.
 
-        After the answer their memory is given to other requests. The arrays of a function that keeps some would
-        change under its eyes, so it gets copies from then on.
+        After the answer their memory is given to other requests. A function that
+        still refers to its arrays would see them change, so it gets copies from then on.
         """
         if all(loan.owner() is None for loan in lent):
             self._trusted = min(self._trusted + 1, _TRUSTED_CALLS)
@@ -142,7 +144,9 @@ class Batches:
         arena: Arena | None = None,
         lent: Sequence[Loan] = (),
     ) -> list[Buffer]:
-        """The answer with a batch's outputs. If inputs were lent, frames do not refer to arrays of the function.
+        """The answer with a batch's outputs.
+
+        If inputs were lent, no frame refers to an array of the function's.
 
         An output that is an input, or a part of one, stays where it is: the server has it.
         """
@@ -185,7 +189,7 @@ class Batches:
         return b"".join([part for pair in zip(pieces, ends, strict=False) for part in pair]) + pieces[-1]
 
     def _plan(self, header: bytes, known: bytes, split: int, timed: bytes, frames: int) -> tuple[_Plan, _Places]:
-        """Read a header. ``known`` is what it is remembered by, from which ``split`` places were cut out."""
+        """Read a header. ``known`` is its key in the cache: the header without ``split`` places."""
         try:
             head = wire.parse_batch(header)
         except wire.WireError as e:
@@ -199,7 +203,7 @@ class Batches:
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout)
         if len(known) > _LONGEST or any(head.parameters) or len(places) != split:
             return plan, places
-        if not timed or _is_last(timed):  # so that it is a member of the header, and not of an object in it
+        if not timed or _is_last(timed):  # else it may be a member of an object in the header
             _remember(self._plans, known, plan)
         return plan, places
 
@@ -229,7 +233,7 @@ class Batches:
 
 
 def _split(header: bytes) -> tuple[bytes, _Places]:
-    """A header without the places in it, and these; if they are not what places are, it stays as it is."""
+    """A header without its places, and the places. An invalid one is returned unchanged."""
     first, *rest = header.split(_AT)
     if not rest:
         return header, ()

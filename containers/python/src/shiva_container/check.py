@@ -1,8 +1,8 @@
-"""``python -m shiva_container check model.py``: run a file's models on made-up rows, without a server.
+"""``python -m shiva_container check model.py`` runs a file's models on made-up rows.
 
 It shows what would go wrong in production before it does: a function that cannot be called with its
-declared inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on how many
-others are in the batch.
+declared inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on
+how many others are in the batch.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load(path: str) -> list[Model[..., Any]]:
 
 
 def check_model(model: Model[..., Any], rows: int, dim: int) -> bool:
-    """Try one model and print what came of it."""
+    """Try one model and print the result."""
     how = "per row" if model.per_row else "batched: the first dimension counts rows"
     if not model.batched:
         how = "not batched: one request at a time, in its own shapes"
@@ -126,7 +126,7 @@ def _check(model: Model[..., Any], rows: int, dim: int, loop: asyncio.AbstractEv
 
 @contextlib.contextmanager
 def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One loop for all that a model awaits, as when it serves: what its warm-up hook began goes on."""
+    """One loop for all awaitables of a model, as in a server: tasks of its warm-up hook go on."""
     loop = asyncio.new_event_loop()
     try:
         yield loop
@@ -143,7 +143,8 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 def sample(tensor: Tensor, first: int, dim: int) -> Array:
     """A made-up input, the same in every run: read-only, as those from the network are.
 
-    ``first`` and ``dim`` are the sizes of the first dimension and of the others, where they are declared as -1.
+    ``first`` and ``dim`` are the sizes of the first dimension and of the others, where they are
+    declared as -1.
     """
     open_sizes = (first if i == 0 else dim for i in range(len(tensor.shape)))
     shape = [free if size == -1 else size for size, free in zip(tensor.shape, open_sizes, strict=True)]

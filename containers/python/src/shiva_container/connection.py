@@ -25,11 +25,11 @@ class Connection:
     """A connection from the first attempt to its end. One thread at a time may use it."""
 
     def __init__(self, endpoint: str) -> None:
-        """Begin to connect to ``tcp://host:port``, a literal address, or ``ipc://path``. OSError."""
+        """Begin to connect to ``tcp://address:port`` or ``ipc://path``. OSError."""
         self.socket = _socket(endpoint)
         self.connected = False
         self.drained = False
-        """Whether the last read has taken all that there was, so that another one can wait for the poller."""
+        """Whether the last read emptied the socket, so that the next can wait for the poller."""
         self._failed = ""
         self._decoder = zmtp.Decoder()
         self._unsent: deque[Buffer] = deque()
@@ -74,7 +74,7 @@ class Connection:
             else:
                 count, most = self.socket.recv_into(target), len(target)
         except (BlockingIOError, InterruptedError):
-            if self._failed:  # and all that came before has been read
+            if self._failed:  # and everything before it has been read
                 raise Lost(self._failed) from None
             return None
         except OSError as e:
@@ -84,13 +84,16 @@ class Connection:
         messages = decoder.feed(data) if target is None else decoder.filled(count)
         self.drained = count < most and not decoder.error
         if decoder.replies:
-            self._unsent.extend(decoder.replies)  # between messages, as whatever is unsent ends with one
+            self._unsent.extend(decoder.replies)  # between messages: a whole one is last
             decoder.replies.clear()
             self.flush()
         return messages
 
     def send(self, frames: list[Buffer]) -> None:
-        """Send a message, or as much of it as the socket takes now: see ``flush``. Frames must not change any more."""
+        """Send as much of a message as the socket takes; ``flush`` sends the rest.
+
+        Frames must not change any more.
+        """
         pieces = zmtp.encode(frames)
         if not self._unsent and len(pieces) == 1:
             try:
@@ -107,7 +110,10 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is unsent, as far as the socket takes it. What fails shows when all that came has been read."""
+        """Send the rest of what ``send`` was given, as far as the socket takes it.
+
+        An error is raised by a later ``receive``, once everything that has arrived is read.
+        """
         if not self.connected:
             self._connected()
         unsent = self._unsent
@@ -125,7 +131,7 @@ class Connection:
                 unsent[0] = memoryview(unsent[0])[count:]
 
     def finish(self) -> bool:
-        """Bring the rest out, hang up, and read until the peer has done so, too; False when that is over.
+        """Send the rest, hang up, and read until the peer hangs up, too. False when that is done.
 
         A socket that is closed with something unread is reset, and what was sent last may be lost.
         """
@@ -154,7 +160,7 @@ class Connection:
             raise error
 
     def _connected(self) -> None:
-        """Find out whether the attempt has come to something."""
+        """Find out whether the attempt has succeeded."""
         if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise Lost(os.strerror(code))
         try:

@@ -35,7 +35,7 @@ _SIGNAL_SECONDS = 1.0
 
 
 def environment_token() -> str:
-    """The token of the process: ``$SHIVA_TOKEN``, else what is in the file ``$SHIVA_TOKEN_FILE``, else none."""
+    """The process's token: ``$SHIVA_TOKEN``, else the file ``$SHIVA_TOKEN_FILE``, else none."""
     if token := os.environ.get("SHIVA_TOKEN", "").strip():
         return token
     if path := os.environ.get("SHIVA_TOKEN_FILE"):
@@ -58,8 +58,8 @@ def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: 
         "instance": instance,
     }
     if model.concurrency > 1:
-        # One more than can run: the next batch is here, received and queued, when one ends. A server that knows of
-        # concurrency does as much by itself, older ones would send two.
+        # One more than can run, so that the next batch is here when one ends. A server that knows
+        # concurrency does so by itself; older ones would send two.
         head["slots"] = min(model.concurrency + 1, wire.MAX_SLOTS)
     if model.max_batch:
         head["max_batch"] = model.max_batch
@@ -77,7 +77,7 @@ def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: 
 
 
 class Container:
-    """Serves models in the background; :func:`serve` is this with signals. Use it as a context manager.
+    """Serves models in the background; a context manager. :func:`serve` adds signals to it.
 
     All methods may be called from any thread. ``drain`` may be called from a signal handler.
     """
@@ -130,7 +130,10 @@ class Container:
         return self._ready.wait(timeout) and not self._finished.is_set()
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> None:
-        """Ask the servers to send no more, answer what was sent, then end. Returns at once: see wait."""
+        """Ask the servers to send no more, answer the batches at hand, then end.
+
+        Returns at once: see ``wait``.
+        """
         self._post(lambda: self._begin_drain(timeout))
 
     def stop(self) -> None:
@@ -138,7 +141,7 @@ class Container:
         self._post(self._begin_stop)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; True if it came. RuntimeError if a model could not warm up."""
+        """Wait for the end; True if it is reached. RuntimeError if a model could not warm up."""
         if not self._finished.wait(timeout):
             return False
         if self._failure is not None:
@@ -168,7 +171,7 @@ class Container:
         return runner
 
     def _excuse(self, computing: Link) -> None:
-        """Tell the servers of the other links that a call begins, which may keep this process from answering them."""
+        """Tell the servers of the other links that this process may be silent: a call begins."""
         now = time.monotonic()
         for link in self._links:
             if link is not computing:
@@ -235,7 +238,7 @@ class Container:
                 one.readable()
 
     def _see_off(self, now: float) -> None:
-        """Go on with connections that were hung up, and close those that are through or out of time."""
+        """Go on closing connections, and drop those that are done or out of time."""
         for connection, until in list(self._leaving.items()):
             if now >= until or not connection.finish():
                 del self._leaving[connection]
@@ -274,7 +277,10 @@ class Container:
         self._relink()
 
     def _relink(self) -> None:
-        """A link for every warm model and every endpoint; what is no longer listed only lives on while it lives."""
+        """Have a link for each warm model and each endpoint.
+
+        A link whose endpoint is no longer listed lasts as long as its session.
+        """
         if self._draining:
             return
         have = {(link.model, link.endpoint): link for link in self._links}
@@ -352,17 +358,18 @@ def serve(
     ``models``
         what to serve; all models of this process if none is given.
     ``servers``
-        ``"host:port"``, several separated by commas or in a list, ``ipc:///path``; else ``$SHIVA_SERVERS``,
-        else 127.0.0.1:7000. The models register with each. A name is followed: all its addresses are used,
-        and looked up again as they change.
+        ``"host:port"``, several separated by commas or in a list, ``ipc:///path``; else
+        ``$SHIVA_SERVERS``, else 127.0.0.1:7000. The models register with each. A name is followed:
+        all its addresses are used, and looked up again as they change.
     ``instance``
         a label that the server shows for this process; host and process id by default.
     ``drain_seconds``
-        how long the first SIGTERM waits for what was sent to be answered. A second one ends at once.
+        how long the first SIGTERM waits for what was sent to be answered. A second one ends at
+        once.
 
     ``arena``
-        whether large tensors go by shared memory where a server on this machine offers that. A function that keeps
-        an input after it has returned gets copies.
+        whether large tensors go by shared memory where a server on this machine offers that. A
+        function that keeps an input after it has returned gets copies.
     ``token``
         what shows the servers who the container is; else ``$SHIVA_TOKEN``, else what is in the file
         ``$SHIVA_TOKEN_FILE``, else none. It is read once.
@@ -379,7 +386,7 @@ def serve(
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if os.getpid() != pid:  # a child that the model forked: it has inherited this handler, and not our threads
+        if os.getpid() != pid:  # a forked child has this handler, but not our threads
             signal.signal(number, before.get(signal.Signals(number), signal.SIG_DFL))
             signal.raise_signal(number)
         elif asked:
@@ -393,7 +400,8 @@ def serve(
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with container:
-            # A signal just before the wait, or to another thread, does not end it, and its handler runs after it.
+            # A signal just before the wait, or to another thread, does not end it. Its handler
+            # runs afterwards.
             while not container.wait(_SIGNAL_SECONDS):
                 pass
     finally:

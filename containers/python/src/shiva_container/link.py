@@ -1,9 +1,9 @@
-"""One model's registration with one server: opens a connection, reopens it with back-off, closes it.
+"""One model's registration with one server: opens, reopens and closes its connection.
 
-A link is used by two threads: the container's I/O thread, which opens and closes, keeps the session alive
-and reads while nobody else does; and the model's compute threads, which send their answers from where they
-are made, and read themselves while the model is quick (see runner.py). Its lock is held for as long as
-calls take that do not block. Who polls the socket does not matter to anything but speed.
+A link is used by two threads: the container's I/O thread, which opens and closes, keeps the session
+alive and reads while nobody else does; and the model's compute threads, which send their answers
+from where they are made, and read themselves while the model is quick (see runner.py). Its lock is
+held during calls that do not block only. Which thread polls the socket matters only to speed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ class Job(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the answer is of no use any more."""
         return self.session.ended is not None
 
     def answer(self, frames: list[Buffer]) -> None:
-        """Send the answer, in whatever thread it was made."""
+        """Send the answer, from any thread."""
         self.link.answer(self.session, self.delivery.batch_id, frames)
 
 
 class Link:
     """One model and one endpoint.
 
-    ``submit`` and ``teach`` take batches and feedback, in the thread that read them; ``attend`` tells the I/O
-    thread that there is something to do for it; ``leave`` takes a connection that has to be brought to its end.
+    ``submit`` and ``teach`` take batches and feedback, in the thread that read them; ``attend``
+    tells the I/O thread that there is something to do for it; ``leave`` takes a connection that has
+    to be brought to its end.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Link:
         self.model = model
         self.endpoint = endpoint
         self.listed = True
-        """Whether the endpoint is still among the servers; if not, a lost session is not replaced."""
+        """Whether the endpoint is still a server's. If not, a session that ends is not replaced."""
         self.wanted = True
         """Whether the model is fit to serve; if not, the session drains."""
         self.retired = False
@@ -127,8 +128,8 @@ class Link:
             if not self.wanted:
                 self.session.drain("the model is not fit to serve")
             if now >= self.session.wake():
-                # A model that kept the interpreter to itself has kept us from reading, too: what lies in the socket
-                # counts before the silence does.
+                # A model that blocks the interpreter also delays this thread: read the socket
+                # before the server counts as silent.
                 self._read(self.session)
             if excused:
                 self.session.excuse(now)
@@ -145,7 +146,7 @@ class Link:
         return self._next_try if self.wanted and self.listed and not self.retired else float("inf")
 
     def close(self) -> None:
-        """Hang up; answers that are not out yet are brought out, batches that wait are not computed any more."""
+        """Hang up. Answers that are not sent yet are sent; batches that wait are dropped."""
         with self._lock:
             self._hang_up()
 
@@ -158,21 +159,21 @@ class Link:
     # Any thread.
 
     def readable(self) -> None:
-        """Read what has come, and go on sending."""
+        """Read what has arrived, and go on sending."""
         with self._lock:
             if self.session is not None:
                 self._read(self.session)
                 self._flush(self.session)
 
     def excuse(self, now: float) -> None:
-        """Something else in this process may now hold the interpreter: tell the server, if it has not been told yet."""
+        """Tell the server once that other code in this process may now hold the interpreter."""
         with self._lock:
             if self.session is not None:
                 self.session.excuse(now)
                 self._flush(self.session)
 
     def answer(self, session: Session, batch_id: bytes, frames: list[Buffer]) -> None:
-        """Answer a batch of a session; if it is over, nobody wants that."""
+        """Answer a batch of a session, unless the session has ended."""
         with self._lock:
             session.answer(batch_id, frames)
             if session is not self.session:
@@ -193,11 +194,10 @@ class Link:
             self.session.lost(self._why(e.strerror or str(e)))
 
     def _read(self, session: Session) -> None:
-        """Take a burst of what has come. All of it is taken before the end of the connection is noticed, so that a last
-        word is heard.
+        """Read a burst of messages, and then handle the end of the connection, if it has ended.
 
-        The clock is read after each read: reading gives up the interpreter's lock, and a model that takes and keeps it
-        would date what was heard to the time before, too long ago when it gives it back.
+        The clock is read after each read. A read releases the interpreter's lock, and a model may
+        hold it for long before the read returns: an earlier time would make the server look silent.
         """
         connection = self._connection
         if connection is None or session.ended:
@@ -280,7 +280,7 @@ class Link:
         if end.outcome is Outcome.REFUSED:
             log.error("%s: registration refused: %s (next try in %.0f s)", where, end.reason, delay)
         elif end.outcome is Outcome.LOST:
-            # The same news every few seconds helps nobody.
+            # The same message every few seconds is of no use.
             level = logging.DEBUG if end.reason == self._told else logging.WARNING
             log.log(level, "%s: %s; trying again", where, end.reason)
             self._told = end.reason

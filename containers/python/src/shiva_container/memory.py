@@ -1,4 +1,4 @@
-"""Memory for large tensors, used again: fresh memory of megabytes costs several times what copying into it does."""
+"""Reuses the memory of large tensors: a fresh block costs several times what filling it costs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ _KEPT = 4
 _LARGEST = 64 << 20
 _SMALLEST = 256 << 10
 _LARGER = 8
-"""How many times as large as what is asked for a block may be: batches of one model have all sizes up to its largest,
-and the few blocks that are kept become those of the largest ones. But a small array holds no memory of a large one."""
+"""The most that a block may be larger than the size asked for, as a factor.
+
+Batches of one model have all sizes up to its largest, so the few free blocks become those of the
+largest batches. The factor keeps a small array from holding the memory of a large one.
+"""
 
 
 class Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """Bytes whose slices tell by their lifetime whether anything refers to them.
 
-    An array refers to the owner of its memory and not to what it is a view of, unless that is of another
-    class: whatever is made of the memoryview of a slice refers to the slice.
+    An array refers to the owner of its memory and not to what it is a view of, unless that is of
+    another class: whatever is made of the memoryview of a slice refers to the slice.
     """
 
 
 class Memory:
-    """Blocks of bytes, each of which comes back when no memoryview and no array refers to it any more.
+    """Blocks of bytes. Each is free again when no memoryview and no array refers to it.
 
     Any thread may use it.
     """
@@ -33,7 +36,7 @@ class Memory:
         self._free: deque[Block] = deque(maxlen=_KEPT)
 
     def take(self, size: int) -> memoryview:
-        """Writable memory of this size, full of whatever was in it. MemoryError or ValueError if there is none."""
+        """Writable memory of this size, with arbitrary contents. MemoryError or ValueError."""
         if not _SMALLEST <= size <= _LARGEST:
             return np.empty(size, np.uint8).data
         block = self._fitting(size)

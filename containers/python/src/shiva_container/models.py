@@ -42,7 +42,8 @@ class Request:
 class Batch:
     """What is known about a batch besides its tensors.
 
-    A function with a parameter called ``batch`` gets it; a per-row function asks for ``request`` instead.
+    A function with a parameter called ``batch`` gets it; a per-row function asks for ``request``
+    instead.
     """
 
     rows: int
@@ -57,7 +58,7 @@ class Batch:
         self.requests = tuple(self.requests) or (Request(rows=1),) * self.rows
 
     def time_left(self) -> float | None:
-        """Seconds until the most urgent request's time is up, negative after that; None without a limit."""
+        """Seconds until the earliest deadline, negative after it; None without a deadline."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def fail(self, row: int, message: str) -> None:
@@ -78,27 +79,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What an application was told of an answer that the model had a part in: see :meth:`Model.feedback`."""
+    """An application's feedback about an answer of the model's: see :meth:`Model.feedback`."""
 
     application: str
     user: str
-    """Who told; empty if nobody in particular."""
+    """The user of the feedback; empty if it names none."""
     rows: int
     """Rows of the request; 1 if the model is not batched."""
     inputs: Mapping[str, Array]
-    """What was asked; without optional inputs that were left out."""
+    """The inputs of the request; without optional ones that it left out."""
     outputs: Mapping[str, Array]
-    """What this model had said; empty if that is not known."""
+    """The outputs of this model; empty if they are not known."""
     truth: Mapping[str, Array] = field(default_factory=dict)
     """What would have been right, if the client sent it as tensors."""
     label: object = None
     """The same if it was sent as JSON: a value, a list, or a dict of them by output."""
     loss: float | None = None
-    """How bad the answer was, from 0 to 1, if that is what the client said."""
+    """How bad the answer was, from 0 to 1, if the feedback is a loss."""
 
 
 class Model(Generic[P, R]):
-    """A function with its declaration. Calling it calls the function, so it can be tested like any other."""
+    """A function with its declaration. It can be called, and tested, like the function."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Model(Generic[P, R]):
         self._names = tuple(tensor.name for tensor in self.inputs)
         self._plain = len(self.outputs) == 1 and self.outputs[0].datatype != "BYTES"
         self._fitting: set[tuple[int, tuple[int, ...]]] = set()
-        functools.update_wrapper(self, function, updated=())  # its attributes could be called as ours are
+        functools.update_wrapper(self, function, updated=())  # names of its attributes may clash
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -159,14 +160,15 @@ class Model(Generic[P, R]):
 
     @property
     def cut_by_others(self) -> bool:
-        """Whether a server that takes every leading -1 for rows would take this model for another."""
+        """Whether a server for which each leading -1 counts rows would misread this model."""
         leads = all(tensor.leads for tensor in (*self.inputs, *self.outputs))
         return (leads and not self.batched) or any(tensor.ragged for tensor in self.outputs)
 
     def warmup(self, hook: HookT) -> HookT:
-        """Decorator: run ``hook`` once, in the thread that computes, before any server hears of the model.
+        """Decorator: run ``hook`` once, in the thread that computes, before the model registers.
 
-        If it raises, the container ends with that error: a model that cannot warm up must not get requests.
+        If it raises, the container ends with that error: a model that cannot warm up must not get
+        requests.
         """
         self.warmup_hook = hook
         return hook
@@ -174,19 +176,19 @@ class Model(Generic[P, R]):
     def health(self, hook: HookT) -> HookT:
         """Decorator: ask ``hook`` every ``health_interval`` seconds, in a thread of its own.
 
-        When it returns False or raises, the model signs off from its servers in good order (what was sent
-        is still answered) and comes back once the hook is content. None counts as healthy.
+        When it returns False or raises, the model leaves its servers in good order, with all of its
+        batches answered, and returns once the hook reports health. None counts as healthy.
         """
         self.health_hook = hook
         return hook
 
     def feedback(self, hook: FeedbackT) -> FeedbackT:
-        """Decorator: give ``hook``, sync or async, what applications are told of this model's answers.
+        """Decorator: give ``hook``, sync or async, the feedback about this model's answers.
 
-        It gets one :class:`Feedback` at a time, beside the function: in a thread of its own, or in the model's event
-        loop if both are async. Nobody waits for it, nothing is sent twice, and what comes faster than it returns is
-        dropped. If it raises, that is logged and costs nobody anything. All replicas that ask are told. Decorate
-        before ``serve``.
+        It gets one :class:`Feedback` at a time, beside the function: in a thread of its own, or in
+        the model's event loop if both are async. Nobody waits for it. Feedback is delivered at most
+        once, and dropped while the hook is too slow for it. An exception is logged and has no other
+        effect. Each replica with a hook gets all feedback. Decorate before ``serve``.
         """
         self.feedback_hook = hook
         return hook
@@ -286,7 +288,7 @@ class Model(Generic[P, R]):
     # One batch through the function, in a compute thread.
 
     def run(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
-        """Call the function on the inputs in declared order; give its outputs back in declared order."""
+        """Call the function on the inputs, and return its outputs; both in declared order."""
         if self.is_async:
             return asyncio.run(self.run_async(arrays, batch))
         if not self.per_row:
@@ -300,7 +302,7 @@ class Model(Generic[P, R]):
         try:
             return self._stack(values, batch)
         finally:
-            values.clear()  # the exceptions know this frame, and with it the inputs, which a cycle would keep
+            values.clear()  # exceptions refer to this frame: a cycle would keep the inputs
 
     async def run_async(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
         """The same for an async function; the rows of a per-row function run concurrently."""
@@ -393,7 +395,7 @@ class Model(Generic[P, R]):
         return [value]
 
     def _stack(self, values: Sequence[object], batch: Batch) -> list[Array]:
-        """The values of single rows as batched arrays; exceptions become the errors of their rows."""
+        """Stack the values of single rows; exceptions become the errors of their rows."""
         rows: list[list[Array] | None] = []
         for row, value in enumerate(values):
             if isinstance(value, BaseException):
@@ -416,7 +418,7 @@ class Model(Generic[P, R]):
         return [arrays[tensor.name] for tensor in self.outputs]
 
     def _row(self, value: object) -> list[Array]:
-        """What a per-row function returned, as arrays; those of ragged outputs that share counts are as many."""
+        """The arrays of one row's value. Ragged outputs that share counts have one length."""
         cells: list[Array] = []
         counted: dict[str, tuple[str, int]] = {}
         for tensor, part in zip(self.returned, self._in_order(value), strict=True):
@@ -482,7 +484,7 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
     """How to call the function: (inputs by position, name of the extra parameter or "")."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some compiled callables have none: by position, as numpy's own functions are
+    except ValueError:  # some compiled callables have none: match by position
         return True, ""
     names = [tensor.name for tensor in inputs]
     parameters = signature.parameters
@@ -504,7 +506,7 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
 
 
 async def contained(value: Awaitable[T]) -> T:
-    """What a task of its own may await: SystemExit, which would end the whole event loop, fails the task only."""
+    """Await a value in a task of its own. SystemExit fails the task, not the whole event loop."""
     try:
         return await value
     except (SystemExit, KeyboardInterrupt) as e:
@@ -519,7 +521,7 @@ def error_text(error: BaseException) -> str:
         text = ""
     if isinstance(error, TensorError):
         return text
-    if isinstance(error, ValueError) and "read-only" in text:  # numpy's word for it
+    if isinstance(error, ValueError) and "read-only" in text:  # numpy's text
         text += "; inputs are read-only views of what was received: work on a copy, as x = x.copy()"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -551,27 +553,30 @@ def model(
 ) -> Callable[[Callable[P, R]], Model[P, R]]:
     """Make a function, sync or async, a model that :func:`shiva_container.serve` serves.
 
-    The function gets one numpy array per input and returns one per output: a single array, a tuple in
-    declared order, or a dict by name. Its parameters are matched to the inputs by name, or by position if
-    they are positional-only (``def f(a, b, /)``) or ``*inputs``. Arrays that come in are read-only views of
-    the received frames. An exception answers the whole batch with its type and text.
+    The function gets one numpy array per input and returns one per output: a single array, a tuple
+    in declared order, or a dict by name. Its parameters are matched to the inputs by name, or by
+    position if they are positional-only (``def f(a, b, /)``) or ``*inputs``. Inputs are
+    read-only views of the received frames. An exception answers the whole batch with its type
+    and text.
 
     ``batched``
-        True: the first dimension of every tensor is -1 and counts rows, and the function gets those of several
-        requests at once. False: it gets one request at a time, in the shapes that the client sent, with any -1;
-        inputs may be optional and dimensions 0. It may be left out where the shapes can only mean one of the two:
-        no leading -1 at all, or ``per_row``, or a ``max_batch`` above 1, or rows whose size is declared, as in
-        [-1, 28, 28]. An input such as [-1] could be many numbers or one clip of any length: that is refused.
+        True: the first dimension of every tensor is -1 and counts rows, and the function gets those
+        of several requests at once. False: it gets one request at a time, in the shapes that the
+        client sent, with any -1; inputs may be optional and dimensions 0. It may be left out where
+        the shapes can only mean one of the two: no leading -1 at all, or ``per_row``, or a
+        ``max_batch`` above 1, or rows whose size is declared, as in [-1, 28, 28]. An input such as
+        [-1] could be many numbers or one clip of any length: that is refused.
     ``max_batch``
         the most rows in one batch; 0 leaves it to the server.
     ``per_row``
-        the function takes and returns single rows (no leading dimension); an exception fails its row only.
-        Without it, declare a parameter ``batch`` and call ``batch.fail(row, text)``.
+        the function takes and returns single rows (no leading dimension); an exception fails its
+        row only. Without it, declare a parameter ``batch`` and call ``batch.fail(row, text)``.
     ``concurrency``
-        how many batches may be in the function at once: threads of a sync function, tasks of an async one.
+        how many batches may be in the function at once: threads of a sync function, tasks of an
+        async one.
     ``user``
-        whose request each is comes as ``request.parameters["user"]``, if the client names one. Where the server keeps
-        answers it keeps them for each user apart.
+        ``request.parameters["user"]`` is the user of each request, if the client names one. The
+        server's cache keeps the answers of each user apart.
     ``parameters``, ``platform``
         shown with the model's metadata by the server.
     """

@@ -55,8 +55,8 @@ def _closed(number: int) -> bool:
 
 
 def _poll() -> _Poll:
-    # Not selectors, which spend more time on an event than the system does. Not epoll: there a socket that a forked
-    # child holds open, too, is reported for ever after it was closed.
+    # Not selectors, which spend more time on an event than the system does. Not epoll: there a
+    # socket that a forked child holds open, too, is reported for ever after it was closed.
     return select.poll() if hasattr(select, "poll") else Select()
 
 
@@ -83,7 +83,7 @@ class Poller(Generic[T]):
             return
 
     def follow(self, wanted: Mapping[int, tuple[T, int]]) -> None:
-        """Wait for these descriptors from now on, each for its events, and with what ``wait`` says of it."""
+        """Watch these descriptors: for each its events, and what ``wait`` returns for it."""
         if wanted == self._followed:
             return
         for number in self._followed.keys() - wanted.keys():

@@ -1,7 +1,7 @@
-"""What is done with one model: warm-up, batches, health and feedback, away from the thread that keeps its sessions.
+"""Runs one model (warm-up, batches, health, feedback), apart from the I/O thread.
 
-Batches are computed by a worker (workers.py), in threads of its own. Frames become arrays, and arrays frames,
-there.
+A worker (workers.py) computes the batches in threads of its own, where frames become arrays and
+arrays frames.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ MAX_LESSONS = 64
 class Runner:
     """Runs one model.
 
-    ``ready`` is called from a compute thread, once with None, or with what went wrong; and with what ended the
-    event loop of an async function, after which nobody would answer. ``attend`` tells the I/O thread that there
-    is something to do for it. ``begin`` is told of the first call for a link in a while, before it.
+    ``ready`` is called from a compute thread, once with None, or with what went wrong; and with
+    what ended the event loop of an async function, after which nobody would answer. ``attend``
+    tells the I/O thread that there is something to do for it. ``begin`` is told of the first call
+    for a link in a while, before it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Runner:
         return self._worker.watch(now)
 
     def stop(self, timeout: float) -> None:
-        """Let the threads end after what they are at; those that do not within ``timeout`` are left behind."""
+        """Let each thread end after its current call. After ``timeout`` abandon the others."""
         self._stop.set()
         with contextlib.suppress(queue.Full):  # then it is awake, and looks at _stop
             self._lessons.put_nowait(None)
@@ -177,7 +178,7 @@ class Runner:
     # Feedback and health.
 
     def watch_health(self, verdict: Callable[[str], None]) -> None:
-        """Ask the health hook from now on; ``verdict`` gets "" for healthy, else what is wrong, at each change."""
+        """Start to call the health hook. ``verdict`` gets each change: "" or the fault."""
         if self.model.health_hook is not None:
             self.spawn(lambda: self._watch(verdict))
 
@@ -198,14 +199,14 @@ class Runner:
             threading.Thread(target=self._learn, name=f"shiva-{self.model.name}-feedback", daemon=True).start()
 
     def _learn(self) -> None:
-        """Ends after ``stop``; nobody waits for that, as nobody does for feedback."""
+        """Ends after ``stop``. Nobody waits for this thread, nor for that of feedback."""
         while not self._stop.is_set():
             lesson = self._lessons.get()
             if lesson is None:
                 return
             try:
                 self._tell(lesson)
-            except BaseException as e:  # even SystemExit: nobody else pays for it
+            except BaseException as e:  # even SystemExit, which must not end others
                 log.error("model %s: feedback: %s", self.model, error_text(e), exc_info=e)
             del lesson
 

@@ -1,6 +1,6 @@
 """One registration of one model with one server, as a pure state machine.
 
-No socket, clock or thread: frames and the time come in as arguments, frames to send are put in ``outbox``,
+No socket, clock or thread: frames and the time are arguments, frames to send are put in ``outbox``,
 and ``ended`` says when and why it is over. The shell around it is in link.py.
 
     hello --> welcome --> LIVE --> draining --> goodbye --> last result --> ended
@@ -49,11 +49,11 @@ class Outcome(enum.Enum):
     LOST = "lost"
     """Try again soon."""
     REFUSED = "refused"
-    """Try again, but not soon: somebody has to change something first."""
+    """Try again, but not soon: an operator has to change something first."""
     RETIRED = "retired"
     """The server wants no more of this model."""
     DRAINED = "drained"
-    """The end that was asked for."""
+    """The end that the container requested."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class End:
 
 
 class Delivery(NamedTuple):
-    """A batch as it came, not yet read."""
+    """A batch as received, not yet parsed."""
 
     batch_id: bytes
     header: Buffer
@@ -75,7 +75,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """Feedback as it came, not yet read, without its kind."""
+    """Feedback as received, not yet parsed, without its kind."""
 
     frames: Sequence[Buffer]
 
@@ -84,7 +84,7 @@ class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
     def __init__(self, hello: bytes, now: float, *, shapes_matter: bool = False, arena: Arena | None = None) -> None:
-        """``shapes_matter``: the server must know that a leading -1 need not count rows, or it is left."""
+        """``shapes_matter``: leave a server for which a leading -1 always counts rows."""
         self.arena = arena
         self.state = State.HELLO
         self.ended: End | None = None
@@ -109,13 +109,16 @@ class Session:
         return len(self._pending)
 
     def hear(self, partial: int, now: float) -> None:
-        """Bytes have come, ``partial`` of them of a message that is not complete. One that crawls shows no life."""
+        """Note that bytes have arrived, ``partial`` of them of an incomplete message.
+
+        A message that grows too slowly is no sign of life.
+        """
         self._began = min(self._began, now) if partial else float("inf")
         if self.state is not State.HELLO and now - self._began <= self._dead_after + partial / SLOWEST:
             self._heard = now  # until then only an answer to hello counts
 
     def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | None:
-        """Take one message; a batch and feedback are handed back, everything else is dealt with here."""
+        """Handle one message. Batches and feedback are returned for others to handle."""
         if self.ended:
             return None
         kind = frames[0] if type(frames[0]) is bytes else bytes(frames[0])
@@ -157,7 +160,7 @@ class Session:
         self._leave_if_done()
 
     def drain(self, reason: str) -> None:
-        """Ask the server to send no more; the session ends when it has said goodbye."""
+        """Ask the server to send no more; the session ends with its goodbye."""
         if self.state is State.HELLO:
             self._end(Outcome.DRAINED, reason)
         elif self.state is State.LIVE:
@@ -166,7 +169,7 @@ class Session:
             self.outbox.append([wire.DRAINING])
 
     def excuse(self, now: float) -> None:
-        """Tell the server that something else in this process may keep it from this session, and go on telling.
+        """Tell the server that other code in this process may delay this session, and repeat it.
 
         While this session's own batch is computed the server is patient by itself.
         """
@@ -176,7 +179,7 @@ class Session:
             self.outbox.append(_PAUSE)
 
     def lost(self, reason: str) -> None:
-        """The connection is gone."""
+        """Note that the connection is lost."""
         if self.state is State.LEAVING or (self.state is State.DRAINING and not self._pending):
             self._end(self._goodbye.outcome, self._goodbye.reason)
         else:
@@ -187,7 +190,7 @@ class Session:
         self._sent = now
 
     def tick(self, now: float) -> None:
-        """Let time pass: send a heartbeat when it is due, end when the server has been silent too long."""
+        """Send a heartbeat when it is due, and end when the server has been silent for too long."""
         if self.ended:
             return
         if now - self._heard >= self._dead_after:

@@ -1,9 +1,9 @@
 """Declared tensors, and the one place where numpy arrays and wire bytes meet.
 
-A tensor travels as one frame: the dense array, little-endian, in C order. BYTES elements have no fixed
-size; each is a 4-byte little-endian length and that many bytes. Datatype names are those of the Predict
-Protocol V2, with three more: LONGDOUBLE (16 bytes, where the platform's long double has them), COMPLEX64
-and COMPLEX128.
+A tensor travels as one frame: the dense array, little-endian, in C order. BYTES elements have no
+fixed size; each is a 4-byte little-endian length and that many bytes. Datatype names are those of
+the Predict Protocol V2, with three more: LONGDOUBLE (16 bytes, where the platform's long double has
+them), COMPLEX64 and COMPLEX128.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ FORMATS = ("FORMAT_NHWC", "FORMAT_NCHW")
 """The orders of an image's dimensions, in the names of Triton's model configuration."""
 
 MAX_LABELS, MAX_LABEL = 65536, 256
-"""The most labels of one output, and the bytes of each; a registration as a whole has a limit too."""
+"""The most labels of one output, and bytes of a label. A registration has a limit as well."""
 
 _UNRANKED = ("BYTES", "LONGDOUBLE", "COMPLEX64", "COMPLEX128")
 
 _HOLDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf", "c": "iufc", "O": "OSU"}
-"""Which kinds of Python values, as numpy reads them, each kind of array can hold without losing anything."""
+"""The kinds of Python values, as numpy reads them, that each kind of array holds without loss."""
 
 _NAME_OF: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 
 
 _WORTHWHILE = 4 << 10
-"""Bytes of an array: fewer are copied in less time than it takes to find out whether they may be sent as they lie."""
+"""Smaller arrays are copied: to find out whether that is necessary takes longer."""
 
 
 class DeclarationError(ValueError):
@@ -72,29 +72,32 @@ class DeclarationError(ValueError):
 
 
 class TensorError(ValueError):
-    """A tensor does not fit what was declared; the text says what was expected and what came."""
+    """A tensor does not fit its declaration. The text says what was expected and what was given."""
 
 
 @dataclass(frozen=True)
 class Tensor:
     """The declaration of one input or output.
 
-    ``shape`` uses -1 for a dimension of any size. The leading -1 of a batched model counts rows: the function
-    gets several at once. ``Tensor("image", "UINT8", [-1, 8, 8])`` is a batch of 8x8 images of bytes.
+    ``shape`` uses -1 for a dimension of any size. The leading -1 of a batched model counts rows:
+    the function gets several at once. ``Tensor("image", "UINT8", [-1, 8, 8])`` is a batch of 8x8
+    images of bytes.
 
     ``optional``
-        an input that a request may leave out, of a model that is not batched: the function gets None.
+        an input that a request may leave out, of a model that is not batched: the function gets
+        None.
     ``ragged``
         an output of a batched model whose rows differ in size: ``Tensor("boxes", "FP32", [-1, 4],
-        ragged="count")`` is any number of boxes for each row. It names another output, an INT32 or INT64 of
-        shape [-1], that tells how many; the function returns the ragged outputs only, each as a list with one
-        array for each row, and the counts are made of these.
+        ragged="count")`` is any number of boxes for each row. It names another output, an INT32 or
+        INT64 of shape [-1], that tells how many; the function returns the ragged outputs only, each
+        as a list with one array for each row, and the counts are made of these.
     ``labels``
-        the names of an output's classes, one for each value of a row: clients that ask for the highest values
-        of ``Tensor("scores", "FP32", [-1, 2], labels=["cat", "dog"])`` get these names with them.
+        the names of an output's classes, one for each value of a row: clients that ask for the
+        highest values of ``Tensor("scores", "FP32", [-1, 2], labels=["cat", "dog"])`` get these
+        names with them.
     ``format``
-        of an input that is an image, the order of its dimensions: "FORMAT_NHWC" or "FORMAT_NCHW", where N is
-        the rows. Clients of the Predict Protocol find it in the model's configuration.
+        of an input that is an image, the order of its dimensions: "FORMAT_NHWC" or "FORMAT_NCHW",
+        where N is the rows. Clients of the Predict Protocol find it in the model's configuration.
     """
 
     name: str
@@ -199,8 +202,8 @@ def describe(array: Array) -> str:
 def decode(frame: Buffer, datatype: str, shape: Sequence[int]) -> Array:
     """A read-only array over the frame's own memory.
 
-    The frame is copied only where it must be: BYTES become Python objects, and a frame that the network
-    library placed at an odd address is moved, since much numerical code needs alignment.
+    The frame is copied only where it must be: BYTES become Python objects, and a frame that the
+    network library placed at an odd address is moved, since much numerical code needs alignment.
     """
     if datatype not in DATATYPES:
         raise TensorError(f"unknown datatype {datatype!r}")
@@ -242,9 +245,9 @@ def _decode_bytes(frame: Buffer, count: int) -> Array:
 def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
     """The frame of an array that :func:`convert` accepted.
 
-    The bytes are copied, so that the function may use its array again at once; except that an array which
-    nobody can write to (an input given back as it came, or one that the function marked read-only as a
-    promise not to touch it) is sent from where it lies, unless ``copy``.
+    The bytes are copied, so that the function may use its array again at once; except that an array
+    which nobody can write to (an input that is returned, or one that the function marked
+    read-only as a promise not to change it) is sent in place, unless ``copy``.
     """
     if datatype == "BYTES":
         parts = bytearray()
@@ -261,7 +264,7 @@ def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
 
 
 def _settled(array: Array) -> bool:
-    """Whether nobody can write to an array, nor to one that it is a view of, as those of numpy.broadcast_to are."""
+    """Whether nobody can write to an array, nor to one that it is a view of."""
     below: object = array
     while isinstance(below, np.ndarray) and not below.flags.writeable:
         below = below.base
@@ -271,8 +274,8 @@ def _settled(array: Array) -> bool:
 def convert(tensor: Tensor, value: object) -> Array:
     """What a function returned for ``tensor``, as an array of exactly the declared dtype.
 
-    Python numbers, texts and lists take the declared dtype if it can hold them. An array must already have
-    it: a silent cast could change values, and an astype() in the model costs one word.
+    Python numbers, texts and lists take the declared dtype if it can hold them. An array must
+    already have it: a silent cast could change values, and an astype() in the model costs one word.
     """
     if type(value) is np.ndarray and value.dtype == tensor.dtype and value.dtype != object:
         return value

@@ -1,7 +1,7 @@
 """Container RPC, version 4: the messages of containers/DESIGN.md as lists of frames.
 
-Frame 0 names the kind of message. Integers are little-endian, JSON is UTF-8, a batch's id is eight bytes
-that are given back as they came.
+Frame 0 names the kind of message. Integers are little-endian, JSON is UTF-8, a batch's id is eight
+bytes that its answer repeats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .tensors import Buffer
 
 PROTOCOL = 4
 MAX_SLOTS = 64
-"""The most batches that a session may have out, or execute, at once; a server refuses a hello that asks for more."""
+"""The most batches of a session at once. A server refuses a hello that asks for more."""
 
 HELLO = b"hello"
 WELCOME = b"welcome"
@@ -33,7 +33,7 @@ class WireError(ValueError):
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8; lone surrogates, which have none, are escaped, for JSON spells them as Python does."""
+    """Compact JSON in UTF-8. Lone surrogates, which UTF-8 does not have, are escaped."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
 
 
@@ -50,8 +50,10 @@ def from_json(frame: Buffer) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class TensorHead:
-    """Name, datatype and shape of one tensor, and where it is in shared memory, if it is: triples of segment, offset
-    and bytes."""
+    """A tensor's name, datatype and shape; and its places in shared memory, if it is there.
+
+    Places are triples of segment, offset and bytes.
+    """
 
     name: str
     datatype: str
@@ -130,7 +132,7 @@ def parse_batch(header: Buffer) -> BatchHeader:
 
 @dataclass(frozen=True)
 class FeedbackMessage:
-    """Feedback as it came: heads and frames of the tensors, and what is known besides."""
+    """Feedback as received: heads and frames of its tensors, and its other fields."""
 
     application: str
     user: str
@@ -189,7 +191,7 @@ def result_header(heads: Sequence[TensorHead], errors: Mapping[int, str]) -> byt
 
 
 def result_pieces(heads: Sequence[TensorHead]) -> list[bytes]:
-    """The header of an answer in which no row failed, cut where each output's ``at`` would stand."""
+    """The header of an answer without failed rows, cut where each output's ``at`` goes."""
     entries = [to_json(head.json())[:-1] for head in heads]
     return [b'{"outputs":[' + entries[0], *(b"}," + entry for entry in entries[1:]), b"}]}"]
 

@@ -1,4 +1,4 @@
-"""The threads in which a model's function is called: one that reads for itself, several, or an event loop."""
+"""The threads that call a model's function: one that also reads, several, or an event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from .poller import READ, WRITE, Poller
 log = logging.getLogger("shiva_container")
 
 QUICK_SECONDS = 1e-3
-"""A function that takes less than this is quick: its thread reads the next batch itself. While a slower one computes,
-another thread had better receive."""
+"""A function that takes less is quick: its thread reads the next batch itself.
+
+While a slower one computes, another thread has to read.
+"""
 QUICK_CALLS, SLOW_CALLS = 3, 2
 """So many calls in a row make a function quick, or slow: one alone may be the machine's doing."""
 LATE_SECONDS = 0.02
-"""How long a function that was taken for quick may keep its thread from reading before another one does."""
+"""How long a quick function may block its thread before another thread reads."""
 
 Sockets = Sequence[tuple[Link, int]]
 """Links whose servers may send batches, and the descriptors of their connections."""
@@ -34,7 +36,7 @@ class Calls(Protocol):
         """Start a thread."""
 
     def warm(self) -> bool:
-        """Call the warm-up hook, and tell what came of it; whether there is anything to serve."""
+        """Call the warm-up hook and report the result. Returns whether the model can serve."""
 
     async def warm_async(self) -> bool:
         """The same in an event loop."""
@@ -46,7 +48,7 @@ class Calls(Protocol):
         """The same in an event loop."""
 
     def failed(self, error: BaseException) -> None:
-        """There is nobody any more who could compute."""
+        """Report that no thread is left to compute."""
 
 
 class Worker(Protocol):
@@ -62,19 +64,22 @@ class Worker(Protocol):
         """End after what is being computed."""
 
     def offer(self, sockets: Sockets) -> None:
-        """These may be read by the worker itself from now on, and no others. From the I/O thread."""
+        """Let the worker read these sockets itself, and no others. From the I/O thread."""
 
     def watch(self, now: float) -> float:
-        """Take back the sockets of a worker that does not read them; when to look again. From the I/O thread."""
+        """Take the sockets from a worker that does not read them. Returns when to look again.
+
+        From the I/O thread.
+        """
 
 
 class Solo:
     """One thread, in which batches are computed one after the other.
 
-    While the function is quick the thread also reads the sockets (it leads), so that a batch wakes one thread
-    and no other. The I/O thread then only sends heartbeats, and looks from time to time whether a call has
-    taken long after all: then it takes the sockets back. With a slow function it reads all the time, so that
-    the next batch is here when one is done.
+    While the function is quick the thread also reads the sockets (it leads), so that a batch wakes
+    one thread and no other. The I/O thread then only sends heartbeats, and checks from time to time
+    whether a call takes long after all: then it takes the sockets back. With a slow function it
+    reads all the time, so that the next batch is here when one is done.
     """
 
     def __init__(self, calls: Calls, attend: Callable[[], None]) -> None:
@@ -144,7 +149,10 @@ class Solo:
             self._poller.close()
 
     def _next(self) -> bool:
-        """Compute a batch, or wait for one; whether to go on. In a call of its own: an idle thread holds no frames."""
+        """Compute a batch, or wait for one. Returns whether to go on.
+
+        The loop calls this function for each batch: an idle thread then holds no frames.
+        """
         if self._stopped:
             return False
         if not self._jobs:
@@ -222,7 +230,7 @@ class Threads:
         self._work()
 
     def _work(self) -> None:
-        while self._one(self._jobs.get()):  # in a call of its own, so that an idle thread holds no frames
+        while self._one(self._jobs.get()):  # a call of its own: an idle thread holds no frames
             pass
 
     def _one(self, job: Job | None) -> bool:
@@ -272,7 +280,7 @@ class Tasks:
     async def _serve(self) -> None:
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self.loop = loop = asyncio.get_running_loop()
-        if self._stopped or not await self._calls.warm_async():  # perhaps before there was a loop to be told so
+        if self._stopped or not await self._calls.warm_async():  # stopped before there was a loop
             return
         free = asyncio.Semaphore(self._count)
         running: set[asyncio.Task[None]] = set()

@@ -1,7 +1,8 @@
 """ZMTP 3.1 as a DEALER speaks it, with the NULL mechanism: bytes to messages, messages to bytes.
 
-No socket and no clock: the bytes of a connection go into a :class:`Decoder`, messages come out, and what the
-protocol itself has to say (READY, PONG) is collected in ``replies``. https://rfc.zeromq.org/spec/37/
+No socket and no clock: the bytes of a connection go into a :class:`Decoder`, messages come out, and
+what the protocol itself has to say (READY, PONG) is collected in ``replies``.
+https://rfc.zeromq.org/spec/37/
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ MORE, LONG, COMMAND = 1, 2, 4
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 LARGE = 16 << 10
-"""From this size on a frame is received into memory of its own, unless all of it arrives at once, and sent from where
-it lies."""
+"""A frame of this size or more has memory of its own, unless all of it arrives at once.
+
+It is sent without a copy.
+"""
 
 MAX_FRAMES = 4096
-"""The most frames of a message: feedback has three tensors for each declared one, of which 255 are allowed."""
+"""The most frames of a message. Feedback has three tensors for each declared one, at most 255."""
 MAX_COMMAND = 4096
 MAX_CONTEXT = 16
 """Bytes of a PING that its PONG gives back."""
@@ -29,7 +32,7 @@ MAX_CONTEXT = 16
 _LENGTH = struct.Struct(">Q")
 _LONG_HEADS = [bytes((flags | LONG,)) for flags in (0, MORE)]
 _SHORT_HEADS = [[bytes((flags, size)) for size in range(256)] for flags in (0, MORE)]
-"""What stands before a frame, by its flag: all of it for short ones, and the first byte of the others."""
+"""The header of a frame by its flag: all of it for short frames, the first byte of long ones."""
 
 
 class ProtocolError(Exception):
@@ -37,7 +40,7 @@ class ProtocolError(Exception):
 
 
 class Decoder:
-    """The receiving half of a connection. An error ends it: messages before it are still handed out."""
+    """The receiving half of a connection. An error ends it, after the messages before it."""
 
     def __init__(self) -> None:
         self.greeted = False
@@ -56,7 +59,7 @@ class Decoder:
 
     @property
     def target(self) -> memoryview | None:
-        """Where the next bytes of the connection go while a large frame is incomplete; see :meth:`filled`."""
+        """Where the next bytes go while a large frame is incomplete; see :meth:`filled`."""
         return None if self._frame is None else self._frame[self._filled :]
 
     @property
@@ -135,8 +138,10 @@ class Decoder:
         return frames
 
     def _begin(self, size: int, last: bool, part: bytes) -> None:
-        """Take memory for a large frame, and put its first part there: the system gives it page by page, as the bytes
-        arrive."""
+        """Allocate a large frame and copy its first part.
+
+        The system provides the pages one by one, as the bytes arrive.
+        """
         try:
             self._frame = MEMORY.take(size)
         except (MemoryError, ValueError) as e:
@@ -147,7 +152,10 @@ class Decoder:
         self._last = last
 
     def _greeting(self, data: bytes) -> int:
-        """Judge as much of the greeting as has arrived, and answer it when it is whole; the bytes that it took."""
+        """Check as much of the greeting as has arrived, and reply once it is complete.
+
+        Returns the bytes that it took.
+        """
         if data[:1] != b"\xff":
             raise ProtocolError(f"{data[:20]!r} is not a ZeroMQ greeting")
         if len(data) > 9 and data[9] != 0x7F:

@@ -21,7 +21,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 @dataclass(frozen=True)
 class Address:
-    """A host and a port, or the path of a Unix socket. "@name" is an abstract one of Linux, which has no file."""
+    """A host and a port, or the path of a Unix socket. "@name" is an abstract socket of Linux."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, port: int | None = None, tls: TLS | None = None) -> Address:
-        """What a user gave: "host", "host:port", "[::1]:port", "tls://host:port", "unix:/path", "unix:@name"."""
+        """Parse "host", "host:port", "[::1]:port", "tls://host", "unix:/path" or "unix:@name"."""
         encrypted = text.startswith("tls:")
         if tls and not encrypted:
             raise ValueError(f"expected tls://host:port with tls, got {text!r}")
@@ -38,7 +38,7 @@ class Address:
             return cls._unix(text.removeprefix("unix:").removeprefix("//"), port)
         if encrypted:
             tls = tls or TLS()
-            tls.context()  # what is wrong with its files is said now
+            tls.context()  # faults in its files are reported now
         host = text.removeprefix("tls:").removeprefix("//") if encrypted else text
         if (port is None and host.count(":") == 1) or (host.startswith("[") and "]:" in host):
             host, _, digits = host.rpartition(":")

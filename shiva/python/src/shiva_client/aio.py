@@ -28,7 +28,7 @@ from .errors import (
     raise_for,
 )
 from .request import Answer, question
-from .shared import Memory, Parts, note_names, unnamed
+from .shared import Memory, Parts, encode, note_names, unnamed
 from .tls import TLS, lost
 from .wire import Message
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Asks one server over one connection, from one event loop. Any number of tasks may use it at once.
+    """Asks one server over one connection, from one event loop. Any number of tasks may share it.
 
     It is as ``Client`` in all else.
 
@@ -66,7 +66,7 @@ class AsyncClient:
         self._max_message = max_message
         self._in_flight = in_flight
         self._shared_memory = shared_memory
-        self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
+        self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._token = tokens.of(token)
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
@@ -80,10 +80,10 @@ class AsyncClient:
         id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
     ) -> Answer:
         """Ask a model and wait for its outputs. See ``Client.infer``."""  # fmt: skip
-        asked = await self.submit(
+        future = await self.submit(
             model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
         )
-        return await asked
+        return await future
 
     async def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -91,7 +91,7 @@ class AsyncClient:
     ) -> asyncio.Future[Answer]:
         """Ask a model as ``infer`` does, but wait only until the request is sent.
 
-        The arrays may be used again when it returns. What the future raises is what ``infer`` raises.
+        The arrays may be used again when it returns. The future raises what ``infer`` raises.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
         message = question(model, inputs, timeout=timeout, metadata=metadata)
@@ -100,11 +100,11 @@ class AsyncClient:
         return await self._send(message, Answer, timeout)
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
-        """Send a message as it is, and wait for its answer as long as timeout says. See ``Client.request``."""
+        """Send a message as it is, and wait ``timeout`` for its answer. See ``Client.request``."""
         return await (await self._send(message, lambda answer: answer, timeout))
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> AsyncStream:
-        """A stream of frames, such as a camera's, on a connection of its own. See ``AsyncStream``."""
+        """Open a stream of frames on a connection of its own. See ``AsyncStream``."""
         from .aio_stream import AsyncStream
 
         client = AsyncClient(
@@ -127,7 +127,7 @@ class AsyncClient:
         until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
         late = f"no answer from {self._name} within {timeout} s"
         call = Call(then, self._slots)
-        pieces = None if self._shared_memory else wire.encode(message)
+        pieces = [] if self._shared_memory else wire.encode(message)
         sending = self._write(message, pieces, call, until)
         try:
             await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
@@ -143,7 +143,7 @@ class AsyncClient:
         return call.future
 
     async def _write(
-        self, message: Message, pieces: list[bytes | memoryview] | None, call: Call[Any], until: float
+        self, message: Message, pieces: list[bytes | memoryview], call: Call[Any], until: float
     ) -> None:
         """Give a request to a connection, which finishes its call from here on."""
         began = time.monotonic()
@@ -152,7 +152,9 @@ class AsyncClient:
             while True:
                 connection = await self._connect(began, until)
                 await connection.writable.wait()
-                if connection.send(pieces or connection.encode(message, call), call):
+                if self._shared_memory:
+                    pieces, call.parts = encode(message, connection.memory)
+                if connection.send(pieces, call):
                     return
         except BaseException:
             self._slots.release()
@@ -204,7 +206,7 @@ class AsyncClient:
             if self._shared_memory:
                 try:
                     await connection.share(self._shared_memory, self._connect_timeout)
-                except BaseException:  # who waits for it is cancelled, and nobody has the connection
+                except BaseException:  # the task is cancelled, and nobody has the connection
                     connection.end(ConnectionLost, f"{name}: cancelled while it was made")
                     raise
             self._connection = connection
@@ -227,7 +229,7 @@ class Call(Generic[T]):
         self.settle(result)
 
     def settle(self, result: Message | Exception) -> None:
-        """Tell who waits, who may have gone. What comes later is dropped."""
+        """Resolve the future, which may be cancelled. A second result is dropped."""
         if self.future.done():
             return
         try:
@@ -276,23 +278,13 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             memory.unlink()
 
-    def encode(self, message: Message, call: Call[Any]) -> list[bytes | memoryview]:
-        """A message as it is sent on this connection."""
-        if not self.memory:
-            return wire.encode(message)
-        message, call.parts = self.memory.place(message)
-        try:
-            return wire.encode(message)
-        except BaseException:
-            self.memory.give_back(call.parts)
-            raise
-
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
-        """Send a request, whose call is finished from here on. False: the connection has ended before."""
+        """Send a request, whose call the connection finishes. False: it had ended before."""
         if self.ended:
             return False
         self._calls.append(call)
-        # What cannot be written at once has to be copied, as the caller may be cancelled and use its arrays again.
+        # What cannot be written at once has to be copied, as the caller may be cancelled and use
+        # its arrays again.
         self._transport.write(b"".join(pieces))
         return True
 

@@ -15,14 +15,16 @@ from .request import Answer
 
 
 class AsyncStream(Frames):
-    """A stream of frames for one model, of one event loop. One task pushes frames, and another one, or the same, takes.
+    """A stream of frames for one model, in one event loop.
+
+    One task pushes frames; it or another takes the results.
 
         async with client.stream("detector", "camera 3") as stream:
             async for result in stream.watch(frames):
                 show(result.frame, result.answer["boxes"], result.age)
 
-    It is as ``Stream`` in all else. Cancelling ``push`` while it waits sends nothing, and cancelling ``take`` loses no
-    result.
+    It is as ``Stream`` in all else. Cancelling ``push`` while it waits sends nothing, and
+    cancelling ``take`` loses no result.
     """
 
     def __init__(
@@ -35,7 +37,8 @@ class AsyncStream(Frames):
 
     async def push(self, frame: Any, *, seq: int | None = None, captured_at: float | None = None) -> int:
         """Send a frame, and return its number. See ``Stream.push``."""
-        # While the connection takes everything nothing below waits: a loop that only pushes would let nobody take.
+        # While the connection takes everything nothing below waits: a loop that only pushes would
+        # let nobody take.
         await asyncio.sleep(0)
         while self._full:
             await self._change(None)
@@ -63,7 +66,8 @@ class AsyncStream(Frames):
     async def _change(self, timeout: float | None) -> None:
         """Wait for a change."""
         self._changed = self._changed or asyncio.get_running_loop().create_future()
-        await asyncio.wait([self._changed], timeout=timeout)  # wait_for would cancel what others wait for, too
+        # wait_for would cancel the future, for which others wait, too.
+        await asyncio.wait([self._changed], timeout=timeout)
 
     async def take(self, timeout: float | None = None) -> Result | None:
         """The next result, in the order of the stream, or None. See ``Stream.take``."""
@@ -83,8 +87,9 @@ class AsyncStream(Frames):
     async def watch(self, frames: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Result, None]:
         """Push the frames of an iterable from a task of its own, and yield the results.
 
-        An iterable that is not of asyncio is run in a thread, as cameras block. It raises what the iterable raises,
-        after the last result. Leaving the loop finishes the stream and cancels the task.
+        An iterable that is not of asyncio is run in a thread, as cameras block. It raises what the
+        iterable raises, after the last result. Leaving the loop finishes the stream and cancels the
+        task.
         """
         failure: list[Exception] = []
 

@@ -18,7 +18,7 @@ class Backoff:
         self._at = 0.0
 
     def failed(self, why: str, at: float) -> None:
-        """Note an attempt: a connection that was not made, or that ended before its first answer."""
+        """Note a failure: no connection, or one that ended before its first answer."""
         self._failures, self._why, self._at = self._failures + 1, why, at
 
     def succeeded(self) -> None:
@@ -28,8 +28,8 @@ class Backoff:
     def pause(self, began: float, until: float) -> float:
         """Seconds until the next attempt, for a request that waits since began and until then.
 
-        All who wait while an attempt fails fail with it. If each made one of its own, with the pause before it, the
-        last one would wait for the pauses of all.
+        All who wait while an attempt fails fail with it. If each made one of its own, with the
+        pause before it, the last one would wait for the pauses of all.
         """
         if not self._failures:
             return 0.0

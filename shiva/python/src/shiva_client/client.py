@@ -18,7 +18,7 @@ from .backoff import Backoff
 from .connection import Call, Connection
 from .errors import ClientClosed, NotAnswered, Unreachable
 from .request import Answer, question
-from .shared import note_names, unnamed
+from .shared import encode, note_names, unnamed
 from .tls import TLS
 from .wire import Message
 
@@ -30,10 +30,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """Asks one server over one connection. Any number of threads may use it at once: requests are pipelined.
+    """Asks one server over one connection, which any number of threads share: it is pipelined.
 
-    The connection is made with the first request, and anew when it was lost. A request that was sent on a connection
-    that is lost fails, since only its sender knows whether it may run twice; NotAnswered.may_have_run tells.
+    The connection is made with the first request, and anew when it was lost. A request that was
+    sent on a connection that is lost fails, since only its sender knows whether it may run twice;
+    NotAnswered.may_have_run tells.
 
         with Client("localhost") as client:
             answer = client.infer("digits", image)
@@ -46,17 +47,20 @@ class Client:
         tls: TLS | None = None,
         token: str | None = None,
     ) -> None:
-        """Ask the server at host, which may be "host:port", "tls://host:port", or "unix:/path" on this machine.
+        """Use the server at host: "host:port", "tls://host:port", or "unix:/path" on this machine.
 
         Args:
             host: name or address
             port: 6174 if neither says one
             connect_timeout: in seconds
-            in_flight: how many requests may be unanswered at a time; more wait in ``submit``. Servers allow 256.
+            in_flight: how many requests may be unanswered at once; more wait in ``submit``. Servers
+                allow 256.
             max_message: the largest answer that is read, in bytes
-            shared_memory: bytes to share with a server on this machine, in which large tensors are left instead of sent
-            tls: how to speak TLS with a server at "tls://host:port"; None: as ``TLS()`` says
-            token: what shows the server who the client is; None: ``$SHIVA_TOKEN``, or what is in ``$SHIVA_TOKEN_FILE``
+            shared_memory: bytes of memory to share with a server on this machine. Large tensors are
+                left there instead of sent.
+            tls: the settings of TLS for a server at "tls://host:port"; None: ``TLS()``
+            token: shows the server who the client is; None: ``$SHIVA_TOKEN``, else the file
+                ``$SHIVA_TOKEN_FILE``
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -67,7 +71,7 @@ class Client:
         self._in_flight = in_flight
         self._shared_memory = shared_memory
         self._token = tokens.of(token)
-        self._names: dict[str, list[str]] = {}  # of the inputs of models, which those in shared memory need
+        self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._begin()
         _clients.add(self)
 
@@ -75,7 +79,7 @@ class Client:
         """Begin without a connection."""
         self._closed = threading.Event()
         self._slots = threading.BoundedSemaphore(self._in_flight)
-        self._sending = threading.Lock()  # held while a message is written, and while a connection is made
+        self._sending = threading.Lock()  # held to write a message and to make a connection
         self._backoff = Backoff()  # guarded by _sending
         self._lock = threading.Lock()  # guards _connection
         self._connection: Connection | None = None
@@ -88,7 +92,8 @@ class Client:
 
         Args:
             model: a model, "model/version", or an application
-            inputs: arrays in the order of the model's inputs, or one mapping from their names; texts only by name
+            inputs: arrays in the order of the model's inputs, or one mapping from their names.
+                Texts need names.
             timeout: deadline of the request, in seconds; None: the server's default
             priority: 0, the first, to 9
             id: of the request; feedback names it
@@ -96,8 +101,8 @@ class Client:
             metadata: other keys of the request's metadata, such as ``user``
 
         Raises:
-            RemoteError: one of its classes, as the server says
-            NotAnswered: one of its classes, if it does not
+            RemoteError: one of its classes, if the server answers with an error
+            NotAnswered: one of its classes, if there is no answer
         """  # fmt: skip
         return self.submit(
             model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
@@ -109,8 +114,9 @@ class Client:
     ) -> Future[Answer]:
         """Ask a model as ``infer`` does, but wait only while too many requests are in flight.
 
-        The arrays may be used again when it returns. What the future raises is what ``infer`` raises. Its callbacks run
-        in the thread that reads the connection, so they must not wait for other answers of this client.
+        The arrays may be used again when it returns. The future raises what ``infer`` raises. Its
+        callbacks run in the thread that reads the connection, so they must not wait for other
+        answers of this client.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
         message = question(model, inputs, timeout=timeout, metadata=metadata)
@@ -119,7 +125,7 @@ class Client:
         return self._send(message, Answer, timeout)
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
-        """Send a message as it is, and wait for its answer as long as timeout says, which the server is not told.
+        """Send a message as it is, and wait for its answer. The server is not told the timeout.
 
         The answer is not looked at, so that it may be an error.
         """
@@ -168,7 +174,7 @@ class Client:
     def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
         """Send a message. The future has what ``then`` makes of the answer."""
         began = time.monotonic()
-        pieces = None if self._shared_memory else wire.encode(message)
+        pieces = [] if self._shared_memory else wire.encode(message)
         slots = self._slots
         call = Call(then, slots, self._name, timeout)
         if not slots.acquire(timeout=call.left()):
@@ -178,9 +184,13 @@ class Client:
             if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
                 raise call.timed_out(may_have_run=False)
             try:
-                while True:  # unless it ends between the two; if it had not answered before, _connect says why
+                # The connection may end before the request is sent. If it has answered nothing,
+                # _connect raises the reason.
+                while True:
                     connection = self._connect(call, began)
-                    if connection.send(pieces or connection.encode(message, call), call):
+                    if self._shared_memory:
+                        pieces, call.parts = encode(message, connection.memory)
+                    if connection.send(pieces, call):
                         break
             finally:
                 self._sending.release()
@@ -193,7 +203,7 @@ class Client:
         return call.future
 
     def _connect(self, call: Call[Any], began: float) -> Connection:
-        """The connection, which is made if there is none. The caller holds ``_sending``, and has waited since began."""
+        """The connection, made if need be. The caller holds ``_sending``, and waits since began."""
         with self._lock:
             last = self._connection
             if last and not last.ended:

@@ -21,10 +21,10 @@ from .token import introduction
 from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
-LAST_WORDS = 1.0  # seconds that the reader has for what a server that hangs up has sent before
-TICK = 0.5  # seconds between two looks at the deadlines of what is in flight
+LAST_WORDS = 1.0  # seconds for the reader to read the last answers of a server that hangs up
+TICK = 0.5  # seconds between two checks of the deadlines in flight
 
-# A host that is gone says nothing. Without these options the kernel waits for it for a quarter of an hour.
+# A host that is down sends nothing: without these options the kernel waits for 15 minutes.
 OPTIONS = [
     (level, getattr(socket, name), value)
     for level, name, value in (
@@ -49,7 +49,7 @@ def configure(sock: socket.socket | Encrypted) -> None:
 
 
 class Call(Generic[T]):
-    """A request, and who waits for its answer."""
+    """A request and the future of its answer."""
 
     def __init__(
         self, then: Callable[[Message], T], slots: threading.Semaphore, name: str, timeout: float | None
@@ -62,20 +62,20 @@ class Call(Generic[T]):
         self.parts: Parts | None = None  # of the connection's memory
 
     def left(self) -> float | None:
-        """Seconds that are left for it."""
+        """Seconds until its deadline."""
         return None if self.until == math.inf else max(0.0, self.until - time.monotonic())
 
     def timed_out(self, *, may_have_run: bool) -> TimedOut:
-        """The error of a request whose time is over."""
+        """The error of a request whose deadline has passed."""
         return TimedOut(f"no answer from {self._name} within {self._timeout} s", may_have_run=may_have_run)
 
     def finish(self, result: Message | Exception) -> None:
-        """The connection has no more to do with it."""
+        """Take the answer or error; the connection is done with the call."""
         self._slots.release()
         self.settle(result)
 
     def settle(self, result: Message | Exception) -> None:
-        """Tell who waits, who may have gone. What comes later is dropped."""
+        """Resolve the future, which may be cancelled. A second result is dropped."""
         if not self._once.acquire(blocking=False) or not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -97,13 +97,13 @@ class Connection:
     """One connection, and the thread that reads it."""
 
     def __init__(self, sock: socket.socket | Encrypted, name: str, max_message: int) -> None:
-        # With a timeout a call of the system that does nothing for so long returns, so that deadlines can be looked at.
+        # Calls of the system return after this timeout, so that deadlines can be checked.
         sock.settimeout(TICK)
         configure(sock)
         self._sock, self._name = sock, name
         self._lock = threading.Lock()
-        self._calls: deque[Call[Any]] = deque()  # in the order of their requests, which is that of the answers
-        self._look = 0.0  # when deadlines are looked at next
+        self._calls: deque[Call[Any]] = deque()  # answers have the order of their requests
+        self._look = 0.0  # when deadlines are checked next
         self.ended: End | None = None
         self.answered = False
         self.memory: Memory | None = None  # that it shares with the server
@@ -112,13 +112,17 @@ class Connection:
         self.reader.start()
 
     def introduce(self, token: str, patience: float) -> None:
-        """Show the server a token. Nobody waits for the answer, and nobody else has the connection yet."""
+        """Show the server a token, before anybody else has the connection.
+
+        Nobody waits for the answer.
+        """
         call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
         self.send(wire.encode(introduction(token)), call)
 
     def share(self, size: int, patience: float) -> None:
-        """Share memory with the server. If it will not have it, the connection goes on without, and a warning says why.
-        Nobody else has the connection yet.
+        """Share memory with the server, before anybody else has the connection.
+
+        If the server refuses, the connection goes on without, and a warning says why.
         """
         try:
             memory = Memory(size)
@@ -137,19 +141,8 @@ class Connection:
         finally:
             memory.unlink()
 
-    def encode(self, message: Message, call: Call[Any]) -> list[bytes | memoryview]:
-        """A message as it is sent on this connection."""
-        if not self.memory:
-            return wire.encode(message)
-        message, call.parts = self.memory.place(message)
-        try:
-            return wire.encode(message)
-        except BaseException:
-            self.memory.give_back(call.parts)
-            raise
-
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
-        """Send a request, whose call is finished from here on. False: the connection has ended before."""
+        """Send a request, whose call the connection finishes. False: it had ended before."""
         try:
             with self._lock:
                 if self.ended:
@@ -159,9 +152,9 @@ class Connection:
             self._write(pieces, call)
         except OSError as error:
             if isinstance(error, ConnectionError) and threading.current_thread() is not self.reader:
-                self.reader.join(LAST_WORDS)  # it may come to why the server hangs up
+                self.reader.join(LAST_WORDS)  # it may read why the server hangs up
             self.end(ConnectionLost, f"{self._name}: {lost(self._name, error, self.answered)}")
-        except BaseException:  # of a signal: part of the message may be written, and no other can follow
+        except BaseException:  # of a signal: a part of the message may be written
             self.end(ConnectionLost, f"{self._name}: a thread was interrupted while it sent a request")
             raise
         return True
@@ -213,7 +206,7 @@ class Connection:
         call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
 
     def _expire(self) -> None:
-        """End the wait for answers that are late. Their calls stay in line, as the answers may come."""
+        """End the wait for late answers. Their calls stay queued, as answers may still arrive."""
         now = time.monotonic()
         self._look = now + TICK
         with self._lock:
@@ -238,7 +231,7 @@ class Connection:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def forked(self) -> None:
-        """Let go of the parent's connection, without a word to the server."""
+        """Close the parent's connection in a forked child, without sending anything."""
         self._sock.close()
         for call in self._calls:
             call.settle(ConnectionLost(f"{self._name}: the process was forked", may_have_run=True))

@@ -20,7 +20,7 @@ class NotAnswered(ShivaError):
     """The request has no answer.
 
     Attributes:
-        may_have_run: whether bytes of it may have reached the server; if not it certainly did not run
+        may_have_run: whether bytes of it may have reached the server; if not, it did not run
     """
 
     def __init__(self, why: str, *, may_have_run: bool) -> None:
@@ -41,7 +41,7 @@ class ClientClosed(NotAnswered):
 
 
 class TimedOut(NotAnswered, TimeoutError):
-    """The server said nothing by the deadline. Its own answer, when there is one in time, is DeadlineExceeded."""
+    """No answer by the deadline. If the server itself answers in time, it is DeadlineExceeded."""
 
 
 class RemoteError(ShivaError):
@@ -88,7 +88,7 @@ class Overloaded(RemoteError):
 
 
 class Superseded(RemoteError):
-    """A newer frame of the stream came before this one was executed.
+    """A newer frame of the stream arrived before this one was executed.
 
     Attributes:
         by: the ``seq`` or the ``id`` of the newer one
@@ -104,11 +104,11 @@ class Canceled(RemoteError):
 
 
 class Unauthenticated(RemoteError):
-    """The server does not know who asks."""
+    """The server does not know the client's identity."""
 
 
 class PermissionDenied(RemoteError):
-    """Who asks may not use the route."""
+    """The client's identity may not use the route."""
 
 
 class DeadlineExceeded(RemoteError):

@@ -45,7 +45,8 @@ class Result:
 class Frames:
     """The frames of a stream: how many are open, and the results that wait.
 
-    Nothing here waits or locks. A subclass calls it from one thread at a time, and wakes who waits after each change.
+    Nothing here waits or locks. A subclass calls it from one thread at a time, and wakes who waits
+    after each change.
 
     Attributes:
         superseded: frames that were replaced by newer ones in the server

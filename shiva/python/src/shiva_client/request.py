@@ -1,4 +1,4 @@
-"""What is asked and answered: inputs as a message, and a message as outputs by name."""
+"""Requests and answers: inputs as a message, and a message as outputs by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Answer(Mapping[str, Array]):
         self.metadata = message.metadata
         names = message.metadata.get("__tensors__")
         if not isinstance(names, list) or len(names) != len(self.tensors) or not all(isinstance(n, str) for n in names):
-            names = [str(i) for i in range(len(self.tensors))]  # of a server that does not name them
+            names = [str(i) for i in range(len(self.tensors))]  # from a server without names
         self._outputs: dict[str, Array] = dict(zip(names, self.tensors, strict=True))
         texts = message.metadata.get("__texts__")
         if isinstance(texts, dict):

@@ -1,4 +1,4 @@
-"""Memory that the client shares with a server on the same machine: large tensors are left there instead of sent."""
+"""Memory that the client shares with a server on the same machine, for large tensors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import wire
 from .errors import ProtocolError
 from .wire import Array, Message
 
@@ -38,21 +39,21 @@ def aligned(size: int) -> int:
 
 
 class Parts(NamedTuple):
-    """What a request has of the memory until it is answered."""
+    """The parts of a request, until it is answered."""
 
     inputs: list[Span]
     area: Span | None  # for outputs
 
 
 class Part(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of an output, which are the memory's again when nobody has an array of them."""
+    """The bytes of an output. They are free again when no array refers to them."""
 
 
 class Memory:
-    """The memory of one connection. A request has its parts of it until its answer is there, or the connection ends.
+    """The memory of one connection. A request has parts of it until it ends.
 
-    Outputs keep theirs until nobody has the array any more. Where they are to go is known from the second request of a
-    route on, by the answers before.
+    Outputs keep theirs until nobody refers to the array. From the second request of a route on,
+    earlier answers tell how much room outputs need.
     """
 
     def __init__(self, size: int) -> None:
@@ -70,18 +71,18 @@ class Memory:
             raise
         self._lock = threading.Lock()
         self._free: list[Span] = [(0, size)]  # by offset, none next to another
-        self._returned: deque[Span] = deque()  # of outputs: a collector of garbage may not wait for a lock
+        self._returned: deque[Span] = deque()  # of outputs: finalizers must not wait for a lock
         self._backed = 0  # bytes that have pages
-        self._lost = False  # the server has it no more
+        self._lost = False  # the server has dropped it
         self._outputs: dict[str, int] = {}  # bytes of the large ones in the last answers, by route
 
     def registration(self) -> Message:
-        """What tells the server of it."""
+        """The message that registers it with the server."""
         metadata = {"key": "/" + self.name, "offset": 0, "byte_size": self._size, "connection": True}
         return Message(f"{REGIONS}{self.name}/register", metadata)
 
     def unlink(self) -> None:
-        """Take its name away: it lasts as long as the client and the server have it, and no longer."""
+        """Remove its name. The memory lasts as long as the client and the server have it open."""
         os.unlink(self._path)
 
     def place(self, message: Message) -> tuple[Message, Parts]:
@@ -119,7 +120,7 @@ class Memory:
         return Message(message.namespace, metadata | {"shared_memory": there}, tensors), Parts(spans, area)
 
     def collect(self, answer: Message, parts: Parts) -> Message | ProtocolError:
-        """Give an answer the outputs that are here, as if they had been sent, and end its request's use of the rest."""
+        """Add the outputs that are here to an answer, as if sent, and free the other parts."""
         if answer.namespace == "!error":
             self._lost = self._lost or self.name in str(answer.metadata.get("message"))
             self.give_back(parts)
@@ -160,7 +161,10 @@ class Memory:
         return free - area[0]
 
     def _learn(self, answer: Message) -> None:
-        """Note the sizes of an answer's outputs. A smaller one takes an eighth off: the next may be as large again."""
+        """Note the size of an answer's outputs.
+
+        It shrinks by an eighth at a time: the next answer may be as large again.
+        """
         size = sum(aligned(array.nbytes) for array in answer.tensors if array.nbytes >= WORTH)
         old = self._outputs.get(answer.namespace, 0)
         size = max(size, old - old // 8)
@@ -213,8 +217,23 @@ class Memory:
         self._free = merged
 
 
+def encode(message: Message, memory: Memory | None) -> tuple[list[bytes | memoryview], Parts | None]:
+    """The pieces of a message on a connection with this memory, and its parts of the memory."""
+    if not memory:
+        return wire.encode(message), None
+    message, parts = memory.place(message)
+    try:
+        return wire.encode(message), parts
+    except BaseException:
+        memory.give_back(parts)
+        raise
+
+
 def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
-    """Give the inputs of a message names, if they need them and the model's are known; if not, what asks for them."""
+    """Name the inputs of a message, if they need names and the model's are known.
+
+    If they are not known, returns the request that asks for them.
+    """
     if "__tensors__" in message.metadata or not any(array.nbytes >= WORTH for array in message.tensors):
         return None
     model = message.namespace
@@ -227,8 +246,8 @@ def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
 
 
 def note_names(message: Message, description: Message, known: dict[str, list[str]]) -> None:
-    """Note the names that the answer to ``unnamed`` has, for this message and further ones."""
+    """Note the names in the answer to ``unnamed``, for this message and later ones."""
     if description.namespace == "!error":
-        return  # what is wrong with the model the request itself is told
+        return  # the answer to the request itself will say what is wrong
     known[message.namespace] = [one["name"] for one in description.metadata["inputs"]]
     unnamed(message, known)

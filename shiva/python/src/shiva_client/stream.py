@@ -14,15 +14,15 @@ from .request import Answer
 
 
 class Stream(Frames):
-    """A stream of frames for one model. One thread pushes frames, and another one, or the same, takes the results.
+    """A stream of frames for one model. One thread pushes frames; it or another takes the results.
 
         stream = client.stream("detector", "camera 3")
         for result in stream.watch(frames):
             show(result.frame, result.answer["boxes"], result.age)
 
-    Frames that are superseded have no result: ``superseded`` counts them. Results that nobody takes are dropped for
-    newer ones, as many of which are there as keep says; ``dropped`` counts these. With keep="all" none is dropped:
-    ``push`` waits while 64 of them are there, so another thread has to take them.
+    Frames that are superseded have no result: ``superseded`` counts them. Results that nobody takes
+    are dropped for newer ones, so that at most ``keep`` wait; ``dropped`` counts these. With
+    keep="all" none is dropped: ``push`` waits while 64 wait, so another thread has to take them.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Stream(Frames):
         """Send a frame, and return its number.
 
         Args:
-            frame: an array, a tuple of them in the order of the model's inputs, or a mapping from their names; it may
-                be used again when push returns, but is what the result refers to
-            seq: its number; None: one more than that of the frame before
-            captured_at: when it was taken, as time.time() has it; None: now
+            frame: an array, a tuple of them in the order of the model's inputs, or a mapping from
+                their names. It may be used again when push returns, but the result refers to it.
+            seq: its number; None: one more than the previous frame's
+            captured_at: when it was taken, as time.time() counts; None: now
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._full)
@@ -72,8 +72,8 @@ class Stream(Frames):
     def take(self, timeout: float | None = None) -> Result | None:
         """The next result, in the order of the stream.
 
-        None if there is none within timeout seconds, or none to come: the stream was finished or closed, and all frames
-        are answered. 0 does not wait, for a loop that both pushes and takes.
+        None if there is none within timeout seconds, or none to come: the stream was finished or
+        closed, and all frames are answered. 0 does not wait, for a loop that both pushes and takes.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._settled, timeout)
@@ -89,8 +89,8 @@ class Stream(Frames):
     def watch(self, frames: Iterable[Any]) -> Iterator[Result]:
         """Push the frames of an iterable from a thread of its own, and yield the results.
 
-        It raises what the iterable raises, after the last result. Leaving the loop finishes the stream: the thread ends
-        with the next frame.
+        It raises what the iterable raises, after the last result. Leaving the loop finishes the
+        stream: the thread ends with the next frame.
         """
         failure: list[BaseException] = []
 

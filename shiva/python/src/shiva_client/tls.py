@@ -31,7 +31,7 @@ class TLS:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """What it comes to. A ValueError says which file is wrong."""
+        """The context for ssl. A ValueError says which file is wrong."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -69,9 +69,12 @@ def lost(name: str, error: Exception | None, answered: bool) -> str:
 
 
 class Encrypted:
-    """A socket with TLS, as far as ``Connection`` uses one: a thread may read while another one writes.
+    """The part of a socket that ``Connection`` uses, over TLS.
 
-    ssl.SSLSocket is not made for that. Here the sockets' calls wait outside the lock of what encrypts.
+    One thread may read while another one writes.
+
+    ssl.SSLSocket is not made for that. Here the sockets' calls wait outside the lock of what
+    encrypts.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_name: str, timeout: float) -> None:

@@ -9,7 +9,7 @@ from .wire import Message
 
 
 def of(token: str | None) -> str:
-    """That token, or the process's: ``$SHIVA_TOKEN``, else what is in the file ``$SHIVA_TOKEN_FILE``, else none."""
+    """That token, else ``$SHIVA_TOKEN``, else the file ``$SHIVA_TOKEN_FILE``, else none."""
     if token is not None:
         return token
     if text := os.environ.get("SHIVA_TOKEN", "").strip():
@@ -20,5 +20,5 @@ def of(token: str | None) -> str:
 
 
 def introduction(token: str) -> Message:
-    """The message that shows it. A server that does not know the token says so to each request that follows."""
+    """The message that shows the token. If it is unknown, the server refuses what follows."""
     return Message("!whoami", {"token": token})

@@ -24,8 +24,8 @@ MAGIC_SUM = sum(MAGIC)
 HEADER = struct.Struct(">4BiBBBB")
 TENSOR = struct.Struct(">BB")
 
-# Code on the wire and dtype. What is read but never written are the two codes that C++ programs write for float64 and
-# int64.
+# Code on the wire and dtype. C++ programs have codes of their own for float64 and int64, which are
+# read but never written.
 DTYPES: dict[int, np.dtype[Any]] = {
     code: np.dtype(name)
     for code, name in {
@@ -44,7 +44,7 @@ CHUNK = 64 << 10
 
 @dataclass
 class Message:
-    """A message: to which route, the tensors, and what else is said.
+    """A message: its route, metadata and tensors.
 
     Attributes:
         namespace: the route, such as ``digits``; ``!error`` in answers that are errors
@@ -58,7 +58,7 @@ class Message:
 
 
 def encode(message: Message) -> list[bytes | memoryview]:
-    """The bytes of a message, in pieces that refer to the memory of arrays that need no conversion."""
+    """The bytes of a message, in pieces. Arrays that need no conversion are not copied."""
     route = message.namespace.encode()
     metadata = json.dumps(message.metadata, separators=(",", ":"), default=_plain).encode()
     if len(route) > MAX_NAMESPACE:
@@ -100,10 +100,10 @@ def _big_endian(array: Array, native: np.dtype[Any]) -> bytes | memoryview:
 
 
 class Decoder:
-    """Makes messages of bytes as they arrive. One connection has one, and one thread at a time uses it.
+    """Decodes messages from bytes as they arrive. Each connection has one, for one thread.
 
-    A transport writes into ``buffer()``, and says how much it has written with ``advance``. The data of large tensors
-    is received where the array has it.
+    A transport writes into ``buffer()``, and says how much it has written with ``advance``. The
+    data of large tensors is received where the array has it.
     """
 
     def __init__(self, limit: int = 1 << 30) -> None:
@@ -185,7 +185,7 @@ class Decoder:
                     yield raw.data
                 try:
                     message.tensors.append(_native(raw, dtype).reshape(shape))
-                except ValueError as error:  # an empty one whose other dimensions are more than numpy can say
+                except ValueError as error:  # an empty array with dimensions too large for numpy
                     raise ProtocolError(f"tensor {i} has shape {list(shape)}: {error}") from error
             text = bytearray(size + route)
             if text:
@@ -210,7 +210,7 @@ def _native(raw: NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:
 
 
 def texts(value: Any) -> Any:
-    """Texts as ``__texts__`` has them: strings in lists nested as the shape; bytes that are no UTF-8 in base64."""
+    """Texts as in ``__texts__``: lists nested by the shape; bytes that are not UTF-8 in base64."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, bytes):
