@@ -218,7 +218,8 @@ func TestPanic(t *testing.T) {
 		log := &logBuffer{}
 		r := newRig(t, containers.Config{Log: slog.New(&buggy{Handler: slog.NewTextHandler(log, nil)})})
 		r.log = log
-		if peer, err := containertest.Join(r, echo(nil)); err == nil { // it may be lost before it knows
+		// The connection may be lost before Join returns.
+		if peer, err := containertest.Join(r, echo(nil)); err == nil {
 			<-peer.Gone()
 			peer.Close()
 		}

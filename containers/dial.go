@@ -483,10 +483,10 @@ func (l *link) part(ctx context.Context) error {
 		return ctx.Err()
 	}
 	l.mu.Lock()
-	said := l.leaving
+	already := l.leaving
 	l.leaving = true
 	l.mu.Unlock()
-	if !said {
+	if !already {
 		_ = l.raw.SetDeadline(time.Now().Add(lingerTime))
 		_, _ = l.raw.Write(v0Goodbye) // nothing else writes: the replica is drained
 	}

@@ -243,7 +243,8 @@ func TestLyingContainers(t *testing.T) {
 		if m, ok := r.sched.Model(id); !ok || m.Replicas() != 1 {
 			t.Errorf("%s: its session has ended", tt.name)
 		}
-		if n := strings.Count(r.log.String(), "model="+tt.name+"/1"); n > 2 { // registered, and the fault
+		// One line for the registration, one for the fault.
+		if n := strings.Count(r.log.String(), "model="+tt.name+"/1"); n > 2 {
 			t.Errorf("%s: %d lines in the log", tt.name, n)
 		}
 	}
@@ -515,8 +516,10 @@ func TestStuckReader(t *testing.T) {
 // TestEarlyAnswer: a peer that answers a batch which is still being sent has guessed the id. Its
 // session ends, since the memory of the batch must not be released while the socket reads it.
 func TestEarlyAnswer(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 20 * time.Second}}) // the peer sends none
-	const row = 4 << 20                                                                                                                 // floats: more than the sockets' buffers hold
+	// The peer sends no heartbeats.
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 20 * time.Second}})
+	// A row of floats is more than the sockets' buffers hold.
+	const row = 4 << 20
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
 	p, err := containertest.NewPeer(dial(t, r))

@@ -21,8 +21,8 @@ type Privileges struct {
 	// connections.
 	User string
 	// InheritEnv are the variables of this process that they inherit: names, with * for any rest,
-	// so that "*" alone is all of them. PATH, LANG, LC_*, TZ, TMPDIR and HOME always are; of another
-	// User, HOME, USER and LOGNAME are that user's.
+	// so that "*" alone is all of them. PATH, LANG, LC_*, TZ, TMPDIR and HOME always are; of
+	// another User, HOME, USER and LOGNAME are that user's.
 	InheritEnv []string
 	// NewPrivileges lets them gain privileges by starting a program that has more, as sudo.
 	NewPrivileges bool

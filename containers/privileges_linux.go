@@ -16,9 +16,9 @@ import (
 
 func (Privileges) supported() error { return nil }
 
-// onThread calls f on a thread of its own, which ends with it. What f takes from the thread no other
-// goroutine misses: Go starts no thread from one that is locked. The first thread is left alone, as
-// it never ends, and stands for the process in /proc.
+// onThread calls f on a thread of its own, which ends with it. What f takes from the thread no
+// other goroutine misses: Go starts no thread from one that is locked. The first thread is left
+// alone, as it never ends, and stands for the process in /proc.
 func onThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {

@@ -121,8 +121,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestNewPrivileges: a process cannot gain privileges, unless it may; the others of this process are
-// not affected, and no thread stays behind with less than the rest.
+// TestNewPrivileges: a process cannot gain privileges, unless it may; the others of this process
+// are not affected, and no thread stays behind with less than the rest.
 func TestNewPrivileges(t *testing.T) {
 	_, lines := tried(t, containers.Privileges{NewPrivileges: true})
 	want(t, lines, "NoNewPrivs: 0", "create done", "truncate done", "remove done", "move done", "shm done", "large done")

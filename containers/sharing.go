@@ -340,7 +340,8 @@ func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 		data := b.Parts[k].Inputs[i].Data
 		segment, offset := x.arena.Find(data)
 		if n := len(pieces) - 1; n >= 0 && pieces[n].Offset+pieces[n].Size == offset {
-			pieces[n].Size += int64(len(data)) // rows of one request that other batches have parts of
+			// These rows are a part of a request that other batches share.
+			pieces[n].Size += int64(len(data))
 			continue
 		}
 		pieces = append(pieces, wire.Piece{Segment: segment.Number, Offset: offset, Size: int64(len(data))})
@@ -349,8 +350,8 @@ func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 }
 
 // take returns the frame of an output of b. If it is in shared memory that is a view: of an input,
-// which nobody writes, or of a region, which the container could still write, and which is copied if
-// its bytes are to be interpreted. The frame has a reference in all cases.
+// which nobody writes, or of a region, which the container could still write, and which is copied
+// if its bytes are to be interpreted. The frame has a reference in all cases.
 func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, interpreted bool) (zmtp.Frame, error) {
 	if x == nil || len(t.At) == 0 {
 		f.Buf.Retain()

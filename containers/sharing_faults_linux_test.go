@@ -614,7 +614,8 @@ func TestSharingPlaces(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
 	budgettest.Until(t, "the segment of inputs to be mapped", func() bool { return r.session(t).Arena == "inputs" })
-	for i, size := range []int{mib, mib, 70 * mib} { // the first answer brings the segment for outputs
+	// The segment for outputs comes with the first answer.
+	for i, size := range []int{mib, mib, 70 * mib} {
 		in := r.input(t, size/mib, byte(40+i))
 		in.Shape = tensor.Shape{1, size}
 		segment, offset := a.Find(in.Data)

@@ -315,15 +315,16 @@ func (p *process) ended(err error) (exit string, dismissed bool) {
 	return p.info.LastExit, dismissed
 }
 
-// supervise runs and restarts the process until ctx ends, on a thread of its own (see onThread): the
-// parent-death signal is sent when the thread that forked ends, not the process.
+// supervise runs and restarts the process until ctx ends, on a thread of its own (see onThread):
+// the parent-death signal is sent when the thread that forked ends, not the process.
 func (p *process) supervise(ctx context.Context) {
 	confined := false
 	quick := 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
-		if !confined { // restrictions of a thread cannot be taken back, and stacks of them are short
+		// Restrictions of a thread last, and the kernel limits how many it may have.
+		if !confined {
 			err = p.cmd.Privileges.takeFromThread()
 			confined = err == nil
 		}

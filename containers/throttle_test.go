@@ -78,7 +78,8 @@ func TestLogFloodOfNames(t *testing.T) {
 			t.Errorf("%d lines about the stranger", n)
 		}
 		r.Close()
-		if want := "lines=200"; !strings.Contains(r.log.String(), want) { // 50 arrivals, 150 departures
+		// 50 arrivals, 150 departures.
+		if want := "lines=200"; !strings.Contains(r.log.String(), want) {
 			t.Errorf("expected %q", want)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // and v2a, which answers with floats:
 //
 //	C->S  '' | 2                                                     heartbeat
-//	S->C  '' | 2 | t                                                 its answer; t=1: please register
+//	S->C  '' | 2 | t                                                 its answer; t=1: register
 //	C->S  '' | 0 | name | version | input type                       registration, text
 //	S->C  '' | 1 | id | 0 | size u64 | header | size u64 | content
 //	C->S  '' | 1 | id | content              v2: u32 N, u32 sizes, texts; v2a: float32 for each row

@@ -16,10 +16,10 @@ import (
 // the version, the container's do not:
 //
 //	C->S  '' | 2                                                   heartbeat
-//	S->C  '' | 3 | 2 | t                                           its answer; t=1: please register
+//	S->C  '' | 3 | 2 | t                                           its answer; t=1: register
 //	C->S  '' | 0 | name | version | input type, text | rpc version registration
-//	S->C  '' | 3 | 1 | id | 0 | header size | header | input...    header: u64 type, count, size of each
-//	C->S  '' | 1 | id | header size | header | output...           header: u64 count, size of each
+//	S->C  '' | 3 | 1 | id | 0 | header size | header | input...    header: u64 type, count, sizes
+//	C->S  '' | 1 | id | header size | header | output...           header: u64 count, sizes
 type v3 struct{ legacy }
 
 const v3RPC = 3
@@ -112,8 +112,8 @@ func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	}
 	size := 0
 	for i, f := range outputs {
-		if said := binary.LittleEndian.Uint64(header[8*(1+i):]); said != uint64(len(f.Data)) {
-			return nil, fmt.Errorf("output %d has %d bytes, the header says %d", i, len(f.Data), said)
+		if claim := binary.LittleEndian.Uint64(header[8*(1+i):]); claim != uint64(len(f.Data)) {
+			return nil, fmt.Errorf("output %d has %d bytes, the header says %d", i, len(f.Data), claim)
 		}
 		if uint64(len(f.Data)) > math.MaxUint32 {
 			return nil, fmt.Errorf("output %d has %d bytes, limit %d", i, len(f.Data), uint32(math.MaxUint32))

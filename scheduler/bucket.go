@@ -105,7 +105,8 @@ func (bs *buckets) place(b *bucket) {
 		}
 		return
 	}
-	if b.forgotten { // its last row was taken out to be put elsewhere in it, or made room for a newer one
+	// Its last row was removed to be inserted elsewhere, or to make room for a newer one.
+	if b.forgotten {
 		b.forgotten = false
 		bs.byKey[b.key] = b
 	}

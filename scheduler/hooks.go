@@ -101,8 +101,9 @@ const (
 	CloseFailures                     // the replica fails on larger ones
 	CloseRate                         // larger ones have no higher rate
 	CloseTrial                        // it has a size other than the best known one, to measure it
-	CloseStream                       // the other waiting rows are frames of streams that have one in it
-	CloseRetry                        // it is a retry, or a probe of a suspect replica
+	// The other waiting rows are frames of streams that have one in it.
+	CloseStream
+	CloseRetry // it is a retry, or a probe of a suspect replica
 	closeReasons
 )
 

@@ -36,7 +36,7 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 //	remove A why / drain A / break A why  A goes, goes when it is done, or turns out to be gone
 //	end cam connection=1                  the connection that is a stream is closed
 //	forget                                the model, which has no replica
-//	state                                 the queue, what is in flight, and the streams that are known
+//	state                                 the queue, what is in flight, and the known streams
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -18,11 +18,14 @@ import (
 type Frame struct {
 	// Set by the submitter.
 
-	Client string       // whose stream it is, which may be a view of reused memory; clients share none
-	Stream string       // its name, likewise; each model has its own streams
-	Keep   setting.Keep // how many frames of the stream may wait; more supersede the oldest. 0: as the model is configured
-	Seq    int64        // the client's number of the frame; negative: it has none
-	ID     string       // names the frame in errors if it has no number
+	// The client, perhaps a view of reused memory. Clients do not share streams.
+	Client string
+	Stream string // its name, likewise; each model has its own streams
+	// How many frames of the stream may wait; more supersede the oldest. 0: as the model is
+	// configured.
+	Keep setting.Keep
+	Seq  int64  // the client's number of the frame; negative: it has none
+	ID   string // names the frame in errors if it has no number
 
 	// Connection, if not 0, makes the stream that of a connection, which no name means that other
 	// requests bring. It lasts until [Model.EndStream].
@@ -33,7 +36,8 @@ type Frame struct {
 
 	// Set by the scheduler before Owner.Complete.
 
-	Skipped   int  // frames of the stream that were superseded between the one executed before and this one
+	// Frames of the stream that were superseded between the one executed before and this one.
+	Skipped   int
 	Reordered bool // its number was not above that of the one before
 
 	// Guarded by the model's mutex between Submit and the answer.
@@ -78,27 +82,28 @@ type streamKey struct {
 // A stream is known from its first frame until it has been silent for a while, or its connection
 // is closed.
 type stream struct {
-	key            streamKey
-	client         *client // nil: a connection is the stream
-	keep           int     // of the frame that was submitted last
-	last, sent     uint64  // numbers of the frames that were submitted last, and sent to a container as the newest
-	sentSeq        int64   // the client's number of the latter
-	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
-	held           int     // of these
-	leaving        int     // answers that are being delivered; until they are, no other one leaves
-	batch          *Batch  // that all of those were in; nil: they were not in one
-	captured       int64   // when the first of those frames was taken
-	queued         int     // items in queues
-	served         int64   // when a frame was sent last
-	number         uint64  // in the order in which they became known
-	priority       int     // of its turns
-	turn           int     // index in these, or -1
-	cut            uint64  // the batch that it last had a frame in, by streams.cuts
-	skipped        int     // frames superseded since a frame was sent last
-	seq            int64   // number of the frame that was submitted last
-	active         int64   // when a frame was submitted last
-	silent         bool    // it stands in silent lines
-	ended          bool    // its connection is closed: it is forgotten when it falls silent
+	key    streamKey
+	client *client // nil: a connection is the stream
+	keep   int     // of the frame that was submitted last
+	// Numbers of the frames that were submitted last, and sent to a container as the newest.
+	last, sent     uint64
+	sentSeq        int64  // the client's number of the latter
+	oldest, newest *Frame // unanswered ones, in the order in which they were submitted
+	held           int    // of these
+	leaving        int    // answers that are being delivered; until they are, no other one leaves
+	batch          *Batch // that all of those were in; nil: they were not in one
+	captured       int64  // when the first of those frames was taken
+	queued         int    // items in queues
+	served         int64  // when a frame was sent last
+	number         uint64 // in the order in which they became known
+	priority       int    // of its turns
+	turn           int    // index in these, or -1
+	cut            uint64 // the batch that it last had a frame in, by streams.cuts
+	skipped        int    // frames superseded since a frame was sent last
+	seq            int64  // number of the frame that was submitted last
+	active         int64  // when a frame was submitted last
+	silent         bool   // it stands in silent lines
+	ended          bool   // its connection is closed: it is forgotten when it falls silent
 	recent         streamRecent
 	neighbours     [2]struct{ before, after *stream }
 }

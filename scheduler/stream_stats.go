@@ -20,8 +20,9 @@ type StreamStats struct {
 	Answered   int           // with outputs
 	Superseded int           // frames
 	Age        time.Duration // worst of the frames that were answered with outputs, when they were
-	Late       time.Duration // worst time between the capture of a frame and its arrival, of all accepted
-	Silent     time.Duration // since its newest frame
+	// Worst time between the capture of a frame and its arrival, of all accepted.
+	Late   time.Duration
+	Silent time.Duration // since its newest frame
 }
 
 // Streams returns the streams of the model, at most that many: first those that wait for answers

@@ -151,7 +151,8 @@ func TestNoStreamStarves(t *testing.T) {
 					}
 					for camera, rows := range s.rows {
 						if within < s.time(rows)+interval {
-							continue // it depends on its phase whether its newest frame would be in time
+							// Whether its newest frame is in time depends on its phase.
+							continue
 						}
 						if gap := c.worst[camera]; gap == 0 || gap > patience {
 							t.Errorf("camera %d stood still for %v of %v; %v executions, %d of the crowd", camera, gap, patience, c.shown, executed)

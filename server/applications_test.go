@@ -72,18 +72,18 @@ func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.
 		return map[string]any{"error": err.Error()}, 0
 	}
 	defer m.Release()
-	said := map[string]any{}
-	if err := json.Unmarshal(m.Metadata, &said); err != nil {
+	reply := map[string]any{}
+	if err := json.Unmarshal(m.Metadata, &reply); err != nil {
 		t.Fatal(err)
 	}
 	if len(m.Tensors) == 0 {
-		return said, 0
+		return reply, 0
 	}
 	labels, err := tensor.Values[int32](m.Tensors[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return said, labels[0]
+	return reply, labels[0]
 }
 
 // TestApplicationOverTCP: an application that learns, from question to feedback, over real
@@ -100,23 +100,23 @@ func TestApplicationOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the application answers", func() bool {
-		said, _ := say(t, s, "app", `{"user":"u"}`, x)
-		return said["application"] == "app"
+		reply, _ := say(t, s, "app", `{"user":"u"}`, x)
+		return reply["application"] == "app"
 	})
 	for i := range 30 {
 		id := string(rune('a' + i))
 		say(t, s, "app", `{"user":"u","id":"`+id+`"}`, x)
-		said, _ := say(t, s, "app/update", `{"user":"u","id":"`+id+`","label":7}`)
-		if said["learned"] != true || said["rounds"] != float64(i+1) || said["id"] != id {
-			t.Fatalf("feedback %d: %v", i, said)
+		reply, _ := say(t, s, "app/update", `{"user":"u","id":"`+id+`","label":7}`)
+		if reply["learned"] != true || reply["rounds"] != float64(i+1) || reply["id"] != id {
+			t.Fatalf("feedback %d: %v", i, reply)
 		}
 	}
-	said, label := say(t, s, "app", `{"user":"u"}`, x)
-	if label != 7 || said["model_name"] != "good" || said["confidence"].(float64) < 0.9 {
-		t.Errorf("got %d, %v: expected the one that is right", label, said)
+	reply, label := say(t, s, "app", `{"user":"u"}`, x)
+	if label != 7 || reply["model_name"] != "good" || reply["confidence"].(float64) < 0.9 {
+		t.Errorf("got %d, %v: expected the one that is right", label, reply)
 	}
-	if said, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(said["error"].(string), "knows no request") {
-		t.Errorf("feedback about nothing: %v", said)
+	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(reply["error"].(string), "knows no request") {
+		t.Errorf("feedback about nothing: %v", reply)
 	}
 
 	// A model may not take the name of an application.

@@ -18,7 +18,8 @@ import (
 type load struct {
 	answered atomic.Int64
 	version  atomic.Value // of the model, in the last answer
-	stop     func()       // returns when the last are answered; to be called before anything that they need goes
+	// stop returns when the last are answered. Call it before anything that they need is closed.
+	stop func()
 }
 
 // keepBusy begins a load of four clients. The model takes two int32.

@@ -102,7 +102,8 @@ func withCache(c *config.Config) {
 // it, and clears it.
 func TestCacheThroughTheDoors(t *testing.T) {
 	s := start(t, withCache)
-	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) }) // a model that takes its time
+	// A slow model keeps requests in flight.
+	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) })
 	clients := make([]*shiva.Client, 8)
 	for i := range clients {
 		clients[i] = dial(t, s)

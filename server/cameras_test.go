@@ -212,15 +212,15 @@ func shownBy(t *testing.T, m *shiva.Message) shown {
 	if e := shiva.ParseError(m); e != nil {
 		return shown{err: &fault{kind: e.Type, code: e.Code, retryable: e.Retryable, text: e.Message}, by: e.By}
 	}
-	var said struct {
+	var reply struct {
 		Seq, Skipped int64
 		Age          float64 `json:"age_ms"`
 	}
 	y, err := tensor.Values[int32](m.Tensors[0])
-	if err = errors.Join(err, json.Unmarshal(m.Metadata, &said)); err != nil {
+	if err = errors.Join(err, json.Unmarshal(m.Metadata, &reply)); err != nil {
 		t.Error(err)
 	}
-	return shown{value: y[0], seq: said.Seq, skipped: said.Skipped, age: said.Age}
+	return shown{value: y[0], seq: reply.Seq, skipped: reply.Skipped, age: reply.Age}
 }
 
 func shownIn(a *pb.ModelInferResponse) shown {

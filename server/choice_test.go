@@ -41,8 +41,8 @@ func choosers(t *testing.T, s *Server) []chooser {
 			if parameters != nil {
 				metadata = encode(parameters)
 			}
-			said, label := say(t, s, name, metadata, x)
-			if fault, failed := said["error"]; failed {
+			reply, label := say(t, s, name, metadata, x)
+			if fault, failed := reply["error"]; failed {
 				return 0, fmt.Errorf("%v", fault)
 			}
 			return label, nil

@@ -186,11 +186,11 @@ func (c *tcpClient) send(message []byte) error {
 			continue
 		}
 		defer m.Release()
-		var said shiva.RemoteError // its fields have the names of the metadata's
-		if err := json.Unmarshal(m.Metadata, &said); err != nil {
+		var reply shiva.RemoteError // its fields have the names of the metadata's
+		if err := json.Unmarshal(m.Metadata, &reply); err != nil {
 			return err
 		}
-		return shivaFault(&said)
+		return shivaFault(&reply)
 	}
 }
 
@@ -229,11 +229,11 @@ func (c *httpClient) do(q *http.Request) (answer, rest []byte, err error) {
 		return nil, nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		var said struct{ Error string }
-		if err := json.Unmarshal(body, &said); err != nil || said.Error == "" {
+		var reply struct{ Error string }
+		if err := json.Unmarshal(body, &reply); err != nil || reply.Error == "" {
 			return nil, nil, fmt.Errorf("%d with a body that is no error: %q", resp.StatusCode, body)
 		}
-		return nil, nil, &fault{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: said.Error}
+		return nil, nil, &fault{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: reply.Error}
 	}
 	if n := resp.Header.Get("Inference-Header-Content-Length"); n != "" {
 		size, err := strconv.Atoi(n)

@@ -14,10 +14,10 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// warnOfStrangers says which of the listeners can be reached from other machines by whoever shows no
-// token, and for what. Where identities are declared these are the rights of identity.Anonymous, of
-// which those to ask models are nothing to warn of: somebody has written them down. It is called by
-// Start, when all are open.
+// warnOfStrangers says which of the listeners can be reached from other machines by whoever shows
+// no token, and for what. Where identities are declared these are the rights of identity.Anonymous,
+// of which those to ask models are nothing to warn of: somebody has written them down. It is called
+// by Start, when all are open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {

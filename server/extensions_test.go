@@ -303,12 +303,12 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 		defer m.Release()
 		return string(m.Metadata), nil
 	}
-	said, err := ask("v2", "")
+	reply, err := ask("v2", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var server struct{ Extensions []string }
-	if err := json.Unmarshal([]byte(said), &server); err != nil {
+	if err := json.Unmarshal([]byte(reply), &server); err != nil {
 		t.Fatal(err)
 	}
 	path := func(route string) func() error {
@@ -333,9 +333,9 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 		},
 		"model_configuration": func() (string, error) {
 			var a predict.ModelConfig
-			said, err := ask("v2/models/m/versions/1/config", "")
+			reply, err := ask("v2/models/m/versions/1/config", "")
 			if err == nil {
-				err = json.Unmarshal([]byte(said), &a)
+				err = json.Unmarshal([]byte(reply), &a)
 			}
 			if err != nil {
 				return "", err
@@ -345,9 +345,9 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 		"statistics": func() (string, error) {
 			rows := func() uint64 {
 				var a predict.StatisticsList
-				said, err := ask("v2/models/m/stats", "")
+				reply, err := ask("v2/models/m/stats", "")
 				if err == nil {
-					err = json.Unmarshal([]byte(said), &a)
+					err = json.Unmarshal([]byte(reply), &a)
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -437,7 +437,8 @@ func TestUnknownDatatypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	const header, rank = 12, 1
-	for _, code := range []byte{16, 18, 31, 32, 33, 255} { // 32 and 33 are ours, but not on this wire
+	// 32 and 33 are ours, but not on this wire.
+	for _, code := range []byte{16, 18, 31, 32, 33, 255} {
 		m[header+rank] = code
 		err := newTCP(t, s.Addrs().TCP[0]).send(m)
 		if f, ok := err.(*fault); !ok || f.kind != "Protocol" || !strings.Contains(f.text, fmt.Sprint(code)) {

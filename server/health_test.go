@@ -51,10 +51,10 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 	ask := func(name string, n int) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); n > 0; {
-			if said, _ := say(t, s, name, `{}`, x); said["application"] == name {
+			if reply, _ := say(t, s, name, `{}`, x); reply["application"] == name {
 				n--
 			} else if time.Now().After(end) {
-				t.Fatalf("%s: %v", name, said)
+				t.Fatalf("%s: %v", name, reply)
 			}
 		}
 	}

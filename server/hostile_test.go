@@ -116,7 +116,8 @@ func grpcAttacks(c *grpcClient) []attack {
 		}
 	}
 	large := grpcQuestion("m", x, 0)
-	large.RawInputContents = [][]byte{make([]byte, 4*hostileMessage)} // beside it a message may have metadata up to a limit of its own
+	// Beside it a message may have metadata up to a limit of its own.
+	large.RawInputContents = [][]byte{make([]byte, 4*hostileMessage)}
 	overflow := grpcQuestion("m", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1 << 40, 1 << 40}}, 0)
 	overflow.RawInputContents = [][]byte{make([]byte, 12)}
 	negative := grpcQuestion("m", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}, 0)

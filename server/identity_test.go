@@ -332,7 +332,8 @@ func TestRightsOnEveryDoor(t *testing.T) {
 	}
 }
 
-// A model that one may not use is refused like one that there is not, and is in no list and no text.
+// A model that one may not use is refused like one that there is not, and is in no list and no
+// text.
 func TestHiddenNames(t *testing.T) {
 	g := startGuarded(t)
 	rest, admin := g.Addrs().REST[0].String(), g.Addrs().Admin.String()
@@ -399,8 +400,8 @@ func TestHiddenNames(t *testing.T) {
 	}
 }
 
-// A reload holds at the next request of connections that are open, and for containers; a broken file
-// changes nothing.
+// A reload holds at the next request of connections that are open, and for containers; a broken
+// file changes nothing.
 func TestRevocation(t *testing.T) {
 	g := startGuarded(t)
 	c := dial(t, g.Server)

@@ -40,8 +40,8 @@ func TestIdleMemoryGoesBack(t *testing.T) {
 		b.Release()
 	}
 	clear(all)
-	if kept := resident() - before; kept < busy/2<<20 {
-		t.Fatalf("only %d bytes are kept at first", kept)
+	if held := resident() - before; held < busy/2<<20 {
+		t.Fatalf("only %d bytes are kept at first", held)
 	}
 	go func() {
 		giveBack(pool, 10*time.Millisecond, stop)

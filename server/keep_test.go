@@ -229,7 +229,8 @@ func TestKeepChanges(t *testing.T) {
 	}
 	expect("1 - 3 4")
 
-	// Another server's change arrives by the store, and one that does not hold here changes nothing.
+	// Another server's change arrives by the store, and one that does not hold here changes
+	// nothing.
 	if _, err := s.store.State().Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) { return []byte(`{"keep":"latest"}`), nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,9 @@ func TestLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	for model, format := range map[string]string{"single": tensor.FormatNCHW, "batched": tensor.FormatNHWC} {
-		var said struct{ Outputs []struct{ Data []string } }
-		if err := web.call("POST", "/v2/models/"+model+"/infer", body, &said); err != nil || !slices.Equal(said.Outputs[0].Data, best) {
-			t.Errorf("%s over REST: %q, %v, expected %q", model, said, err, best)
+		var reply struct{ Outputs []struct{ Data []string } }
+		if err := web.call("POST", "/v2/models/"+model+"/infer", body, &reply); err != nil || !slices.Equal(reply.Outputs[0].Data, best) {
+			t.Errorf("%s over REST: %q, %v, expected %q", model, reply, err, best)
 		}
 		q := grpcQuestion(model, row, 0)
 		q.RawInputContents = [][]byte{row.Data}

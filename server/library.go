@@ -121,16 +121,16 @@ func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 	for _, name := range q.Outputs {
 		asked.Outputs = append(asked.Outputs, predict.Output{Name: name})
 	}
-	said, err := s.library().Infer(ctx, asked)
+	result, err := s.library().Infer(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{Model: said.Model, Version: said.Version, Outputs: said.Outputs, Timing: said.Timing, answer: said}
-	if f := said.Frame; f != nil {
+	a := &Answer{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing, answer: result}
+	if f := result.Frame; f != nil {
 		a.Frame = &Frame{f.Seq, f.Age, f.Skipped}
 	}
-	if c := said.Choice; c != nil {
-		a.Model, a.Version, _ = strings.Cut(said.Version, "/")
+	if c := result.Choice; c != nil {
+		a.Model, a.Version, _ = strings.Cut(result.Version, "/")
 		a.Choice = &Choice{Confidence: c.Confidence, Default: c.Default, Explanation: c.Explanation, Missing: make(map[string]string, len(c.Missing))}
 		for _, m := range c.Missing {
 			a.Choice.Missing[m.Model] = m.Why

@@ -163,8 +163,8 @@ func TestFeedbackOverHTTP(t *testing.T) {
 // restart; and a document brings them to another server.
 func TestStateSurvives(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state.db")
-	kept := func(c *config.Config) { c.State.At = at }
-	first := operator{t, start(t, kept)}
+	durable := func(c *config.Config) { c.State.At = at }
+	first := operator{t, start(t, durable)}
 	first.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4","slo":"2s"}`, 201)
 	first.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
 	first.expect("PATCH", "/v1/models/echo", `{"objective":"20ms","max_batch":"32"}`, 200)
@@ -174,7 +174,7 @@ func TestStateSurvives(t *testing.T) {
 	document := first.expect("GET", "/v1/export", ``, 200, `"settings":{"echo":{"default_version":"1","objective":"20ms"}}`, `"user":"u"`)
 	stop(t, first.s)
 
-	second := operator{t, start(t, kept)}
+	second := operator{t, start(t, durable)}
 	budgettest.Until(t, "the application after a restart", func() bool {
 		_, got := second.do("GET", "/v1/export", "")
 		return got == document

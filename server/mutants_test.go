@@ -91,7 +91,8 @@ func newOperators(t testing.TB) *operators {
 		status, _ := o.send("POST", "/v1/apps/app/feedback", []byte(`{"user":"u","input":[1,2],"losses":{"echo/1":0.5}}`))
 		return status == 200
 	})
-	_, state := o.send("GET", "/v1/export", nil) // of a server that has an application which has learned
+	// The export has an application with learned state.
+	_, state := o.send("GET", "/v1/export", nil)
 	for _, s := range []struct{ method, path, body string }{
 		{"POST", "/v1/apps", app},
 		{"PUT", "/v1/apps/app", app},

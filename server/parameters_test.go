@@ -50,14 +50,14 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		return q
 	}
 	timing := func(a *pb.ModelInferResponse) string {
-		var said []string
+		var reply []string
 		for key, p := range a.GetParameters() {
 			if strings.HasPrefix(key, "timing_") && p.GetInt64Param() >= 0 {
-				said = append(said, key)
+				reply = append(reply, key)
 			}
 		}
-		slices.Sort(said)
-		return strings.Join(said, " ")
+		slices.Sort(reply)
+		return strings.Join(reply, " ")
 	}
 	feedback := func(c *httpClient, path string) func(map[string]any) (string, error) {
 		return func(parameters map[string]any) (string, error) {
@@ -72,11 +72,11 @@ func askers(t *testing.T, s *Server, name string) []asker {
 	}
 	return []asker{
 		{parameter.Shiva, true, func(parameters map[string]any) (string, error) {
-			said, _ := say(t, s, name, object(parameters, ""), x)
-			if fault, failed := said["error"]; failed {
+			reply, _ := say(t, s, name, object(parameters, ""), x)
+			if fault, failed := reply["error"]; failed {
 				return "", fmt.Errorf("%v", fault)
 			}
-			return spell(said["timing"]), nil
+			return spell(reply["timing"]), nil
 		}},
 		{parameter.HTTP, true, func(parameters map[string]any) (string, error) {
 			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + object(parameters, "") + `}`
@@ -86,8 +86,8 @@ func askers(t *testing.T, s *Server, name string) []asker {
 			}
 			defer resp.Body.Close()
 			if resp.StatusCode != http.StatusOK {
-				var said struct{ Error string }
-				return "", errors.Join(json.NewDecoder(resp.Body).Decode(&said), errors.New(said.Error))
+				var reply struct{ Error string }
+				return "", errors.Join(json.NewDecoder(resp.Body).Decode(&reply), errors.New(reply.Error))
 			}
 			return resp.Header.Get("Server-Timing"), nil
 		}},

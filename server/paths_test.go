@@ -39,8 +39,8 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 			return nil, shivaFault(err)
 		}
 		defer m.Release()
-		var said map[string]any
-		return said, json.Unmarshal(m.Metadata, &said)
+		var reply map[string]any
+		return reply, json.Unmarshal(m.Metadata, &reply)
 	}
 	for _, path := range []string{
 		"v2", "v2/", "v2/health/live", "v2/health/ready", "v2/models", "v2/models/stats", "v2/models/m", "v2/models/m/versions/1", "v2/models/stats.m", "v2/models/app",
@@ -149,7 +149,7 @@ func TestPlatforms(t *testing.T) {
 		}
 		t.Cleanup(func() { c.Close() })
 		budgettest.Until(t, "the container to serve", func() bool { return serves(s, name, "1") })
-		var metadata, config, said struct{ Platform string }
+		var metadata, config, reply struct{ Platform string }
 		if err := web.call("GET", "/v2/models/"+name, "", &metadata); err != nil || metadata.Platform != tc.want {
 			t.Errorf("%q over HTTP: %+v %v", tc.says, metadata, err)
 		}
@@ -160,8 +160,8 @@ func TestPlatforms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(m.Metadata, &said); err != nil || said.Platform != tc.want {
-			t.Errorf("%q over Shiva: %+v %v", tc.says, said, err)
+		if err := json.Unmarshal(m.Metadata, &reply); err != nil || reply.Platform != tc.want {
+			t.Errorf("%q over Shiva: %+v %v", tc.says, reply, err)
 		}
 		m.Release()
 		if a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name}); err != nil || a.Platform != tc.want {

@@ -106,7 +106,8 @@ func (h *hostile) spoil() {
 		_ = os.Mkdir(h.path, 0o700)
 	case 8:
 		_ = os.RemoveAll(h.path)
-		_ = unix.Mknod(h.path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) // /dev/zero, where it may be made
+		// /dev/zero, where it may be made.
+		_ = unix.Mknod(h.path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))
 	case 9:
 		_ = os.Chown(h.path, 12345, -1)
 	case 10:
@@ -214,8 +215,8 @@ func TestHostileRegions(t *testing.T) {
 	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
 }
 
-// The client in Go leaves inputs and outputs in shared memory by one option. Nothing of it has a name
-// once it is connected, and the server forgets it with the connection.
+// The client in Go leaves inputs and outputs in shared memory by one option. Nothing of it has a
+// name once it is connected, and the server forgets it with the connection.
 func TestClientSharesMemory(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)

@@ -157,9 +157,12 @@ func TestEverySettingReloads(t *testing.T) {
 	pki := newPKI(t)
 	pki.twice()
 	plain := func(c *config.Config) {
-		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64 // within any descriptors
-		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32                                           // which goes with all others
-		c.TCP.Stream = config.StreamConnection                                                            // likewise
+		// Few connections fit into any limit of descriptors.
+		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64
+		// A static strategy fits all other settings.
+		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32
+		// So does one stream for each connection.
+		c.TCP.Stream = config.StreamConnection
 		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
 		encrypted(pki, config.AuthRequired)(c)
 		c.TLS.ClientCRL = pki.file("crl.pem")

@@ -388,7 +388,8 @@ func TestStopWithStalledClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	for range 512 { // with 16 MiB of answers, more than sockets hold; the server may stop reading before
+	// 512 answers are 16 MiB, more than sockets hold; the server may stop reading earlier.
+	for range 512 {
 		if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)
 		}

@@ -94,7 +94,7 @@ type caller struct {
 	ask  func(ctx context.Context, model string, inputs ...tensor.Tensor) (map[string]string, error)
 }
 
-func said(t tensor.Tensor) string {
+func render(t tensor.Tensor) string {
 	v, err := tensor.Values[int64](t)
 	return fmt.Sprint(t.Shape, v, map[bool]any{false: "", true: err}[err != nil])
 }
@@ -137,7 +137,7 @@ func callers(t *testing.T, s *Server) []caller {
 						return nil, err
 					}
 				}
-				outputs[o.Name] = said(tensor.Tensor{DType: tensor.Int64, Shape: o.Shape, Data: data})
+				outputs[o.Name] = render(tensor.Tensor{DType: tensor.Int64, Shape: o.Shape, Data: data})
 			}
 			return outputs, nil
 		}
@@ -165,7 +165,7 @@ func callers(t *testing.T, s *Server) []caller {
 			}
 			outputs := map[string]string{}
 			for i, o := range a.Tensors {
-				outputs[answer.Names[i]] = said(o)
+				outputs[answer.Names[i]] = render(o)
 			}
 			return outputs, nil
 		}},
@@ -188,7 +188,7 @@ func callers(t *testing.T, s *Server) []caller {
 				if err != nil {
 					return nil, err
 				}
-				outputs[o.Name] = said(y)
+				outputs[o.Name] = render(y)
 			}
 			return outputs, nil
 		}},

@@ -45,7 +45,7 @@ func TestStopWhileParting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ear.Close()
-	asked, answer, said := make(chan struct{}), make(chan struct{}), make(chan []byte, 1)
+	asked, answer, goodbyes := make(chan struct{}), make(chan struct{}), make(chan []byte, 1)
 	go func() { // ends with the connection
 		c, err := ear.Accept()
 		if err != nil {
@@ -63,7 +63,7 @@ func TestStopWhileParting(t *testing.T) {
 		_, _ = io.ReadFull(c, goodbye)
 		_, _ = c.Write([]byte{0xd2, 4, 0, 0})
 		more, _ := io.ReadAll(c)
-		said <- append(goodbye, more...)
+		goodbyes <- append(goodbye, more...)
 	}()
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
@@ -103,7 +103,7 @@ func TestStopWhileParting(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if words := <-said; len(words) != 5 {
+	if words := <-goodbyes; len(words) != 5 {
 		t.Errorf("goodbye was % x", words)
 	}
 }

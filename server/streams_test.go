@@ -23,7 +23,8 @@ func TestStreamThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
 	doors := cameraDoors(t, s)
-	busy := doors[4].ask("m", frame{100, nil}) // on a Shiva connection the others would wait behind it
+	// On a Shiva connection the others would wait behind it.
+	busy := doors[4].ask("m", frame{100, nil})
 	g.taken(1)
 	var before <-chan shown
 	began := time.Now()
@@ -49,7 +50,8 @@ func TestSupersededByAnID(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
 	doors := cameraDoors(t, s)
-	busy := doors[4].ask("m", frame{100, nil}) // on a Shiva connection the others would wait behind it
+	// On a Shiva connection the others would wait behind it.
+	busy := doors[4].ask("m", frame{100, nil})
 	g.taken(1)
 	for i, d := range doors[:4] {
 		f := frameOf("cam", i, "keep", int64(1))
@@ -120,7 +122,8 @@ func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 		slow.taken(i + 1)
 		two := second.ask("app", frameOf("cam", 2*i+1, "user", "ann", "candidate_models", "fast"))
 		fast.taken(2*i + 1)
-		late := doors[4].ask("app", frameOf("cam", 90, "user", "ann", "candidate_models", "fast", "timeout", int64(1e5))) // µs
+		// Μs.
+		late := doors[4].ask("app", frameOf("cam", 90, "user", "ann", "candidate_models", "fast", "timeout", int64(1e5)))
 		fast.taken(2*i + 2)
 		fast.answer(0, int32(2*i+1))
 		fast.answer(0, 90)
@@ -407,8 +410,8 @@ func TestFramesThatAreNone(t *testing.T) {
 	}
 	taken := 0
 	for i, d := range doors {
-		// Taken in the future, by a clock that is ahead: it is not older than nothing. A number that goes
-		// back is answered in the order of arrival, and counted.
+		// Taken in the future, by a clock that is ahead: it is not older than nothing. A number
+		// that goes back is answered in the order of arrival, and counted.
 		other := doors[(i+1)%len(doors)]
 		later := d.ask("m", frameOf("cam", 7, "user", "ann", "captured_at", time.Now().Add(time.Hour).UnixMilli()))
 		taken++
@@ -419,7 +422,8 @@ func TestFramesThatAreNone(t *testing.T) {
 		second := other.ask("m", frameOf("second", 1, "user", "ann"))
 		taken++
 		g.taken(taken)
-		tooMany := d.ask("m", frameOf("third", 1, "user", "ann")) // whose answer waits behind the first, on a Shiva connection
+		// Whose answer waits behind the first, on a Shiva connection.
+		tooMany := d.ask("m", frameOf("third", 1, "user", "ann"))
 		budgettest.Until(t, "a refusal", func() bool { return stats(s, "m").Outcomes[scheduler.OutcomeStreams] == uint64(i+1) })
 		for _, value := range []int32{7, 3, 1} {
 			g.answer(0, value)

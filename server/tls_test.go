@@ -53,7 +53,8 @@ func (k *pki) renew(change func(*x509.Certificate)) (serial string) {
 	return server.Leaf.SerialNumber.String()
 }
 
-// twice writes each file once more, with another text that may stand beside the first of the others.
+// twice writes each file once more, with another text that may stand beside the first of the
+// others.
 func (k *pki) twice() {
 	k.t.Helper()
 	for _, name := range []string{"cert", "key", "ca"} {
@@ -200,8 +201,8 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = io.WriteString(plain, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		if said := ends(t, plain); name != "grpc" && name != "admin" && !strings.Contains(said, "this address speaks TLS") {
-			t.Errorf("%s: without TLS: %q", name, said)
+		if reply := ends(t, plain); name != "grpc" && name != "admin" && !strings.Contains(reply, "this address speaks TLS") {
+			t.Errorf("%s: without TLS: %q", name, reply)
 		}
 		plain.Close()
 	}

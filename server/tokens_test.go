@@ -115,16 +115,16 @@ func TestContainersShowTokens(t *testing.T) {
 	defer serveWith("catnip", tokenOf("infer"))()
 	defer serveWith("dog", "")()
 	budgettest.Until(t, "two refusals", func() bool {
-		said := log.String()
-		return strings.Contains(said, `identity \"infer\" lacks the right serve:catnip/1`) && strings.Contains(said, `identity \"serve\" lacks the right serve:dog/1`)
+		reply := log.String()
+		return strings.Contains(reply, `identity \"infer\" lacks the right serve:catnip/1`) && strings.Contains(reply, `identity \"serve\" lacks the right serve:dog/1`)
 	})
 	if serves(s, "catnip", "1") || serves(s, "dog", "1") {
 		t.Error("a container serves without the right")
 	}
 }
 
-// A listener that other machines reach is warned of: without identities each, with them those by which
-// whoever shows nothing can change something.
+// A listener that other machines reach is warned of: without identities each, with them those by
+// which whoever shows nothing can change something.
 func TestWarningsOfStrangers(t *testing.T) {
 	for _, c := range []struct {
 		identities []config.Identity

@@ -74,7 +74,8 @@ func (d *Decoder) place(p []byte) {
 // discarded from here on.
 func (d *Decoder) grow(arriving int) bool {
 	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
-	begun := (d.have + d.width - 1) &^ (d.width - 1) // units: the first bytes of one are its last ones in memory
+	// Whole units: the first bytes of a unit are its last ones in memory.
+	begun := (d.have + d.width - 1) &^ (d.width - 1)
 	b, err := d.cfg.Pool.Grow(d.stage, begun, size)
 	if err != nil {
 		d.overBudget(err)

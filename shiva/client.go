@@ -21,8 +21,9 @@ var ErrClosed = errors.New("shiva: client is closed")
 // A CallError is why a request got no answer. It wraps the reason: that of the connection,
 // [ErrClosed], or that of the call's context.
 type CallError struct {
-	Addr       string
-	MayHaveRun bool // bytes of the request may have reached the server; false: it certainly did not run
+	Addr string
+	// Bytes of the request may have reached the server; false: it certainly did not run.
+	MayHaveRun bool
 	Err        error
 }
 
@@ -55,7 +56,8 @@ type Client struct {
 	slots chan struct{} // one taken by each call in the ring
 	wake  chan struct{} // holds a token when there may be something to send
 	done  chan struct{} // closed when run has ended
-	calls sync.Pool     // of *call; not shared by clients, since channels may not leave a synctest bubble
+	// Holds *call. Clients do not share it: channels may not leave a synctest bubble.
+	calls sync.Pool
 
 	mu     sync.Mutex
 	ring   ring
@@ -66,7 +68,8 @@ type Client struct {
 
 // A call is one Do, or a frame of a stream.
 type call struct {
-	done chan struct{} // gets a token when finished is set, unless the call was abandoned; capacity 1
+	// Gets a token when finished is set, unless the call was abandoned; capacity 1.
+	done chan struct{}
 
 	// Guarded by Client.mu.
 	request   *tensor.Buffer // as it goes on the wire, until it is taken to be sent
@@ -353,8 +356,8 @@ func appendObject(dst, members, metadata []byte) []byte {
 	return append(dst, rest...)
 }
 
-// errStale is the end of a call whose tensors are in the memory of a connection that was lost before
-// the request was sent.
+// errStale is the end of a call whose tensors are in the memory of a connection that was lost
+// before the request was sent.
 var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
 
 // dropStale ends the next calls to be sent that cannot be, for errStale.

@@ -261,7 +261,7 @@ func TestClientBudget(t *testing.T) {
 	})
 }
 
-// TestClientReconnectBackoff: while the server is away, each request fails with one attempt to
+// TestClientReconnectBackoff: while the server is down, each request fails with one attempt to
 // connect, the attempts come in growing intervals, and the first after its return succeeds.
 func TestClientReconnectBackoff(t *testing.T) {
 	const shortest, longest = 100 * time.Millisecond, time.Second

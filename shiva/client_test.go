@@ -292,7 +292,8 @@ func TestClientClose(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 1), true, shiva.ErrClosed) })
 		synctest.Wait()
-		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 2), false, shiva.ErrClosed) }) // waits for a place
+		// This request waits for a place.
+		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 2), false, shiva.ErrClosed) })
 		synctest.Wait()
 		r.client.Close()
 		wg.Wait()

@@ -241,8 +241,8 @@ func (d *Decoder) Direct() []byte {
 // Growing reports whether the body that the stream is inside of has not got all of its memory yet.
 func (d *Decoder) Growing() bool { return d.BodyLeft() > 0 && d.fault == nil && len(d.body) < d.need }
 
-// Arrived says that n more bytes of the stream than were pushed have arrived and can be read. A body
-// takes memory for them in one step; from step to step its bytes are copied.
+// Arrived says that n more bytes of the stream than were pushed have arrived and can be read. A
+// body takes memory for them in one step; from step to step its bytes are copied.
 func (d *Decoder) Arrived(n int) {
 	if d.Growing() && d.have+n > len(d.body) {
 		d.grow(n)

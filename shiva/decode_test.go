@@ -181,15 +181,15 @@ func TestMemoryByArrival(t *testing.T) {
 				t.Fatal(e)
 			}
 			block := make([]byte, piece)
-			for came := 0; came < min(tt.bytes-1, 1000*piece); {
-				n, _, err := d.Push(block[:min(piece, tt.bytes-1-came)])
+			for received := 0; received < min(tt.bytes-1, 1000*piece); {
+				n, _, err := d.Push(block[:min(piece, tt.bytes-1-received)])
 				if err != nil {
 					t.Fatal(err)
 				}
-				came += n
+				received += n
 				// A class is up to a quarter larger than what was asked.
-				if held, most := pool.InUse(), int64(came)*8*5/4+20<<10; held > most {
-					t.Fatalf("%s in pieces of %d: %d bytes held after %d, want at most %d", tt.name, piece, held, came, most)
+				if held, most := pool.InUse(), int64(received)*8*5/4+20<<10; held > most {
+					t.Fatalf("%s in pieces of %d: %d bytes held after %d, want at most %d", tt.name, piece, held, received, most)
 				}
 			}
 			d.Reset()
@@ -376,8 +376,8 @@ func TestDirect(t *testing.T) {
 					}
 				}
 				rest = rest[n:]
-				if held, came := pool.InUse(), int64(len(wire)-len(rest)); held > came*8*5/4+20<<10 {
-					t.Fatalf("%s: %d bytes held after %d", name, held, came)
+				if held, received := pool.InUse(), int64(len(wire)-len(rest)); held > received*8*5/4+20<<10 {
+					t.Fatalf("%s: %d bytes held after %d", name, held, received)
 				}
 			}
 			sameMessage(t, name, got, m)
@@ -594,10 +594,10 @@ func TestRetainedTensors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := slices.Clone(m.Tensors)
-	for i := range kept {
-		kept[i].Shape = slices.Clone(kept[i].Shape) // the message's own
-		kept[i].Retain()
+	retained := slices.Clone(m.Tensors)
+	for i := range retained {
+		retained[i].Shape = slices.Clone(retained[i].Shape) // the message's own
+		retained[i].Retain()
 	}
 	m.Release()
 	for range 10 { // would overwrite what is not retained
@@ -608,10 +608,10 @@ func TestRetainedTensors(t *testing.T) {
 		other.Release()
 	}
 	for i, want := range []tensor.Tensor{small, big, small} {
-		if !bytes.Equal(kept[i].Data, want.Data) {
+		if !bytes.Equal(retained[i].Data, want.Data) {
 			t.Errorf("tensor %d changed after its message was released", i)
 		}
-		kept[i].Release()
+		retained[i].Release()
 	}
 	checkLeaks(t, pool)
 }

@@ -133,7 +133,8 @@ func byReference(t *tensor.Tensor) bool {
 	if swapWidth(t.DType) == 1 {
 		return len(t.Data) >= minReferenceBytes
 	}
-	return len(t.Data) >= minSwapReferenceBytes && t.DType != tensor.LongDouble // see appendElements
+	// appendElements says why.
+	return len(t.Data) >= minSwapReferenceBytes && t.DType != tensor.LongDouble
 }
 
 // appendVec adds scratch[start:] to vecs, to the last one if it ends where this begins.

@@ -91,7 +91,8 @@ func TestAppendVectored(t *testing.T) {
 		{Namespace: "a", Tensors: []tensor.Tensor{small}},
 		{Namespace: "b", Metadata: []byte(`{"id":1}`), Tensors: []tensor.Tensor{floats, image, small}},
 		{Tensors: []tensor.Tensor{image, image}}, // nothing after the last tensor
-		{Tensors: []tensor.Tensor{long, padded}}, // the padding of long doubles is no one's business
+		// The padding of long doubles is no one's business.
+		{Tensors: []tensor.Tensor{long, padded}},
 		{Namespace: "d"},
 		{},
 	}
@@ -99,7 +100,8 @@ func TestAppendVectored(t *testing.T) {
 	for _, m := range messages {
 		want = append(want, mustEncode(t, m)...)
 	}
-	for _, room := range []int{0, 1 << 20} { // scratch that moves between messages, and one that does not
+	// The scratch memory moves between messages, or does not.
+	for _, room := range []int{0, 1 << 20} {
 		scratch, vecs := make([]byte, 0, room), []shiva.Vec(nil)
 		for _, m := range messages {
 			var err error

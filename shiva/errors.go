@@ -37,7 +37,8 @@ type DecodeError struct {
 	Offset int64  // where it is, in bytes from the beginning of the message
 	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
 	Got    int64  // what was received
-	Rest   int64  // for KindTooLarge, at least so many announced bytes of the message are still to come
+	// For KindTooLarge, at least so many announced bytes of the message are still to come.
+	Rest   int64
 	Detail string // the same in words
 	Err    error  // the pool's refusal, for KindOverBudget
 
@@ -86,7 +87,8 @@ type RemoteError struct {
 	Code      int    // HTTP status of the same condition; 0 if the peer sent none
 	Retryable bool   // the same request may succeed later or elsewhere
 	ID        string // JSON text of the request's "id", quotes and all; "" if it had none
-	By        string // Superseded: JSON text of the newer frame's "seq", else of its "id"; "" if it has neither
+	// Superseded: JSON text of the newer frame's "seq", else of its "id"; "" if it has neither.
+	By string
 }
 
 func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }

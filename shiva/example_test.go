@@ -69,7 +69,8 @@ func ExampleClient_Do() {
 func ExampleClient_Infer() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // which the server is told
+	// The deadline travels with the request.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	client, err := shiva.Dial(ctx, addr, inMemory)
 	if err != nil {

@@ -347,7 +347,8 @@ func TestGoldenMalformed(t *testing.T) {
 			if len(g.Segments) > 0 {
 				good = 1
 			}
-			if g.File == "edge_metadata_nan.bin" { // NaN, which the reference sends, is taken as null
+			// NaN, which the reference sends, is taken as null.
+			if g.File == "edge_metadata_nan.bin" {
 				if r.kind != "eof" || len(r.messages) != 1 || string(r.messages[0].Metadata) != `{"a":null}` {
 					t.Fatalf("%d messages, then %s; want one that says null", len(r.messages), r.kind)
 				}

@@ -79,8 +79,9 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 	return func(o *options) { o.dial = dial }
 }
 
-// WithToken sets the token that shows the server who the client is; "" shows none. The default is that
-// of the environment: the variables of [token.Env] and [token.FileEnv], which are read at Dial.
+// WithToken sets the token that shows the server who the client is; "" shows none. The default is
+// that of the environment: the variables of [token.Env] and [token.FileEnv], which are read at
+// Dial.
 func WithToken(text string) Option { return func(o *options) { o.token = &text } }
 
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.

@@ -50,8 +50,8 @@ func (p *parts) release() {
 	*p = parts{}
 }
 
-// place leaves the large inputs of a message in memory, as far as there is room, and has its outputs
-// left there. It returns the message that is to be sent.
+// place leaves the large inputs of a message in memory, as far as there is room, and has its
+// outputs left there. It returns the message that is to be sent.
 func (c *Client) place(m *Message) (*Message, parts) {
 	if c.opts.sharedBytes <= 0 {
 		return m, parts{}
@@ -168,7 +168,8 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 	for _, o := range there.Outputs {
 		d, _ := tensor.FromV2(o.Datatype)
 		end := min(o.Offset+(o.Size+sharedAligned-1)/sharedAligned*sharedAligned, area.offset+area.size)
-		owner := &part{p.memory, span{p.area.offset, end - p.area.offset}} // with what is left before it
+		// The part includes the gap before it.
+		owner := &part{p.memory, span{p.area.offset, end - p.area.offset}}
 		if p.area = (span{end, area.offset + area.size - end}); p.area.size > 0 {
 			p.memory.split()
 		}

@@ -22,9 +22,9 @@ import (
 // is room. Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream
 // has memory of its own, as much again.
 //
-// An answer is the same with or without it. Its outputs lie in the memory, which has their part back
-// when the answer and whoever retained a tensor have released it: answers that are never released
-// use it up. Where outputs are to go is known from the second request of a route on.
+// An answer is the same with or without it. Its outputs lie in the memory, which has their part
+// back when the answer and whoever retained a tensor have released it: answers that are never
+// released use it up. Where outputs are to go is known from the second request of a route on.
 //
 // Whatever has no room is sent, and so is everything to a server that refuses: [Client.Shared] says
 // why. The memory has no name but while a connection is made, and ends with the processes that have
@@ -40,8 +40,8 @@ const (
 // A span is a part of shared memory.
 type span struct{ offset, size int64 }
 
-// sharedMemory is what a connection shares with its server. Another connection has other memory: the
-// server may still write to this one.
+// sharedMemory is what a connection shares with its server. Another connection has other memory:
+// the server may still write to this one.
 type sharedMemory struct {
 	name string
 	file *os.File // nil: it could not be made
@@ -126,8 +126,8 @@ func (s *sharedMemory) register(ctx context.Context, conn net.Conn) error {
 }
 
 // Shared reports why the client shares no memory with the server, or why tensors that are large
-// enough for it were sent nevertheless since they are larger than all of it, with both sizes; nil: it
-// does.
+// enough for it were sent nevertheless since they are larger than all of it, with both sizes; nil:
+// it does.
 func (c *Client) Shared() error {
 	if c.opts.sharedBytes <= 0 {
 		return errNotShared
@@ -161,8 +161,8 @@ func (s *sharedMemory) usable() bool {
 	return s.refusal == nil
 }
 
-// take is the first part that is large enough, for what is called so in errors. Its pages are there:
-// whoever writes to a mapping of a file system that is full is killed.
+// take is the first part that is large enough, for what is called so in errors. Its pages are
+// there: whoever writes to a mapping of a file system that is full is killed.
 func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +221,8 @@ func (s *sharedMemory) giveBack(parts ...span) {
 	}
 }
 
-// noteError looks whether an answer is an error about the memory, which the server has lost then, by
-// its operator's or another client's doing. Further requests are sent.
+// noteError looks whether an answer is an error about the memory, which the server has lost then,
+// by its operator's or another client's doing. Further requests are sent.
 func (s *sharedMemory) noteError(answer *Message) {
 	if answer.Namespace != ErrorNamespace || !bytes.Contains(answer.Metadata, []byte(s.name)) {
 		return
@@ -257,8 +257,8 @@ func (o *outputSizes) of(route string) int64 {
 	return o.routes[route]
 }
 
-// learn notes the outputs of an answer. A smaller answer takes an eighth off: the next one may be as
-// large as the one before.
+// learn notes the outputs of an answer. A smaller answer takes an eighth off: the next one may be
+// as large as the one before.
 func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 	size := int64(0)
 	for _, t := range tensors {

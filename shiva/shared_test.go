@@ -213,8 +213,9 @@ func (s *sharing) set(lie func(*sharedPlace)) {
 	s.lie = lie
 }
 
-// From the second answer on, outputs are in shared memory, and answers are as if they had been sent.
-// They last until they are released, whatever becomes of the client, and give their parts back.
+// From the second answer on, outputs are in shared memory, and answers are as if they had been
+// sent. They last until they are released, whatever becomes of the client, and give their parts
+// back.
 func TestSharedOutputs(t *testing.T) {
 	const size = 100 << 10
 	s := &sharing{}

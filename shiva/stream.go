@@ -44,8 +44,9 @@ type StreamConfig struct {
 
 // A Frame is one request of a [Stream].
 type Frame struct {
-	Tensors  []tensor.Tensor // the model's inputs, by position or by their names, as for [Client.Infer]
-	Metadata []byte          // other keys of the request than those of streams; an object, or empty
+	// The model's inputs, by position or by their names, as for [Client.Infer].
+	Tensors  []tensor.Tensor
+	Metadata []byte // other keys of the request than those of streams; an object, or empty
 
 	Seq        int64     // its number; 0: one more than the frame before, and 0 for the first
 	CapturedAt time.Time // zero: when it is pushed
@@ -53,11 +54,13 @@ type Frame struct {
 
 // An Answer is what became of a frame of a [Stream] that was not superseded.
 type Answer struct {
-	Seq     int64
-	Age     time.Duration // from Frame.CapturedAt to the arrival of the answer, by this machine's clock
-	Skipped int           // frames of the stream that were superseded since the one executed before
+	Seq int64
+	// From Frame.CapturedAt to the arrival of the answer, by this machine's clock.
+	Age     time.Duration
+	Skipped int // frames of the stream that were superseded since the one executed before
 
-	*Message // the outputs, which the receiver releases, by name as [Message.Output]; nil beside an error
+	// The outputs, which the receiver releases, by name as [Message.Output]; nil beside an error.
+	*Message
 }
 
 // StreamCounts are of the frames that a [Stream] has no Answer for.
@@ -114,7 +117,8 @@ type frameCall struct {
 	seq      int64
 	captured time.Time
 	pushed   time.Time
-	skipped  int // frames between the one before and this one that were superseded before they were sent
+	// Frames between the one before and this one that were superseded before they were sent.
+	skipped int
 }
 
 type streamAnswer struct {

@@ -422,7 +422,7 @@ func TestStreamErrors(t *testing.T) {
 }
 
 // TestStreamReconnects: frames that were sent on a lost connection fail, those that wait go out
-// on the next; while the server is away, frames fail with the reason and Push does not wait.
+// on the next; while the server is down, frames fail with the reason and Push does not wait.
 func TestStreamReconnects(t *testing.T) {
 	silent := func(c *shivatest.Conn, m *shiva.Message) {
 		if frameOf(m).Seq > 0 {

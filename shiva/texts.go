@@ -150,9 +150,10 @@ func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
 // A nest is nested lists whose shape is being found.
 type nest struct {
 	jsontext.Scanner
-	shape tensor.Shape // lengths of the lists so far, by depth; -1 while the first list of a depth is open
-	rank  int          // depth of the elements; -1: none has been read
-	size  int          // of the elements at most: what is escaped is shorter than its escapes
+	// Lengths of the lists so far, by depth; -1 while the first list of a depth is open.
+	shape tensor.Shape
+	rank  int // depth of the elements; -1: none has been read
+	size  int // of the elements at most: what is escaped is shorter than its escapes
 }
 
 var errRagged = errors.New("the lists are not alike in length and depth, so they have no shape")

@@ -18,10 +18,10 @@ func cutTLS(addr string) (rest string, ok bool) {
 }
 
 // WithTLS sets how TLS is spoken with a server at "tls://host:port": whose certificates are
-// trusted, the client's own, and the name of the server if it is not the host. The default is a zero
-// configuration: the authorities of the system, and no certificate. The client makes a copy for
-// each connection, so GetClientCertificate may return one that was renewed. It is an error with an
-// address that is not of TLS.
+// trusted, the client's own, and the name of the server if it is not the host. The default is a
+// zero configuration: the authorities of the system, and no certificate. The client makes a copy
+// for each connection, so GetClientCertificate may return one that was renewed. It is an error with
+// an address that is not of TLS.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
 // handshake makes a connection to addr one of TLS.

@@ -60,8 +60,8 @@ func (s *introduced) serve(l net.Listener) {
 	}
 }
 
-// A client shows its token in the first message of each connection, and an unknown one is an error of
-// Dial; the token of the environment is read unless it is given.
+// A client shows its token in the first message of each connection, and an unknown one is an error
+// of Dial; the token of the environment is read unless it is given.
 func TestToken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -74,7 +74,8 @@ func TestBarsOnPNG(t *testing.T) {
 	if len(heights) != 2 {
 		t.Fatalf("red columns are %v pixels high, want two bars", heights)
 	}
-	if ratio := float64(heights[1]) / float64(heights[0]); ratio < 4.5 || ratio > 5.1 { // log(200) / log(3) = 4.8
+	// log(200) / log(3) = 4.8.
+	if ratio := float64(heights[1]) / float64(heights[0]); ratio < 4.5 || ratio > 5.1 {
 		t.Errorf("the bars are %v pixels high, want 4.8 times as high for 20 as for 0.3 above 0.1", heights)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // Copies are counted in a round of its own, whose times are not measured, in servers that count
 // what they copy:
 //
-//   - Programs in Go are built with a memmove that adds up its bytes (go build -overlay). The sum is
+//   - Programs in Go are built with a memmove that adds its bytes (go build -overlay). The sum is
 //     read from their memory.
 //   - Programs that use the C library have preload/copies.c preloaded.
 //   - What read and write move between the kernel and a process stands in /proc/PID/io.

@@ -19,7 +19,8 @@ import (
 type kind struct {
 	name  string // of its ratios
 	label string // in tables
-	// peer is where its packages are, of those that bench/peers/install makes; "": it is of this tree.
+	// peer is where its packages are, of those that bench/peers/install makes; "": it is of this
+	// tree.
 	peer  string
 	ways  []*way
 	sizes []*size // whose models it has

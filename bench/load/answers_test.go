@@ -25,7 +25,8 @@ func TestAnswersAtEveryCut(t *testing.T) {
 		{message(`{"a":1}`, ""), false},
 		{message("{}", "m", "\x01\x01\x00\x00\x00\x02"+"12345678"), false}, // float32 [2]
 		{message(`{"message":"!"}`, "!error"), true},
-		{message("", "m", "\x00\x11"+"1", "\x02\x0c\x00\x00\x00\x00\x7f\xff\xff\xff", "\x00\x02"+"!2345678"), false}, // bool [], longdouble [0,2^31-1], float64 []
+		// The tensors are bool [], longdouble [0,2^31-1] and float64 [].
+		{message("", "m", "\x00\x11"+"1", "\x02\x0c\x00\x00\x00\x00\x7f\xff\xff\xff", "\x00\x02"+"!2345678"), false},
 	}
 	var stream []byte
 	var ends []int

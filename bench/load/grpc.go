@@ -19,7 +19,8 @@ import (
 // It respects the server's flow control, and gives the server the largest windows possible.
 // Unlike a real client, it causes the server no more work than the protocol requires.
 type grpcWire struct {
-	first, headers []byte // HEADERS of the first request, which fills the HPACK table, and of the others
+	// HEADERS of the first request, which fills the HPACK table, and of the others.
+	first, headers []byte
 
 	marks  []int    // offsets of the frames in the request that is to be sent: HEADERS, DATA
 	allow  int      // how many of those frames the server's windows have admitted
@@ -38,7 +39,7 @@ type grpcWire struct {
 	left    int             // bytes of the frame after them
 	payload []byte          // of a frame other than DATA
 	keeping uint32          // the stream whose answer is collected
-	kept    []byte
+	body    []byte
 
 	fields          *hpack.Decoder
 	status, message string // of the last trailers
@@ -234,7 +235,7 @@ func (g *grpcWire) read(p []byte, gather bool) (a answer, n int, err error) {
 		case kind != frameData:
 			g.payload = append(g.payload, part...)
 		case g.keeping != 0 && g.keeping == g.ofStream():
-			g.kept = append(g.kept, part...)
+			g.body = append(g.body, part...)
 		}
 		n += len(part)
 		if g.left -= len(part); g.left > 0 {
@@ -276,7 +277,7 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 			return g.answered(stream)
 		}
 		if gather && g.keeping == 0 {
-			g.keeping, g.kept = stream, g.kept[:0]
+			g.keeping, g.body = stream, g.body[:0]
 		}
 	case kind == frameReset && slices.Contains(g.line, stream):
 		// A reset after the answer is no failure: the stream is no longer in the line.
@@ -315,17 +316,18 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 	}
 	g.line = slices.Delete(g.line, place, place+1)
 	if stream == g.stream-2 {
-		g.streamWindow = math.MaxInt32 // nobody counts what is still sent of a request that has its answer
+		// The rest of a request that is answered is not counted.
+		g.streamWindow = math.MaxInt32
 	}
 	a := answer{done: true, place: place, fault: g.status != "0"}
 	if stream == g.keeping {
 		g.keeping = 0
 		switch {
 		case a.fault:
-		case len(g.kept) < messageHead || g.kept[0] != 0 || int(binary.BigEndian.Uint32(g.kept[1:])) != len(g.kept)-messageHead:
-			return answer{}, fmt.Errorf("%w: expected one message in %d bytes of DATA", errOutOfStep, len(g.kept))
+		case len(g.body) < messageHead || g.body[0] != 0 || int(binary.BigEndian.Uint32(g.body[1:])) != len(g.body)-messageHead:
+			return answer{}, fmt.Errorf("%w: expected one message in %d bytes of DATA", errOutOfStep, len(g.body))
 		default:
-			a.whole = g.kept[messageHead:]
+			a.whole = g.body[messageHead:]
 		}
 	}
 	return a, nil

@@ -21,7 +21,7 @@ type httpWire struct {
 	line    []byte // between chunks: a partial line
 	ending  bool   // the last chunk has arrived
 	keeping bool
-	kept    []byte // the body, if it is collected or that of an error
+	payload []byte // the body, if it is collected or that of an error
 }
 
 const (
@@ -42,7 +42,7 @@ func (h *httpWire) read(p []byte, gather bool) (a answer, n int, err error) {
 		if n, err = h.readHead(p); err != nil || !h.inBody {
 			return a, n, err
 		}
-		h.keeping, h.kept = h.fault || gather, h.kept[:0]
+		h.keeping, h.payload = h.fault || gather, h.payload[:0]
 	}
 	k, done, err := h.readBody(p[n:])
 	n += k
@@ -51,7 +51,7 @@ func (h *httpWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	}
 	a.done, a.fault = true, h.fault
 	if h.keeping && !h.fault {
-		a.whole = h.kept
+		a.whole = h.payload
 	}
 	h.inBody, h.over = false, true
 	return a, n, nil
@@ -62,7 +62,7 @@ func (h *httpWire) readBody(p []byte) (n int, done bool, err error) {
 	for {
 		part := p[n : n+min(h.body, len(p)-n)]
 		if h.keeping {
-			h.kept = append(h.kept, part...)
+			h.payload = append(h.payload, part...)
 		}
 		n += len(part)
 		if h.body -= len(part); h.body > 0 || !h.chunked {
@@ -146,9 +146,9 @@ func (h *httpWire) field(name []byte) []byte {
 func (h *httpWire) failure() (kind, text string) {
 	status, _, _ := bytes.Cut(h.head, headEnd[:2])
 	_, kind, _ = strings.Cut(string(status), " ")
-	text, ok := jsontext.Unquote(jsontext.Field(h.kept, "error"))
+	text, ok := jsontext.Unquote(jsontext.Field(h.payload, "error"))
 	if !ok {
-		text = string(h.kept)
+		text = string(h.payload)
 	}
 	return kind, text
 }

@@ -81,7 +81,8 @@ var small = message("{}", "m", "\x00\x01"+"1234")
 func TestClosedLoop(t *testing.T) {
 	for name, frame := range map[string][]byte{
 		"small": small,
-		"large": message("{}", "m", "\x01\x03\x00\x40\x00\x00"+strings.Repeat("x", 4<<20)), // larger than any socket buffer
+		// Larger than any socket buffer.
+		"large": message("{}", "m", "\x01\x03\x00\x40\x00\x00"+strings.Repeat("x", 4<<20)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			checks := 0
@@ -96,7 +97,7 @@ func TestClosedLoop(t *testing.T) {
 				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
 			}
 			// The first of each connection and one in ten, but for those that were to be of
-			// answers that never came.
+			// answers that never arrived.
 			if want := max(3, int(r.Latency.Count())/10-6); checks < want {
 				t.Errorf("%d answers of %d checked, want at least %d", checks, r.Latency.Count(), want)
 			}
@@ -125,7 +126,8 @@ func TestNoCoordinatedOmission(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	addr := serve(t, func(c net.Conn) {
 		first := bufio.NewReader(c)
-		_, _ = first.Peek(1) // the stall begins with the first request, however long that took to come
+		// The stall begins with the first request, however long that took to come.
+		_, _ = first.Peek(1)
 		time.Sleep(stall)
 		_, _ = io.Copy(c, first)
 	})

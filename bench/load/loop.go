@@ -385,7 +385,8 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	} else {
 		if arrived {
 			l.result.Answered++
-			l.result.Bytes += int64(len(c.frame)) // with Cycle the next one's, which comes to the same
+			// With Cycle this is the next frame's size, which is the same in sum.
+			l.result.Bytes += int64(len(c.frame))
 		}
 		if measured {
 			l.result.Latency.Add(now - due)

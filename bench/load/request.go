@@ -28,12 +28,13 @@ type Request struct {
 	// Stream, if set, makes the request a frame of a stream, whose name is Stream and a number of
 	// four digits.
 	Stream string
-	// InputsAt, if set, says where each of Inputs is in shared memory that the server knows: its data
-	// does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over
+	// InputsAt, if set, says where each of Inputs is in shared memory that the server knows: its
+	// data does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over
 	// Shiva and gRPC.
 	InputsAt  []Place
 	OutputsAt []Output
-	// Token, if set, shows the server who asks, over Shiva and HTTP. For gRPC there is Config.Token.
+	// Token, if set, shows the server who asks, over Shiva and HTTP. For gRPC there is
+	// Config.Token.
 	Token string
 	// Keep is how many frames of a stream may wait, as the parameter takes it: "all", "latest"
 	// or a number. "": as the server is configured.

@@ -27,9 +27,10 @@ type Streams struct {
 
 // A Shown is the answer to a frame.
 type Shown struct {
-	Stream  int           // its number
-	Seq     int64         // of the frame, from 0
-	Due, At time.Duration // when it was captured, and when the answer was there: since the beginning of the run
+	Stream int   // its number
+	Seq    int64 // of the frame, from 0
+	// When it was captured, and when the answer was there: since the beginning of the run.
+	Due, At time.Duration
 	Age     time.Duration // when the answer left, as the server says
 	Skipped int           // frames superseded since the one that was executed before it
 	Fault   string        // the type of the error; empty: the frame was executed
@@ -82,25 +83,25 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	if !gather {
 		a.whole = nil
 	}
-	end := len(w.kept) - w.namespace
-	var said struct {
+	end := len(w.body) - w.namespace
+	var head struct {
 		Type    string  `json:"type"`
 		Seq     *int64  `json:"seq"`
 		AgeMS   float64 `json:"age_ms"`
 		Skipped int     `json:"skipped"`
 	}
-	if err := json.Unmarshal(w.kept[end-w.metadata:end], &said); err != nil {
+	if err := json.Unmarshal(w.body[end-w.metadata:end], &head); err != nil {
 		return a, n, fmt.Errorf("load: the metadata of an answer: %w", err)
 	}
-	w.shown = Shown{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(said.AgeMS * 1e6), Skipped: said.Skipped}
+	w.shown = Shown{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(head.AgeMS * 1e6), Skipped: head.Skipped}
 	w.answered++
 	switch {
 	case a.fault:
-		w.shown.Fault = said.Type
-	case said.Seq == nil:
+		w.shown.Fault = head.Type
+	case head.Seq == nil:
 		return a, n, errors.New("load: the answer to a frame has no seq: the server knows no streams")
-	case *said.Seq != w.shown.Seq:
-		return a, n, fmt.Errorf("%w: frame %d of stream %d was answered as %d", errOutOfStep, w.shown.Seq, w.shown.Stream, *said.Seq)
+	case *head.Seq != w.shown.Seq:
+		return a, n, fmt.Errorf("%w: frame %d of stream %d was answered as %d", errOutOfStep, w.shown.Seq, w.shown.Stream, *head.Seq)
 	}
 	return a, n, nil
 }

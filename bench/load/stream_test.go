@@ -127,7 +127,8 @@ func TestStreams(t *testing.T) {
 			if len(all) < each-1 || len(all) > each {
 				t.Errorf("%s sent %d frames, want %d", name, len(all), each)
 			}
-			slices.SortFunc(all, func(a, b frame) int { return int(a.Seq - b.Seq) }) // on two connections they pass each other
+			// Frames on two connections overtake each other.
+			slices.SortFunc(all, func(a, b frame) int { return int(a.Seq - b.Seq) })
 			for i, f := range all {
 				if f.Seq != int64(i) || f.Keep != "latest" {
 					t.Errorf("%s: frame %d is %+v", name, i, f)

@@ -91,7 +91,7 @@ type shivaWire struct {
 	answers
 	keeping bool   // collect all of it, for Check
 	errors  bool   // collect it as long as it may be an error
-	kept    []byte // of the answer that is collected
+	body    []byte // of the answer that is collected
 	last    []byte // the last answer, if it is an error
 }
 
@@ -101,17 +101,17 @@ const maxError = 8 << 10
 func (s *shivaWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	begins := s.stage == atStart
 	if begins {
-		s.keeping, s.errors, s.kept = gather, false, s.kept[:0]
+		s.keeping, s.errors, s.body = gather, false, s.body[:0]
 	}
 	n, a.done, err = s.next(p)
 	if begins && !a.done {
 		s.errors = true
 	}
-	if s.errors && len(s.kept)+n > maxError {
+	if s.errors && len(s.body)+n > maxError {
 		s.errors = false
 	}
 	if s.keeping || s.errors {
-		s.kept = append(s.kept, p[:n]...)
+		s.body = append(s.body, p[:n]...)
 	}
 	if !a.done {
 		return a, n, err
@@ -121,11 +121,11 @@ func (s *shivaWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	case a.fault && begins:
 		s.last = p[:n]
 	case a.fault && (s.keeping || s.errors):
-		s.last = s.kept
+		s.last = s.body
 	case a.fault:
 		s.last = nil
 	case s.keeping:
-		a.whole = s.kept
+		a.whole = s.body
 	}
 	return a, n, err
 }

@@ -147,7 +147,8 @@ func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	_ = s.framer.WritePing(false, [8]byte{1, 2, 3})
 	_ = s.framer.WriteData(3, false, three[7:])
 	s.headers(3, true, "grpc-status", "0")
-	_ = s.framer.WriteRSTStream(3, http2.ErrCodeNo) // grpc-go does when it has not seen the end of the request yet
+	// grpc-go does when it has not seen the end of the request yet.
+	_ = s.framer.WriteRSTStream(3, http2.ErrCodeNo)
 	s.headers(5, true, ":status", "200", "grpc-status", "14", "grpc-message", "busy")
 	s.headers(1, true, "grpc-status", "0")
 	_ = s.framer.WriteRSTStream(7, http2.ErrCodeInternal)
@@ -319,7 +320,8 @@ func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int6
 }
 
 func TestClosedLoopOverGRPC(t *testing.T) {
-	for name, size := range map[string]int{"small": 100, "large": 600 << 10} { // a large one does not fit into the window
+	// A large one does not fit into the window.
+	for name, size := range map[string]int{"small": 100, "large": 600 << 10} {
 		t.Run(name, func(t *testing.T) {
 			addr, reordered := serveGRPC(t, 64<<10)
 			frames := [][]byte{bytes.Repeat([]byte("a"), size), bytes.Repeat([]byte("b"), size)}

@@ -13,8 +13,8 @@
 //	doors    a model inside the process through Shiva, HTTP and gRPC, against Shiva
 //	batches  a batch to a container and back, against a bare ZMTP exchange of the same bytes
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
-//	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against as much CPU burnt
-//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU burnt
+//	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against as much CPU load
+//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load
 //	unread   p99 of requests beside clients that read no answers, against the same without them
 //	large    frames of 6.2 and 24.9 MB through the door, against the bare echo and each other
 //	echo     bare gnet that writes back what it read: the reference for the following

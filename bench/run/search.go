@@ -166,16 +166,16 @@ func (g *loadGen) trial(_ context.Context, rate float64, length time.Duration, _
 	if err != nil {
 		return t, fmt.Errorf("loadgen.py: %w\n%s", err, g.errors.Bytes())
 	}
-	var said struct{ Requests, P50, P99, Failed int64 }
-	if err := json.Unmarshal(line, &said); err != nil {
+	var sum struct{ Requests, P50, P99, Failed int64 }
+	if err := json.Unmarshal(line, &sum); err != nil {
 		return t, fmt.Errorf("loadgen.py: %w: %s", err, line)
 	}
-	t.Requests, t.At, t.Failed = said.Requests, time.Duration(said.P99), said.Failed
+	t.Requests, t.At, t.Failed = sum.Requests, time.Duration(sum.P99), sum.Failed
 	switch {
-	case said.Failed == 0 && t.At < searchPromise.Within:
-		t.Kept = said.Requests
-	case time.Duration(said.P50) < searchPromise.Within:
-		t.Kept = int64(searchPromise.Share*float64(said.Requests)) - 1
+	case sum.Failed == 0 && t.At < searchPromise.Within:
+		t.Kept = sum.Requests
+	case time.Duration(sum.P50) < searchPromise.Within:
+		t.Kept = int64(searchPromise.Share*float64(sum.Requests)) - 1
 	}
 	return t, nil
 }

@@ -61,7 +61,8 @@ func (m *measurement) checks() []check {
 	least, largest := shares(early, cameras)
 	least5, largest5 := shares(late, cameras+1)
 	four, five := most(m.looks, 0, half), most(m.looks, half, m.length)
-	within := func(n, streams int) float64 { // of its part, what a stream's executions may differ by
+	// within is by how much of its share a stream's executions may differ.
+	within := func(n, streams int) float64 {
 		return max(0.12, 2*float64(streams)/float64(max(1, n)))
 	}
 	w4, w5 := within(len(early), cameras), within(len(late), cameras+1)

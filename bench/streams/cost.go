@@ -14,8 +14,9 @@ import (
 
 // costs are processor times of the server, per frame.
 type costs struct {
-	reading    []time.Duration // by turn: of a frame that is read and refused
-	superseded []time.Duration // of the next turn: beyond that, of a frame that is read and superseded
+	reading []time.Duration // by turn: of a frame that is read and refused
+	// The extra cost, by turn, of a frame that is read and superseded.
+	superseded []time.Duration
 }
 
 // cost measures what a superseded frame costs the server beside reading it. Of a stream whose

@@ -271,7 +271,8 @@ func (b *bench) request(m model, it item) (*load.Request, error) {
 		if t.Data == nil && t.Shape == nil {
 			continue // optional, and left out
 		}
-		if s := m.inputs[i]; b.config.Wire != load.Shiva && s.DType != t.DType { // bfloat16 travels there
+		// Only Shiva's wire lacks bfloat16.
+		if s := m.inputs[i]; b.config.Wire != load.Shiva && s.DType != t.DType {
 			var err error
 			if t, err = tensor.Cast(t, s.DType, nil); err != nil {
 				return nil, fmt.Errorf("%s: %w", wants(s), err)

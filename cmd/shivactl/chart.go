@@ -103,7 +103,8 @@ func (b *bench) liveLine(config load.Config) *liveLine {
 			select {
 			case <-tick.C:
 				text := liveText(config, time.Since(began), config.Live.Take())
-				fmt.Fprintf(f, "\r\x1b[K%s", text[:min(len(text), max(width-1, 0))]) // a line that wraps stays
+				// A wrapped line could not be erased.
+				fmt.Fprintf(f, "\r\x1b[K%s", text[:min(len(text), max(width-1, 0))])
 			case <-l.done:
 				fmt.Fprint(f, "\r\x1b[K")
 				return

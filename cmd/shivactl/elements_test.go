@@ -57,7 +57,8 @@ func TestJSONTensor(t *testing.T) {
 	}{
 		{of(tensor.Float32, -1, 2), `[[1, 2], [3, 4.5]]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.5}, ""},
 		{of(tensor.Float32, -1, 2), `[1, 2]`, tensor.Shape{2}, []any{1.0, 2.0}, ""},
-		{of(tensor.Float32, -1, 2, 2), `[1, 2, 3, 4]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.0}, ""}, // flat
+		// A flat list takes the declared shape.
+		{of(tensor.Float32, -1, 2, 2), `[1, 2, 3, 4]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.0}, ""},
 		{of(tensor.Float32, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
 		{of(tensor.BFloat16, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
 		{of(tensor.Bool, -1), `[true, false, 1]`, tensor.Shape{3}, []any{true, false, true}, ""},

@@ -27,7 +27,8 @@ const (
 
 // failure is an error for the user: what is wrong, and what to do next.
 type failure struct {
-	Type    string `json:"type"`           // usage, file, unreachable, timeout, or the type of the server's error
+	// Usage, file, unreachable, timeout, or the type of the server's error.
+	Type    string `json:"type"`
 	Message string `json:"message"`        // what is wrong
 	Hint    string `json:"hint,omitempty"` // what to do next
 	code    int

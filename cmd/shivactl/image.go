@@ -16,9 +16,10 @@ import (
 type picture struct {
 	width, height int
 	pixels        []uint16
-	deep          bool // the file has 16 bits per channel; otherwise a value is v*257 for v in 0..255
-	colour        bool // red, green and blue differ somewhere
-	alpha         bool // it is transparent somewhere
+	// The file has 16 bits per channel; otherwise a value is v*257 for v in 0..255.
+	deep   bool
+	colour bool // red, green and blue differ somewhere
+	alpha  bool // it is transparent somewhere
 }
 
 func newPicture(img image.Image) picture {

@@ -334,7 +334,8 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 		}
 	}
 	names := metadata.Names
-	if names == nil { // then they are in the order of the declaration, from which texts are left out
+	// Without names outputs have the order of the declaration, without its texts.
+	if names == nil {
 		for _, s := range m.outputs {
 			if s.DType != tensor.Bytes {
 				names = append(names, s.Name)
@@ -346,7 +347,8 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 		if i < len(names) {
 			t.Name = names[i]
 		}
-		t.Shape, t.Data, t.Buf = append(tensor.Shape{}, t.Shape...), slices.Clone(t.Data), nil // a shape of [], not null
+		// A shape of [], not null.
+		t.Shape, t.Data, t.Buf = append(tensor.Shape{}, t.Shape...), slices.Clone(t.Data), nil
 		add(t)
 	}
 	texts, err := answer.Texts()

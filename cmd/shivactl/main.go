@@ -28,12 +28,14 @@ func main() {
 // command is one subcommand, or a verb of one: then its name is both words.
 type command struct {
 	name, args, short string
-	help              string                  // the rest of its help, before the flags
-	flags             func(*flag.FlagSet) any // registers its own flags; the result is passed to run
-	run               func(c *cli, opts any, args []string) error
-	verbs             []command
-	takes             []kind        // what its arguments are, for completion; the last kind goes on for those that follow
-	timeout           time.Duration // unless the user says one; 0: the one of all commands
+	help              string // the rest of its help, before the flags
+	// Registers its own flags; the result is passed to run.
+	flags func(*flag.FlagSet) any
+	run   func(c *cli, opts any, args []string) error
+	verbs []command
+	// The kinds of its arguments, for completion; the last one repeats.
+	takes   []kind
+	timeout time.Duration // unless the user says one; 0: the one of all commands
 }
 
 func commands() []command {

@@ -142,7 +142,8 @@ func parseNPYKind(descr string) (npyKind, error) {
 	case 'S', 'U':
 		unit := map[byte]int{'S': 1, 'U': 4}[name[0]]
 		n, err := strconv.Atoi(name[1:])
-		if err != nil || n < 1 || n > math.MaxInt32/unit { // of size 0 there could be any number in an empty file
+		// Of elements of size 0, an empty file could hold any number.
+		if err != nil || n < 1 || n > math.MaxInt32/unit {
 			return refuse("not a type of text that an array of some size has")
 		}
 		return npyKind{dtype: tensor.Bytes, size: n * unit, unit: unit, swap: swap && unit > 1, text: name[0]}, nil

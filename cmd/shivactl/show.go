@@ -18,7 +18,8 @@ import (
 // failed.
 func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	var header []string // of the last line that was printed; models may answer differently from row to row
+	// header is that of the last line: outputs may differ from row to row.
+	var header []string
 	for _, r := range results {
 		if r.err != nil {
 			continue
@@ -162,7 +163,8 @@ func highest(t tensor.Tensor, n, top int) string {
 	for i := range order {
 		order[i], values[i] = i, element(t, i).(float64)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) }) // NaN sorts last
+	// NaN sorts last.
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
 	var parts []string
 	for _, i := range order[:min(top, n)] {
 		parts = append(parts, fmt.Sprintf("%d: %s", i, number(values[i])))

@@ -84,10 +84,10 @@ func TestTLSOfDoors(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(k.args), "--timeout", "10s"), nil, &out, &errs)
-		said := out.String() + errs.String()
+		printed := out.String() + errs.String()
 		for _, want := range k.want {
-			if code != k.code || !strings.Contains(said, want) {
-				t.Errorf("%s: exit %d, expected %d and %q:\n%s", k.args, code, k.code, want, said)
+			if code != k.code || !strings.Contains(printed, want) {
+				t.Errorf("%s: exit %d, expected %d and %q:\n%s", k.args, code, k.code, want, printed)
 				break
 			}
 		}

@@ -110,8 +110,8 @@ func benchGather(b *testing.B, rows, size int, byServer bool) {
 }
 
 // BenchmarkPages compares ordinary pages of shared memory with huge ones, by the processor time of
-// copying a frame of 6.2 MB there and back, in memory that was used before and in new memory. Huge pages are
-// those of a tmpfs mounted with huge=always: what memfd_create makes has them only where
+// copying a frame of 6.2 MB there and back, in memory that was used before and in new memory. Huge
+// pages are those of a tmpfs mounted with huge=always: what memfd_create makes has them only where
 // /sys/kernel/mm/transparent_hugepage/shmem_enabled says so. It needs to be root.
 //
 //	go test ./containers/arena -run '^$' -bench Pages -count 9 | benchstat -col /pages -

@@ -17,8 +17,9 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 		return 0, nil, fmt.Errorf("arena: a segment of %d bytes is larger than files may be (ulimit -f): %d", size, most.Cur)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err = unix.MemfdCreate("shivad-arena", flags|unix.MFD_NOEXEC_SEAL) // required where vm.memfd_noexec is 2
-	if errors.Is(err, unix.EINVAL) {                                       // before Linux 6.3
+	// Required where vm.memfd_noexec is 2.
+	fd, err = unix.MemfdCreate("shivad-arena", flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		fd, err = unix.MemfdCreate("shivad-arena", flags)
 	}
 	if err != nil {

@@ -77,7 +77,7 @@ func TestOlderServer(t *testing.T) {
 		name    string
 		in, out []tensor.Spec
 		batched *bool
-		said    string // of batched in the welcome
+		key     string // of batched in the welcome
 		stays   bool
 	}{
 		{"rows", []tensor.Spec{floats("x", -1, 2)}, []tensor.Spec{floats("y", -1)}, nil, "", true},
@@ -90,7 +90,7 @@ func TestOlderServer(t *testing.T) {
 		{"rows, mistaken", []tensor.Spec{floats("x", -1, 2)}, []tensor.Spec{floats("y", -1)}, nil, `,"batched":false`, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			welcome := fmt.Sprintf(`{"protocol":4,"server":"old","heartbeat_ms":1000,"dead_after_ms":3000%s}`, tt.said)
+			welcome := fmt.Sprintf(`{"protocol":4,"server":"old","heartbeat_ms":1000,"dead_after_ms":3000%s}`, tt.key)
 			var log bytes.Buffer
 			m := model(&network{}, nil)
 			m.Inputs, m.Outputs, m.Batched = tt.in, tt.out, tt.batched
@@ -185,7 +185,8 @@ func TestHas(t *testing.T) {
 			{[]tensor.Tensor{x, one, none}, "[true true false]"},
 			{[]tensor.Tensor{x, none, empty}, "[true false true]"},
 			{[]tensor.Tensor{x, one, empty}, "[true true true]"},
-			{[]tensor.Tensor{x, none, none}, "[true false false]"}, // nothing remains of the previous batch
+			// No value of the previous batch is left.
+			{[]tensor.Tensor{x, none, none}, "[true false false]"},
 		} {
 			out, err := s.ask(&scheduler.Request{Inputs: tt.in})
 			if err != nil || fmt.Sprint(seen) != tt.want || !bytes.Equal(out[0].Data, x.Data) {

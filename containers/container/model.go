@@ -66,8 +66,8 @@ type Model struct {
 	// logged and has no other effect. All replicas with a Feedback receive it. ctx ends when
 	// DrainTimeout is over.
 	Feedback func(ctx context.Context, f *Feedback) error
-	// WritableInputs gives Predict inputs that it may write. Without it inputs can lie in memory that
-	// is shared with the server and only readable: writing there fails the batch, or ends the
+	// WritableInputs gives Predict inputs that it may write. Without it inputs can lie in memory
+	// that is shared with the server and only readable: writing there fails the batch, or ends the
 	// process if another goroutine than Predict's does it.
 	WritableInputs bool
 	// Bytes sends and receives all tensors as bytes, also where shared memory would serve.

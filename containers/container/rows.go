@@ -76,13 +76,13 @@ func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor
 	if err = b.model.check(out, 1); err != nil {
 		return nil, err
 	}
-	kept := make([]tensor.Tensor, len(out))
+	own := make([]tensor.Tensor, len(out))
 	for i, t := range out {
-		if kept[i], err = tensor.Concat([]tensor.Tensor{t}, nil); err != nil {
+		if own[i], err = tensor.Concat([]tensor.Tensor{t}, nil); err != nil {
 			return nil, err
 		}
 	}
-	return kept, nil
+	return own, nil
 }
 
 // blank makes one row of zeros for every output, with 1 where a size is not declared.

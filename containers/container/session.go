@@ -356,7 +356,8 @@ func (n *session) tick() {
 	deaf := !n.since.IsZero()
 	if deaf && time.Since(n.since) > fastPredict {
 		n.since = time.Time{}
-		// In place of the reader that computes. session joins it: it waits for the last reader first.
+		// In place of the reader that computes. session joins it: it waits for the last reader
+		// first.
 		n.wg.Go(n.read)
 	}
 	n.mu.Unlock()

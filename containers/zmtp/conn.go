@@ -46,8 +46,9 @@ type Conn struct {
 	start   time.Time
 
 	lastByte atomic.Int64 // when the peer's last bytes arrived, ns since start
-	begun    atomic.Int64 // when receiving the message under way began, ns since start; 0: there is none
-	arrived  atomic.Int64 // bytes that have arrived since
+	// When the current message began to arrive, ns since start; 0: there is none.
+	begun   atomic.Int64
+	arrived atomic.Int64 // bytes that have arrived since
 
 	// Owned by the goroutine in Receive.
 	in      []byte // read buffer

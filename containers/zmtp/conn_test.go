@@ -240,7 +240,8 @@ func TestCloseWrite(t *testing.T) {
 			if err := c.Receive(&m); err != io.EOF {
 				t.Errorf("then %v, expected io.EOF", err)
 			}
-			if err := s.Send(&o); !errors.Is(err, zmtp.ErrClosed) { // and not ErrQueueFull, which is the peer's fault
+			// ErrQueueFull would blame the peer.
+			if err := s.Send(&o); !errors.Is(err, zmtp.ErrClosed) {
 				t.Errorf("Send after CloseWrite: %v, expected ErrClosed", err)
 			}
 		})

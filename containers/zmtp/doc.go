@@ -12,8 +12,8 @@
 //	then       frames:
 //	           +-------+-----------------+------+    flags  01 more frames of this message follow
 //	           | flags | length          | body |           02 the length has 8 bytes, big-endian
-//	           | 1     | 1, or 8 (flag)  |      |           04 command; PING and PONG are answered and
-//	           +-------+-----------------+------+              taken out of the stream here
+//	           | 1     | 1, or 8 (flag)  |      |           04 command; PING and PONG are answered
+//	           +-------+-----------------+------+              here, and are no messages
 //
 // # Memory
 //

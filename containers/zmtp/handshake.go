@@ -180,7 +180,8 @@ func checkReady(body []byte, want string) error {
 		return err
 	}
 	if string(name) == "ERROR" {
-		return protocolError("handshake: peer refused: %.255q", props[min(1, len(props)):]) // length byte, text
+		// A length byte, then the text.
+		return protocolError("handshake: peer refused: %.255q", props[min(1, len(props)):])
 	}
 	if string(name) != "READY" {
 		return protocolError("handshake: command %.32q, expected READY", name)

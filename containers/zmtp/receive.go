@@ -102,7 +102,8 @@ func (c *Conn) receive(m *Message) error {
 		}
 		if len(m.Frames) == 0 {
 			c.arrived.Store(int64(c.hi - c.lo))
-			c.begun.Store(int64(max(1, time.Since(c.start)))) // and not when the bytes arrived: they may have waited for the caller
+			// Not when the bytes arrived: they may have waited for the caller.
+			c.begun.Store(int64(max(1, time.Since(c.start))))
 		}
 		// Both sums are checked before memory is taken, and neither can overflow: size first on
 		// its own.

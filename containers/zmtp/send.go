@@ -284,7 +284,8 @@ func (s *sender) flush() error {
 // and that may be megabytes.
 func (s *sender) taken() bool {
 	left := 0
-	_ = s.fd.Control(func(fd uintptr) { left = unsent(fd) }) // a socket that is closed will say so itself
+	// A socket that is closed will say so itself.
+	_ = s.fd.Control(func(fd uintptr) { left = unsent(fd) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return left < s.held

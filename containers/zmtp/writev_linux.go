@@ -61,6 +61,7 @@ func (v *vector) clear() { clear(v.iov) }
 // acknowledged; 0 when it cannot be told.
 func unsent(fd uintptr) int {
 	var n int32
-	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n))) // SIOCOUTQ by another name
+	// TIOCOUTQ is SIOCOUTQ.
+	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n)))
 	return int(n)
 }

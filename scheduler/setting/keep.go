@@ -14,8 +14,8 @@ const (
 	KeepAll    Keep = -1 // any number
 	KeepLatest Keep = 1
 
-	// MaxKeep is the upper bound of a number. Each frame that is submitted walks those of its stream
-	// that wait.
+	// MaxKeep is the upper bound of a number. Each frame that is submitted walks those of its
+	// stream that wait.
 	MaxKeep = 1 << 10
 )
 

@@ -92,9 +92,9 @@ func (p Profile) within(left, base float64) float64 {
 	return (1-p.Chance)*normal(left/base-1, p.Noise) + p.Chance*disturbed
 }
 
-// normal is the probability that a normal variable of mean 0 is at most x. The oracle asks for it for
-// each waiting row and size of batch: math.Erfc would take half of a simulation. Between the values
-// of the table it is linear, which is wrong by 5e-7 at most.
+// normal is the probability that a normal variable of mean 0 is at most x. The oracle asks for it
+// for each waiting row and size of batch: math.Erfc would take half of a simulation. Between the
+// values of the table it is linear, which is wrong by 5e-7 at most.
 func normal(x, sigma float64) float64 {
 	switch z := x / sigma; {
 	case z >= 4:

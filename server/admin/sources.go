@@ -44,8 +44,8 @@ type Report interface {
 	// Explain tells of every version of a model, or of an application, what it does and why; nil of
 	// a name that nothing has.
 	Explain(model string) []Explanation
-	// Streams are those of every version of a model, of each at most that many, the worst first; nil
-	// of a name that no model has.
+	// Streams are those of every version of a model, of each at most that many, the worst first;
+	// nil of a name that no model has.
 	Streams(model string, most int) []VersionStreams
 }
 

@@ -45,7 +45,8 @@ type Config struct {
 	// Supervised are processes that the server starts and stops itself, and containers that it
 	// calls.
 	Supervised []Container `toml:"container"`
-	// Identities are who clients, operators and containers can be; none = everybody may do everything.
+	// Identities are who clients, operators and containers can be; none = everybody may do
+	// everything.
 	Identities []Identity `toml:"identity"`
 
 	origins map[string]origin // key -> where its value is from; a key that is missing has its default
@@ -95,8 +96,8 @@ type Log struct {
 
 // TCP is the Shiva door.
 type TCP struct {
-	// Listen are "host:port", of which port 0 takes a free one, "tls://host:port", or "unix:PATH"; a
-	// string or a list. Without any the door is left out.
+	// Listen are "host:port", of which port 0 takes a free one, "tls://host:port", or "unix:PATH";
+	// a string or a list. Without any the door is left out.
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
 	TLS Certificates `toml:"tls"` // whatever is given here, goes before TLS of all doors
@@ -123,12 +124,12 @@ type TCP struct {
 	// for it.
 	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// Resync has the door look for the next valid header after rubbish instead of closing, for
-	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all, at
-	// least a header.
+	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all,
+	// at least a header.
 	Resync      bool  `toml:"resync"`
 	ResyncBytes Bytes `toml:"resync_bytes" default:"1MiB" min:"12B"`
-	// Stream is what requests are frames of that name no stream: StreamNone or StreamConnection. Keep
-	// is that of the latter; 0 = as the application or the model is configured.
+	// Stream is what requests are frames of that name no stream: StreamNone or StreamConnection.
+	// Keep is that of the latter; 0 = as the application or the model is configured.
 	Stream string       `toml:"stream" default:"none"`
 	Keep   setting.Keep `toml:"keep"`
 }
@@ -161,8 +162,8 @@ type REST struct {
 	TLS                   Certificates `toml:"tls"`
 	Connections           int          `toml:"connections" default:"4096" min:"1" max:"16777216"`
 	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
-	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the head
-	// of a request to be complete that has begun, MessageTimeout for its body, likewise.
+	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the
+	// head of a request to be complete that has begun, MessageTimeout for its body, likewise.
 	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
 	HeaderTimeout  time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
 	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
@@ -192,8 +193,8 @@ type GRPC struct {
 	// IdleTimeout is after what a connection without a call is told to go; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h" restart:"grpc-go takes it once"`
 	// PingInterval is after what a silent connection is pinged, PingTimeout how long it has to
-	// answer before it is closed. A client that pings more often than MinPingInterval is closed. The
-	// library rounds PingInterval up to a second.
+	// answer before it is closed. A client that pings more often than MinPingInterval is closed.
+	// The library rounds PingInterval up to a second.
 	PingInterval    time.Duration `toml:"ping_interval" default:"1m" min:"1s" restart:"grpc-go takes it once"`
 	PingTimeout     time.Duration `toml:"ping_timeout" default:"20s" min:"10ms" restart:"grpc-go takes it once"`
 	MinPingInterval time.Duration `toml:"min_ping_interval" default:"100ms" min:"1ms" restart:"grpc-go takes it once"`
@@ -427,11 +428,12 @@ func (c Container) Privileges() containers.Privileges {
 // An Identity is a client, an operator or a container, or several of one kind, and what it may.
 type Identity struct {
 	Name string `toml:"name"` // in errors, logs and status; unique. identity.Anonymous is whoever shows no token
-	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints one; a
-	// string, or a list while one token follows another.
+	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints
+	// one; a string, or a list while one token follows another.
 	TokenSHA256 Hashes `toml:"token_sha256"`
-	// May are its rights: "infer", "feedback", "load", "serve", each of all names or, behind a colon,
-	// of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and "admin:write".
+	// May are its rights: "infer", "feedback", "load", "serve", each of all names or, behind a
+	// colon, of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
+	// "admin:write".
 	May []string `toml:"may"`
 }
 

@@ -35,16 +35,16 @@ func TestFit(t *testing.T) {
 			t.Fatal(err)
 		}
 		fit, lowered, err := before.Fit(c.bytes, source)
-		said := lowered
+		text := lowered
 		if err != nil {
-			said = err.Error()
+			text = err.Error()
 		}
-		if (err != nil) != c.fails || (said == "") != (c.words == nil) {
+		if (err != nil) != c.fails || (text == "") != (c.words == nil) {
 			t.Errorf("%s: %q, %v", name, lowered, err)
 		}
 		for _, w := range c.words {
-			if !strings.Contains(said, w) {
-				t.Errorf("%s: expected %q in %q", name, w, said)
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: expected %q in %q", name, w, text)
 			}
 		}
 		if l := fit.Limits; err == nil && (l.PayloadBytes != c.payload || l.MessageBytes != c.message) {

@@ -18,14 +18,14 @@ func TestEverySettingIsClassed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := map[string][]string{} // by table: what changes, what waits
+	rows := map[string][]string{} // by table: what changes, what waits
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `[") {
 			table, _, _ := strings.Cut(strings.Trim(cells[1], "`[] "), ".")
-			said[table] = []string{strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])}
+			rows[table] = []string{strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])}
 		}
 	}
-	unseen := maps.Clone(said)
+	unseen := maps.Clone(rows)
 	names := func(row []string, column int, key string) bool {
 		listed := func(cell string) bool { return strings.Contains(cell, "`"+key+"`") }
 		switch cell := row[column]; {
@@ -49,7 +49,7 @@ func TestEverySettingIsClassed(t *testing.T) {
 		if s.restart {
 			column = 1
 		}
-		if row := said[table]; row == nil || !names(row, column, key) || names(row, 1-column, key) {
+		if row := rows[table]; row == nil || !names(row, column, key) || names(row, 1-column, key) {
 			t.Errorf("%s: server/README.md says otherwise: %q", s.key, row)
 		}
 		delete(unseen, table)
@@ -104,7 +104,8 @@ func TestAdopt(t *testing.T) {
 		"server.drain": false, "log.level": false, "log.format": true, "tcp.connections": false, "tcp.loops": true, "state.at": true, "defaults.objective": false, "defaults.batched": true,
 		"model.gone.cache": false, "model.gone.cache_ttl": false, "model.new.default_version": false, "container.more": false, "container.gone": false, "container.called": true, "container.new": false,
 	}
-	maps.DeleteFunc(restart, func(key string, _ bool) bool { // of model.gone and model.new what they have of other defaults
+	// These are the settings of model.gone and model.new that differ from the defaults.
+	maps.DeleteFunc(restart, func(key string, _ bool) bool {
 		return strings.HasSuffix(key, ".objective") && strings.HasPrefix(key, "model.") || strings.HasSuffix(key, ".batched") && strings.HasPrefix(key, "model.")
 	})
 	if !reflect.DeepEqual(restart, want) {

@@ -13,8 +13,8 @@ import (
 // TLS is of the addresses that begin with "tls://", of all doors.
 type TLS struct {
 	Certificates
-	// HandshakeTimeout is for a client's handshake; Handshakes is how many of a door may not be done
-	// yet: one more ends the oldest, of the address that has the most.
+	// HandshakeTimeout is for a client's handshake; Handshakes is how many of a door may not be
+	// done yet: one more ends the oldest, of the address that has the most.
 	HandshakeTimeout time.Duration `toml:"handshake_timeout" default:"10s" min:"10ms"`
 	Handshakes       int           `toml:"handshakes" default:"256" min:"1" max:"1048576"`
 }
@@ -93,8 +93,8 @@ func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 // Secured is the TLS of doors, by their tables. A door without an address of TLS has none.
 type Secured map[string]*secure.Config
 
-// Secure reads the files of the doors that have an address of TLS. The TLS of a door whose files are
-// as they were is that of old, which may be nil. The error has all faults.
+// Secure reads the files of the doors that have an address of TLS. The TLS of a door whose files
+// are as they were is that of old, which may be nil. The error has all faults.
 func (c Config) Secure(old Secured) (Secured, error) {
 	fs := &faults{origins: c.origins}
 	read := c.secure(fs, old)

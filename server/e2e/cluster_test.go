@@ -67,7 +67,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	stop := serving(t, both...)
 	redis.Kill()
 	for _, s := range both {
-		budgettest.Until(t, "health to say that Redis is away", func() bool { return !s.keeps() })
+		budgettest.Until(t, "health to say that Redis is unreachable", func() bool { return !s.keeps() })
 		if code := s.get("/readyz", nil); code != http.StatusOK {
 			t.Errorf("/readyz without Redis: %d", code)
 		}
@@ -200,11 +200,11 @@ func teachPair(c *shiva.Client, id string, n int, input bool) (l pairLearned, er
 	if err != nil {
 		return l, err
 	}
-	said, err := toPair(c, "pair/update", fmt.Appendf(nil, `{"id": %q, "label": %d}`, id, label), n, input)
+	reply, err := toPair(c, "pair/update", fmt.Appendf(nil, `{"id": %q, "label": %d}`, id, label), n, input)
 	if err != nil {
 		return l, err
 	}
-	return l, json.Unmarshal(said, &l)
+	return l, json.Unmarshal(reply, &l)
 }
 
 // wantLearned gives feedback on the request of that id, and expects it to be the last of so many

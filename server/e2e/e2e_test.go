@@ -37,7 +37,7 @@ listen_v2a = "127.0.0.1:0"
 [shared_memory]
 directory = "/dev/shm"
 
-# It shall be asked for what it cannot do in time, and the deadline shall pass.
+# Requests to it cannot be answered in time: their deadlines pass.
 [model.stock_slow]
 strategy = "static"
 shed = false

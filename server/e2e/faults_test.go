@@ -348,7 +348,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	// Whichever comes first: three heartbeats without a byte, or three execution timeouts
 	// without an answer.
 	budgettest.Until(t, "the silence to be noticed", func() bool {
-		return s.said("container gone", "silent for") || s.said("container gone", "no answer for")
+		return s.logs("container gone", "silent for") || s.logs("container gone", "no answer for")
 	})
 	t.Logf("gone after %v", time.Since(cut).Round(time.Millisecond))
 	w.cut.Store(false)
@@ -447,7 +447,7 @@ func TestE2EHostileUnderLoad(t *testing.T) {
 	stop()
 	l.end(t, 100)
 	for _, words := range []string{"limit 2097152 for a message", "more than 16 frames", "not out; further ones"} {
-		if !s.said(words) {
+		if !s.logs(words) {
 			t.Errorf("the log does not say %q", words)
 		}
 	}

@@ -54,10 +54,11 @@ func python(t *testing.T) string {
 
 // shivad is a running server.
 type shivad struct {
-	t                 *testing.T
-	cmd               *exec.Cmd
-	tcp, rest, grpc   string
-	sockets           map[string]string // the same doors' addresses on Unix sockets; empty: they have none
+	t               *testing.T
+	cmd             *exec.Cmd
+	tcp, rest, grpc string
+	// The same doors' addresses on Unix sockets; empty: they have none.
+	sockets           map[string]string
 	containers, admin string
 	old               [3]string // where containers of v1b, v2 and v2a connect
 	exited            chan error
@@ -66,8 +67,8 @@ type shivad struct {
 	log []string
 }
 
-// start runs bin/shivad with config (TOML, may be empty) on free ports and on Unix sockets. prefix, if any, is a
-// command that runs it (a shell that sets limits, for example).
+// start runs bin/shivad with config (TOML, may be empty) on free ports and on Unix sockets. prefix,
+// if any, is a command that runs it (a shell that sets limits, for example).
 func start(t *testing.T, config string, prefix ...string) *shivad {
 	t.Helper()
 	dir := t.TempDir()
@@ -154,8 +155,8 @@ func (s *shivad) line(text string, ready chan struct{}) {
 	}
 }
 
-// said reports whether a line of the log has all of words.
-func (s *shivad) said(words ...string) bool {
+// logs reports whether a line of the log has all of words.
+func (s *shivad) logs(words ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 next:
@@ -170,7 +171,7 @@ next:
 	return false
 }
 
-// env is the environment of a container or client process that shall find the server.
+// env is the environment of a container or client process that uses the server.
 func (s *shivad) env() []string {
 	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_UNIX="+s.sockets["tcp"], "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])

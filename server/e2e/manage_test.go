@@ -34,7 +34,7 @@ func TestE2EManagedStateSurvives(t *testing.T) {
 	if !strings.Contains(before, `"rounds":2`) || !strings.Contains(before, `"objective": "20ms"`) {
 		t.Errorf("before the kill:\n%s", before)
 	}
-	if !s.said("changed by an operator", `\"slo\":\"5s\"`) || !s.said("changed by an operator", `{\"objective\":\"100ms\"}`, `{\"objective\":\"20ms\"}`) {
+	if !s.logs("changed by an operator", `\"slo\":\"5s\"`) || !s.logs("changed by an operator", `{\"objective\":\"100ms\"}`, `{\"objective\":\"20ms\"}`) {
 		t.Error("the log does not say what was changed")
 	}
 	if err := s.cmd.Process.Kill(); err != nil {

@@ -251,7 +251,7 @@ func TestE2EMemoryOfCgroup(t *testing.T) {
 		return
 	}
 	s := start(t, "", g.inside()...)
-	if !s.said("WARN", "limits.payload_bytes is 200MiB instead of 4GiB", "260MiB", g.dir) {
+	if !s.logs("WARN", "limits.payload_bytes is 200MiB instead of 4GiB", "260MiB", g.dir) {
 		t.Error("the log does not say that less memory is used, and why")
 	}
 	var status struct {
@@ -291,12 +291,12 @@ func (s *shivad) post(head []byte, body io.Reader, length int) string {
 		}
 		return "ok"
 	}
-	var said struct{ Error string }
-	_ = json.NewDecoder(resp.Body).Decode(&said)
+	var reply struct{ Error string }
+	_ = json.NewDecoder(resp.Body).Decode(&reply)
 	if resp.StatusCode == http.StatusTooManyRequests {
 		return shiva.Overloaded
 	}
-	return said.Error
+	return reply.Error
 }
 
 // unfinished is a request of 30 KB whose gzip body has unpacked to 30 MB and has not ended.

@@ -166,7 +166,8 @@ func (p *page) command(script string) string {
 	cmd.Dir = p.dir
 	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "GOWORK=off", "PATH="+grpcurlDir(p.t)+":"+filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := os.CreateTemp(p.t.TempDir(), "out") // not a pipe, which what stays in the background would keep open
+	// No pipe: a background process would keep it open.
+	out, err := os.CreateTemp(p.t.TempDir(), "out")
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func ask(t *testing.T, c *shiva.Client, model string, x tensor.Tensor) (*shiva.M
 // steady fails if a container's session has ended.
 func (s *shivad) steady() {
 	s.t.Helper()
-	if s.said("container gone") {
+	if s.logs("container gone") {
 		s.t.Error("a session has ended")
 	}
 }
@@ -173,8 +173,8 @@ func TestE2EStoppedIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	const gone = "container gone"
-	budgettest.Until(t, gone, func() bool { return s.said(gone) })
-	if !s.said(gone, "silent for 1.8") && !s.said(gone, "silent for 1.9") && !s.said(gone, "silent for 2") {
+	budgettest.Until(t, gone, func() bool { return s.logs(gone) })
+	if !s.logs(gone, "silent for 1.8") && !s.logs(gone, "silent for 1.9") && !s.logs(gone, "silent for 2") {
 		t.Error("it was not given up after 1.8 s of silence")
 	}
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -315,7 +315,7 @@ slots = 2
 	} else {
 		t.Logf("with two batches in flight %d of 2000 are wrong", n)
 	}
-	if !s.said("slots", "answers may be wrong", "hasty") {
+	if !s.logs("slots", "answers may be wrong", "hasty") {
 		t.Error("the log does not warn of the setting")
 	}
 }

@@ -54,12 +54,12 @@ client_auth = "required"
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the new certificate", func() bool { return s.said("certificates were read again", `"door":"grpc"`) })
+	budgettest.Until(t, "the new certificate", func() bool { return s.logs("certificates were read again", `"door":"grpc"`) })
 	ask()
 	certtest.Write(t, dir, "server.key", first.Key)
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the refusal", func() bool { return s.said("the configuration was not reloaded", "server.key does not fit") })
+	budgettest.Until(t, "the refusal", func() bool { return s.logs("the configuration was not reloaded", "server.key does not fit") })
 	ask()
 }

@@ -103,7 +103,8 @@ func (c *caller) ends(after time.Duration) map[string]int {
 				}
 			}
 		case *http2.RSTStreamFrame:
-			if f.ErrCode != http2.ErrCodeNo { // which follows a status, where the client has not ended its side
+			// A reset follows a status if the client has not ended its side.
+			if f.ErrCode != http2.ErrCodeNo {
 				ends[f.ErrCode.String()]++
 			}
 		case *http2.SettingsFrame:
@@ -151,7 +152,8 @@ func TestExpiredCalls(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			statuses := 0
-			for round := 0; statuses == 0 && round < 20; round++ { // all may end with nothing where there is no processor for the handlers
+			// Without a processor for the handlers, all may end without an answer.
+			for round := 0; statuses == 0 && round < 20; round++ {
 				c := r.caller()
 				for i := range n {
 					tc.call(c, uint32(2*i+1), time.Duration(40+i)*time.Millisecond)

@@ -57,8 +57,8 @@ type Settings struct {
 	MessageTimeout time.Duration  // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
 	OutboundBytes  int            // of unread answers of a connection, beyond which requests wait; see gate.Outbox
 	StallTimeout   time.Duration  // a connection whose client reads none of them for this long is closed
-	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names, id
-	// and parameters, and of any other request; JSONDepth says nothing here.
+	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names,
+	// id and parameters, and of any other request; JSONDepth says nothing here.
 	Limits gate.Limits
 }
 

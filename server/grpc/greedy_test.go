@@ -132,7 +132,8 @@ func TestReaderGetsEverything(t *testing.T) {
 			var answers int
 			var mark time.Time
 			read := func() {
-				const first, last = asked, 3 * asked // between them is more than sockets and windows hold
+				// The difference is more than sockets and windows hold.
+				const first, last = asked, 3 * asked
 				mu.Lock()
 				defer mu.Unlock()
 				switch answers++; answers {
@@ -280,7 +281,8 @@ func TestRapidReset(t *testing.T) {
 	for until := again.Add(time.Second); time.Now().Before(until); {
 		attack(until)
 	}
-	const pace, left = 2 * cancelRate, 2 * 256 // calls that had been read of the first connection, and of the last
+	// The calls of the first and of the last connection that the server has read.
+	const pace, left = 2 * cancelRate, 2 * 256
 	if n, took := begun()-before, time.Since(again); n > left+int(took.Seconds()*pace) {
 		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}

@@ -47,11 +47,11 @@ func (p parameters) object() ([]byte, error) {
 func (p parameters) place(what, name string) (at parameter.Place, err error) {
 	where := what + " " + strconv.Quote(name) + ": "
 	for key, value := range p {
-		said, ok := parameter.PlaceKey(key)
+		field, ok := parameter.PlaceKey(key)
 		if !ok {
 			continue
 		}
-		if expected := at.Read(said, parameter.Typed(value)); expected != "" {
+		if expected := at.Read(field, parameter.Typed(value)); expected != "" {
 			return at, badParameter(where, key, expected, value)
 		}
 	}

@@ -61,15 +61,16 @@ func TestRegions(t *testing.T) {
 	q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: q.Inputs[0].Name, Parameters: placed("r", len(data), 64)}}
 	check := func(a *pb.ModelInferResponse) {
 		t.Helper()
-		said := a.Outputs[0].Parameters
-		if size := said["shared_memory_byte_size"].GetInt64Param(); len(said) != 3 || size != int64(len(data)) || len(a.RawOutputContents) != 1 || len(a.RawOutputContents[0]) != 0 || a.Outputs[0].Contents != nil {
+		reply := a.Outputs[0].Parameters
+		if size := reply["shared_memory_byte_size"].GetInt64Param(); len(reply) != 3 || size != int64(len(data)) || len(a.RawOutputContents) != 1 || len(a.RawOutputContents[0]) != 0 || a.Outputs[0].Contents != nil {
 			t.Errorf("%v, expected the place of %d bytes", a, len(data))
 		}
 		all, err := os.ReadFile(file)
 		if err != nil || string(all[len(data):][:len(data)]) != string(data) {
 			t.Errorf("the file has %v, %v", all, err)
 		}
-		if err := os.WriteFile(file, append(data, make([]byte, 64)...), 0o600); err != nil { // in place
+		// In place.
+		if err := os.WriteFile(file, append(data, make([]byte, 64)...), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -84,7 +84,8 @@ func TestClipper(t *testing.T) {
 		{"/bytes/predict", `{"input":"AQID"}`, `"output":[1,2,3]`},
 		{"/bytes/predict", `{"input":[1,255]}`, `"output":[1,255]`},
 		{"/texts/predict", `{"input":["a","b"]}`, `"output":["a","b"]`},
-		{"/texts/predict", `{"input":["[1, 2]"]}`, `"output":[1,2]`}, // Clipper gives a text that is JSON as what it says
+		// Clipper returns a text that is JSON as its value.
+		{"/texts/predict", `{"input":["[1, 2]"]}`, `"output":[1,2]`},
 
 		{"/sum/predict", `{"uid":null,"input":null,"input_batch":[[1,2,3]]}`, `"output":6`},
 		{"/app/update", `{"uid":"7","input":[1,2,3],"label":6}`, `{"application":"app","learned":true,"rounds":1}`},
@@ -108,16 +109,16 @@ func TestClipper(t *testing.T) {
 		a := r.ask("POST", tc.path, tc.body)
 		got := fmt.Sprint(a.status, " ", string(a.body))
 		// Numbers of queries only rise.
-		var said struct {
+		var reply struct {
 			QueryID     int `json:"query_id"`
 			Predictions []struct {
 				QueryID int `json:"query_id"`
 			} `json:"batch_predictions"`
 		}
-		_ = json.Unmarshal(a.body, &said)
-		for _, p := range append(said.Predictions, struct {
+		_ = json.Unmarshal(a.body, &reply)
+		for _, p := range append(reply.Predictions, struct {
 			QueryID int `json:"query_id"`
-		}{said.QueryID}) {
+		}{reply.QueryID}) {
 			if p.QueryID > 0 {
 				got = strings.Replace(got, fmt.Sprintf(`"query_id":%d`, p.QueryID), `"query_id":1`, 1)
 				number = max(number, p.QueryID)

@@ -306,7 +306,8 @@ func TestSlowClients(t *testing.T) {
 	// A connection that had a slow body is as good as any after it.
 	c := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.answerOn(c)
-	if n, err := io.Copy(io.Discard, r.raw("POST /v2/mod")); err != nil { // which ends after header_timeout
+	// The connection ends after header_timeout.
+	if n, err := io.Copy(io.Discard, r.raw("POST /v2/mod")); err != nil {
 		t.Errorf("half a head: %d %v", n, err)
 	}
 	if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -414,11 +415,11 @@ func TestDrain(t *testing.T) {
 	r.gate.Drain()
 	r.ready = false
 	const probe = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-	kept := r.raw(probe)
-	if a := r.answerOn(kept); a.status != 200 || a.header.Get("Connection") != "close" {
+	open := r.raw(probe)
+	if a := r.answerOn(open); a.status != 200 || a.header.Get("Connection") != "close" {
 		t.Errorf("an answer while draining: %v %v", a, a.header)
 	}
-	if n, err := kept.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+	if n, err := open.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("its connection stays: %d %v", n, err)
 	}
 	refused := r.ask("POST", inferM, fp32(1, ""))

@@ -259,13 +259,13 @@ func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
 	if q.frame == nil || q.header.Get("Content-Encoding") != "" || a.header.Get(headLength) != "" {
 		return
 	}
-	var said struct {
+	var answered struct {
 		Parameters struct{ Seq, Skipped, By json.RawMessage }
 	}
-	if err := json.Unmarshal(a.body, &said); err != nil {
+	if err := json.Unmarshal(a.body, &answered); err != nil {
 		m.t.Fatalf("%v\nafter %v, answered %v", err, q, a)
 	}
-	p := said.Parameters
+	p := answered.Parameters
 	switch {
 	case a.status == 200 && (!q.frame.Right || string(p.Seq) != q.frame.Value("seq") || p.Skipped == nil),
 		a.status == 409 && !q.frame.By(string(p.By), frames):
@@ -405,16 +405,17 @@ func echoes(request, reply []byte) error {
 		err = d.Decode(&v)
 		return v, err
 	}
-	asked, err := read(request)
+	sent, err := read(request)
 	if err != nil {
-		return nil // members under other names than ours in nothing but their case: not what this is about
+		// Members whose names differ from ours in case only are out of scope here.
+		return nil
 	}
-	said, err := read(reply)
+	answered, err := read(reply)
 	if err != nil {
 		return err
 	}
-	for _, in := range asked.Inputs {
-		for _, out := range said.Outputs {
+	for _, in := range sent.Inputs {
+		for _, out := range answered.Outputs {
 			if out.Name != strings.Replace(in.Name, "input", "output", 1) || out.Datatype != in.Datatype || in.Data == nil || out.Data == nil {
 				continue
 			}

@@ -201,7 +201,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 				if strings.HasSuffix(path, "/register") {
 					body = fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":8}`, file)
 				}
-				if strings.Contains(path, "/region/") && model == "m" { // registered, unless that is to be tested
+				// The region is registered, unless registering is what is tested.
+				if strings.Contains(path, "/region/") && model == "m" {
 					_ = r.regions.Register("", regions.Region{Name: "m", Key: file, Size: 8})
 					if strings.HasSuffix(path, "/register") {
 						_ = r.regions.Unregister("", "m")

@@ -82,7 +82,8 @@ func TestMetadata(t *testing.T) {
 	r.refused(r.ask("GET", "/v2/models/x/stats", ""), 404, `"x"`)
 	r.refused(r.ask("GET", "/v2/models/x/config", ""), 404, `"x"`)
 	r.refused(r.ask("GET", "/v2/models/x", ""), 404, `"x"`)
-	r.refused(r.ask("GET", "/v2/models/m%2Fversions%2F1", ""), 404, `"m/versions/1"`) // one step, whatever is in it
+	// An escaped slash does not separate steps.
+	r.refused(r.ask("GET", "/v2/models/m%2Fversions%2F1", ""), 404, `"m/versions/1"`)
 }
 
 // What can be asked about is listed, and a name that is none of it is told in this protocol's

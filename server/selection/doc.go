@@ -57,7 +57,7 @@
 //
 //	                new model starts with                   new version starts with, for inherit h
 //	single, shadow  nothing                                 nothing: its mean loss is its own
-//	split           no users, until weights name it         nothing; it keeps its predecessor's users
+//	split           no users, until weights name it         nothing; its predecessor's users stay
 //	exp3, exp4      the mean of the others' weights         its predecessor's weight^h times
 //	                                                        that mean^(1-h)
 //	epsilon-greedy  the mean of the others' mean losses,    its predecessor's mean loss, as the

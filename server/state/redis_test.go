@@ -62,7 +62,7 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 	statetest.Delete(t, b, "deleted")
 	r.Kill()
 	for _, s := range []state.Store{a, b} {
-		budgettest.Until(t, "health tells that Redis is away", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
+		budgettest.Until(t, "health tells that Redis is unreachable", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
 		if !statetest.Has(s, "kept", "1") {
 			t.Error("reading does not go on")
 		}

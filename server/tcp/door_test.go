@@ -307,7 +307,8 @@ func testConnectionsOfOneAddress(t *testing.T, newSocketRig func(testing.TB, fun
 		t.Error("it is not counted")
 	}
 	others := 0
-	if addr := r.door.Addrs()[0]; addr.Network() == "tcp" { // on a Unix socket it would be another user
+	// On a Unix socket the address is of another user.
+	if addr := r.door.Addrs()[0]; addr.Network() == "tcp" {
 		other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", addr.String())
 		if err != nil {
 			t.Fatal(err)

@@ -164,7 +164,8 @@ func TestLengthLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		r.model("m", floats("x"), r.echo)
-		lie := append(header(0, 1, 1), 1, 3, 0x0f, 0xff, 0xff, 0x00, 42) // uint8 [268,435,200] and one byte of it
+		// The header announces uint8 [268,435,200], and one byte follows.
+		lie := append(header(0, 1, 1), 1, 3, 0x0f, 0xff, 0xff, 0x00, 42)
 		for range 500 {
 			r.dial().bytes(lie)
 		}
@@ -183,7 +184,8 @@ func TestLengthLies(t *testing.T) {
 func TestMemoryBudget(t *testing.T) { onTransports(t, testMemoryBudget) }
 
 func testMemoryBudget(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	pool := tensor.NewPool(24 << 20) // as large as the test needs: what is taken of it is filled by the invariants build
+	// The pool is as small as the test allows: the invariants build fills what is taken.
+	pool := tensor.NewPool(24 << 20)
 	r := newSocketRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)
 	hog, err := pool.Get(16 << 20)

@@ -196,7 +196,8 @@ func TestRefusalReachesWhoSendsOn(t *testing.T) { onTransports(t, testRefusalRea
 
 func testRefusalReachesWhoSendsOn(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	const limit = 1 << 20
-	large := append(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0), make([]byte, 16<<20+1)...) // uint8 [16,777,216] and a namespace
+	// The message is uint8 [16,777,216] and a namespace.
+	large := append(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0), make([]byte, 16<<20+1)...)
 	unknown := append(append(header(0, 1, 1), 1, 99, 0x02, 0, 0, 0), make([]byte, 16<<20)...)
 	for name, tt := range map[string]struct {
 		bytes []byte
@@ -331,7 +332,8 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const prompt, n = 20, 20 // the kernel acknowledges the first pieces of a connection at once
-	best := time.Hour        // the quickest of many: how long others took says something about the machine
+	// The fastest of many counts: the others measure the machine.
+	best := time.Hour
 	for i := range prompt + n {
 		began := time.Now()
 		for _, piece := range [][]byte{b[:12], b[12:14], b[14:22], b[22:]} {

@@ -370,7 +370,8 @@ func (m *mutants) leave(q *talk, s *session) {
 		}
 		l.end()
 	}
-	for waiting := true; waiting; { // feedback is learned elsewhere, and who completes a call may take the turn
+	// Feedback is learned elsewhere, and who completes a call may take the turn.
+	for waiting := true; waiting; {
 		l.begin()
 		waiting = s.waiting > 0 && !s.gone
 		l.end()

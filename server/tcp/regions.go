@@ -20,8 +20,8 @@ import (
 // Shared memory over Shiva: regions are registered by the Predict Protocol's paths, and a request's
 // tensors that are there are listed in its metadata under shiva.MemoryKey, and so are an answer's.
 //
-// Who knows the sizes of outputs beforehand gives each a place; others give an area, which is filled
-// with the large ones in their order, as far as there is room.
+// Who knows the sizes of outputs beforehand gives each a place; others give an area, which is
+// filled with the large ones in their order, as far as there is room.
 //
 // A copy takes a millisecond for some megabytes, so neither is done by the loop: inputs are read
 // before the call is opened, which its place in the line waits for, and outputs are written before

@@ -144,8 +144,8 @@ func TestSharedTensors(t *testing.T) {
 	a.Release()
 }
 
-// Outputs without a place of their own fill an area with the large ones of them, and what has no room
-// there travels.
+// Outputs without a place of their own fill an area with the large ones of them, and what has no
+// room there travels.
 func TestArea(t *testing.T) {
 	r, _ := sharing(t)
 	specs := make([]tensor.Spec, 6)

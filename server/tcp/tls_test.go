@@ -101,7 +101,8 @@ func TestEncryptedInPieces(t *testing.T) {
 	for range answers {
 		c.send(message("large", "", 1<<20, 0, 0, 0))
 	}
-	time.Sleep(50 * time.Millisecond) // so that the socket is full; without it the test is weaker, not wrong
+	// The socket fills up meanwhile; otherwise the test is weaker, not wrong.
+	time.Sleep(50 * time.Millisecond)
 	for i := range answers {
 		m := c.next()
 		if m == nil || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != 1<<20 {
@@ -115,14 +116,15 @@ func TestEncryptedInPieces(t *testing.T) {
 	}
 }
 
-// A connection ends with its socket, with and without the farewell of TLS, and with what is no record.
+// A connection ends with its socket, with and without the close_notify of TLS, and with what is no
+// record.
 func TestEndOfTLS(t *testing.T) {
 	r := newTLSRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	values(t, c.next())
-	// Without the farewell of TLS: the end of a socket is that of its client.
+	// Without close_notify: the end of a socket is that of its client.
 	_ = c.client.(encryptedClient).socket.CloseWrite()
 	if _, err := io.ReadAll(c.client.(encryptedClient).Conn); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)

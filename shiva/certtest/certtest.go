@@ -45,8 +45,8 @@ type Issue struct {
 	Cert, Key []byte
 }
 
-// Server issues a certificate for this machine by its addresses and names; change, which may be nil,
-// sees it before it is signed.
+// Server issues a certificate for this machine by its addresses and names; change, which may be
+// nil, sees it before it is signed.
 func (a *Authority) Server(change func(*x509.Certificate)) Issue {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{

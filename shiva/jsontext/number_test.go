@@ -39,7 +39,8 @@ func TestFloatsAreNearest(t *testing.T) {
 		check(s)
 	}
 	for range 30_000 {
-		f := math.Float32frombits(random.Uint32() &^ (1 << 30)) // exponents below 1: the rest is mirrored by the notations
+		// Only exponents below 1: the notations mirror the others.
+		f := math.Float32frombits(random.Uint32() &^ (1 << 30))
 		if f != f {
 			continue
 		}

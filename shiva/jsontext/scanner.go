@@ -38,10 +38,12 @@ type Rules uint8
 
 // The rules.
 const (
-	Distinct       Rules = 1 << iota // the names in an object that Members reads must differ
-	NonFinite                        // NaN, Infinity and -Infinity stand where numbers may, as Python writes them
-	LoneSurrogates                   // half of a surrogate pair reads as U+FFFD, as with encoding/json
-	KnownUTF8                        // whoever has the text knows that it is UTF-8
+	Distinct Rules = 1 << iota // the names in an object that Members reads must differ
+	// NaN, Infinity and -Infinity stand where numbers may, as Python writes them.
+	NonFinite
+	// Half of a surrogate pair reads as U+FFFD, as with encoding/json.
+	LoneSurrogates
+	KnownUTF8 // whoever has the text knows that it is UTF-8
 )
 
 // A Reason is a class of faults.

@@ -31,7 +31,8 @@ const (
 	// Not on the Shiva wire.
 
 	BFloat16 DType = 32 // the upper half of a float32
-	Bytes    DType = 33 // variable size: each element is a 4-byte little-endian length and its bytes
+	// Variable size: each element is a 4-byte little-endian length and its bytes.
+	Bytes DType = 33
 )
 
 // The other wire codes of float64 and int64, accepted and never sent.

@@ -312,7 +312,8 @@ func (p *Pool) put(b *Buffer) {
 		p.books.remove(b)
 		p.source.Put(b.data)
 	case Invariants:
-		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
+		// Never hand it out again: every use after release meets the poison.
+		p.books.remove(b)
 	case b.class < quickClasses:
 		p.quick[b.class].Put(b)
 	case b.class == unpooled:
@@ -376,10 +377,10 @@ func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	bytes = int64(n) * int64(len(s.free[0].data))
 	p.idle.Add(-bytes)
 	p.garbage.dropped.Add(bytes)
-	kept := copy(s.free, s.free[n:])
-	clear(s.free[kept:])
-	s.free = s.free[:kept]
-	s.low = min(s.low, kept)
+	left := copy(s.free, s.free[n:])
+	clear(s.free[left:])
+	s.free = s.free[:left]
+	s.low = min(s.low, left)
 	return bytes
 }
 
@@ -428,7 +429,8 @@ func (p *Pool) collect() {
 // runtime collects at least every two minutes, so an idle process gives all but nothing back
 // within a quarter of an hour; a timer would need a goroutine and somebody to stop it.
 func trimAtGC(p *Pool) {
-	type tick struct{ _ [32]byte } // too large for the allocator to share its memory with a longer-lived neighbour
+	// Too large for the allocator to share its memory with a longer-lived neighbour.
+	type tick struct{ _ [32]byte }
 	runtime.AddCleanup(new(tick), func(w weak.Pointer[Pool]) {
 		if p := w.Value(); p != nil {
 			// A collection that has found this tick began after the one before it was made, by

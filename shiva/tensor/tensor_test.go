@@ -37,7 +37,8 @@ func TestNewChecks(t *testing.T) {
 	wantError(t, err, "dtype(16)")
 	_, err = New(Uint8, Shape{-1}, nil)
 	wantError(t, err, "[-1]")
-	_, err = New(LongDouble, Shape{1 << 59, 1 << 3}, nil) // the elements fit an int, their bytes do not
+	// The elements fit an int, their bytes do not.
+	_, err = New(LongDouble, Shape{1 << 59, 1 << 3}, nil)
 	wantError(t, err, "longdouble")
 }
 
@@ -119,7 +120,8 @@ func TestStrings(t *testing.T) {
 	wantError(t, err, "element 3 of 4", "says 300", "299")
 	_, err = BytesElems(Tensor{DType: Uint8, Shape: Shape{1}, Data: []byte{0}})
 	wantError(t, err, "uint8")
-	_, err = New(Bytes, Shape{1 << 62}, binary.LittleEndian.AppendUint32(nil, math.MaxUint32)) // claims, and no memory
+	// The element claims 4 GiB: that takes no memory.
+	_, err = New(Bytes, Shape{1 << 62}, binary.LittleEndian.AppendUint32(nil, math.MaxUint32))
 	wantError(t, err, "4294967295")
 }
 

@@ -1,6 +1,6 @@
 // Package token is about the texts by which a server knows its clients and containers. Whoever has
-// one is that client: a token is in a file or in the environment, and never on a command line, which
-// every process of the machine can read.
+// one is that client: a token is in a file or in the environment, and never on a command line,
+// which every process of the machine can read.
 package token
 
 import (

@@ -44,11 +44,13 @@ type Legend struct {
 
 // A Series is a line through its points, or a bar for each of them.
 type Series struct {
-	Name   string    `json:"name"` // in the legend; "": not there
-	Bars   bool      `json:"bars"` // side by side with those of other series of bars, at 0, 1, 2 and so on
-	X      []float64 `json:"x"`    // of a line: as many as Y
-	Y      []float64 `json:"y"`
-	Color  string    `json:"color"`  // such as "#0072b2"; "": the next that the colour-blind can tell from the others
+	Name string `json:"name"` // in the legend; "": not there
+	// Bars beside those of other series, at 0, 1, 2 and so on.
+	Bars bool      `json:"bars"`
+	X    []float64 `json:"x"` // of a line: as many as Y
+	Y    []float64 `json:"y"`
+	// Such as "#0072b2"; "": the next that the colour-blind can tell from the others.
+	Color  string    `json:"color"`
 	Width  float64   `json:"width"`  // of a line, in points; 0: 1
 	Dashes []float64 `json:"dashes"` // of a line, in points, strokes and gaps in turn; none: solid
 }

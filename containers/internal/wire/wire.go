@@ -37,24 +37,26 @@ const IDSize = 8
 
 // HelloMessage registers a container.
 type HelloMessage struct {
-	Protocol    int             `json:"protocol"`
-	Model       string          `json:"model"`
-	Version     string          `json:"version"`
-	Platform    string          `json:"platform,omitempty"`
-	Inputs      TensorMessages  `json:"inputs"`
-	Outputs     TensorMessages  `json:"outputs"`
-	Batched     *bool           `json:"batched,omitempty"` // nil: the shapes decide
-	MaxBatch    int             `json:"max_batch,omitempty"`
-	Concurrency int             `json:"concurrency,omitempty"`
-	Slots       int             `json:"slots,omitempty"`
-	Announce    bool            `json:"announce,omitempty"`
-	Pauses      bool            `json:"pauses,omitempty"`   // it may be alive and yet answer no PING while it computes
-	Arena       bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
-	User        bool            `json:"user,omitempty"`     // it wants the user of each request
-	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
-	Parameters  json.RawMessage `json:"parameters,omitempty"`
-	Instance    string          `json:"instance,omitempty"`
-	Token       string          `json:"token,omitempty"` // that shows who the container is; "": nobody
+	Protocol    int            `json:"protocol"`
+	Model       string         `json:"model"`
+	Version     string         `json:"version"`
+	Platform    string         `json:"platform,omitempty"`
+	Inputs      TensorMessages `json:"inputs"`
+	Outputs     TensorMessages `json:"outputs"`
+	Batched     *bool          `json:"batched,omitempty"` // nil: the shapes decide
+	MaxBatch    int            `json:"max_batch,omitempty"`
+	Concurrency int            `json:"concurrency,omitempty"`
+	Slots       int            `json:"slots,omitempty"`
+	Announce    bool           `json:"announce,omitempty"`
+	// It may be alive and yet answer no PING while it computes.
+	Pauses     bool            `json:"pauses,omitempty"`
+	Arena      bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
+	User       bool            `json:"user,omitempty"`     // it wants the user of each request
+	Feedback   bool            `json:"feedback,omitempty"` // and feedback on its answers
+	Parameters json.RawMessage `json:"parameters,omitempty"`
+	Instance   string          `json:"instance,omitempty"`
+	// That shows who the container is; "": nobody.
+	Token string `json:"token,omitempty"`
 }
 
 // AppendComing appends the second frame of a heartbeat that announces a message of that many bytes.

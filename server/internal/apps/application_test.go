@@ -204,7 +204,8 @@ func TestApplications(t *testing.T) {
 	h.expect(h.ask("three", gate.Params{}), "2 by b/1 for three, confidence 0.67")
 
 	h.model("a", "2", 7, time.Microsecond)
-	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one") // the link follows the default version
+	// The link follows the default version.
+	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one")
 
 	h.app(Definition{Name: "none", Models: []string{"absent"}})
 	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
@@ -306,16 +307,16 @@ func TestFeedback(t *testing.T) {
 	id := gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
 	h.ask("app", id)
 
-	said := func(forward string) gate.Params { p := id; p.Forward = []byte(forward); return p }
-	h.expect(h.feedback("app", said(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
-	h.expect(h.feedback("app", said(`{"label":1,"loss":0}`)), "got 2 of them")
-	h.expect(h.feedback("app", said(`{"losses":{"a/1":2}}`)), "want 0 to 1")
-	h.expect(h.feedback("app", said(`{"label":[1,2,3]}`)), "error")
-	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
-	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
+	verdict := func(forward string) gate.Params { p := id; p.Forward = []byte(forward); return p }
+	h.expect(h.feedback("app", verdict(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
+	h.expect(h.feedback("app", verdict(`{"label":1,"loss":0}`)), "got 2 of them")
+	h.expect(h.feedback("app", verdict(`{"losses":{"a/1":2}}`)), "want 0 to 1")
+	h.expect(h.feedback("app", verdict(`{"label":[1,2,3]}`)), "error")
+	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
+	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
 	h.expect(h.feedback("app", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
 	h.expect(h.feedback("app", gate.Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
-	h.expect(h.feedback("absent", said(`{"label":1}`)), "error")
+	h.expect(h.feedback("absent", verdict(`{"label":1}`)), "error")
 
 	// By input: the models are asked again.
 	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
@@ -330,7 +331,8 @@ func TestFeedback(t *testing.T) {
 	for range 20 {
 		h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
 	}
-	h.expect(h.ask("app", gate.Params{Values: parameter.Values{User: "u"}}), "1 by a/1") // what was learned of this user counts for this user
+	// What was learned of a user holds for that user alone.
+	h.expect(h.ask("app", gate.Params{Values: parameter.Values{User: "u"}}), "1 by a/1")
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
 		t.Errorf("learned %+v, %v", learned, err)

@@ -101,9 +101,9 @@ func TestNoUpdateIsLost(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				for try, r := range servers {
-					said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
+					reply := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
 					outcome := selection.ByLosses(map[selection.Model]float64{models[0]: 0, models[1]: 1})
-					_, applied, err := r.Learn(t.Context(), a, "u", fmt.Sprintf("%d.%d", w, i), models, said, outcome)
+					_, applied, err := r.Learn(t.Context(), a, "u", fmt.Sprintf("%d.%d", w, i), models, reply, outcome)
 					if err != nil || applied != (try == 0) {
 						t.Errorf("applied %t at try %d, error %v", applied, try, err)
 					}
@@ -149,8 +149,8 @@ func TestCandidatesChange(t *testing.T) {
 		return list
 	}
 	for i := range 20 {
-		said := []selection.Prediction{{Ask: selection.Ask{Model: m("a/1")[0], Probability: 1}}}
-		if _, _, err := r.Learn(t.Context(), a, "", fmt.Sprint(i), m("a/1", "b/1"), said, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})); err != nil {
+		reply := []selection.Prediction{{Ask: selection.Ask{Model: m("a/1")[0], Probability: 1}}}
+		if _, _, err := r.Learn(t.Context(), a, "", fmt.Sprint(i), m("a/1", "b/1"), reply, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,9 +193,9 @@ func TestPredictionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
+	reply := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
 	for i := range 200 {
-		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), said, nil)
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), reply, nil)
 	}
 	if p.bytes > maxPredictionBytes || p.queue.Len() != len(p.byID) {
 		t.Errorf("%d bytes in %d, queue of %d", p.bytes, len(p.byID), p.queue.Len())
@@ -275,8 +275,8 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	a, a2, b, c := selection.Model{Name: "a", Version: "1"}, selection.Model{Name: "a", Version: "2"}, selection.Model{Name: "b", Version: "1"}, selection.Model{Name: "c", Version: "1"}
 	teach := func(app *App, id string, models ...selection.Model) selection.State {
 		t.Helper()
-		said := []selection.Prediction{{Ask: selection.Ask{Model: a2, Probability: 1}}}
-		s, applied, err := r.Learn(t.Context(), app, "", id, models, said, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1}))
+		reply := []selection.Prediction{{Ask: selection.Ask{Model: a2, Probability: 1}}}
+		s, applied, err := r.Learn(t.Context(), app, "", id, models, reply, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1}))
 		if err != nil || !applied {
 			t.Fatal(applied, err)
 		}
@@ -432,19 +432,19 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 // What shadows say to a request is kept beside what the others said, whoever is first.
 func TestPredictionsAreGathered(t *testing.T) {
 	now := time.Now()
-	said := func(model string) []selection.Prediction {
+	reply := func(model string) []selection.Prediction {
 		return []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: model, Version: "1"}}}}
 	}
 	var p Predictions
-	p.Keep("app", "", "1", now, said("shadow"), nil)
-	p.Keep("app", "", "1", now, said("first"), []Inputs{{Rows: 1, Tensors: []tensor.Tensor{{Data: make([]byte, 8)}}}})
-	p.Keep("app", "", "1", now, said("late"), nil)
-	p.Keep("app", "", "1", now.Add(-time.Second), said("of an earlier request"), nil)
+	p.Keep("app", "", "1", now, reply("shadow"), nil)
+	p.Keep("app", "", "1", now, reply("first"), []Inputs{{Rows: 1, Tensors: []tensor.Tensor{{Data: make([]byte, 8)}}}})
+	p.Keep("app", "", "1", now, reply("late"), nil)
+	p.Keep("app", "", "1", now.Add(-time.Second), reply("of an earlier request"), nil)
 	n := p.Find("app", "", "1", now)
 	if n == nil || len(n.Predictions) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes || p.inputBytes != n.inputBytes {
 		t.Fatalf("kept %+v", n)
 	}
-	p.Keep("app", "", "1", now.Add(time.Second), said("of a later request"), nil)
+	p.Keep("app", "", "1", now.Add(time.Second), reply("of a later request"), nil)
 	if n := p.Find("app", "", "1", now); len(n.Predictions) != 1 || len(n.Inputs()) != 0 || p.inputBytes != 0 {
 		t.Errorf("kept %+v", n)
 	}

@@ -252,7 +252,8 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	}
 	apps["app"] = whole
 	h.reg.reading.Unlock()
-	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`) // the store goes on
+	// The store answers again.
+	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`)
 	h.expect(h.ask("app", gate.Params{}), "1 by a/1")
 }
 

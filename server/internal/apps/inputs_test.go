@@ -18,24 +18,25 @@ func TestInputsGiveWay(t *testing.T) {
 	const n = 10
 	for i := range n {
 		p.Keep("app", "u", fmt.Sprint(i), now, nil, input(maxInputBytes/4))
-		p.Keep("app", "u", fmt.Sprint(i), now.Add(1), nil, input(maxInputBytes/4)) // again, when shadows are done
+		// The fan-out ends a second time when its shadows are done.
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(1), nil, input(maxInputBytes/4))
 	}
 	p.Keep("app", "u", "large", now, nil, input(maxInputBytes))
-	kept := 0
+	held := 0
 	for i := range n {
-		said := p.Find("app", "u", fmt.Sprint(i), now)
-		if said == nil {
+		reply := p.Find("app", "u", fmt.Sprint(i), now)
+		if reply == nil {
 			t.Fatalf("%d is not known any more", i)
 		}
-		if in := said.Inputs(); in != nil {
-			kept++
+		if in := reply.Inputs(); in != nil {
+			held++
 			if i < n-3 || in[0].Rows != 1 {
 				t.Errorf("%d has %v", i, in)
 			}
 		}
 	}
-	if said := p.Find("app", "u", "large", now); kept != 3 || said == nil || said.Inputs() != nil {
-		t.Errorf("%d have their inputs, the large one is %v", kept, said)
+	if reply := p.Find("app", "u", "large", now); held != 3 || reply == nil || reply.Inputs() != nil {
+		t.Errorf("%d have their inputs, the large one is %v", held, reply)
 	}
 	p.forget("app")
 	if p.inputBytes != 0 || p.asked.Len() != 0 {

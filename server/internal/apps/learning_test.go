@@ -27,8 +27,8 @@ func policy(t *testing.T, r *Registry, name string) *App {
 // learn teaches that a was right and b wrong.
 func learn(t *testing.T, r *Registry, a *App, user, id string) selection.State {
 	t.Helper()
-	said := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 0.5}}}
-	s, _, err := r.Learn(t.Context(), a, user, id, ab, said, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1}))
+	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 0.5}}}
+	s, _, err := r.Learn(t.Context(), a, user, id, ab, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +75,8 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	if s, err := r.State(a, "u", ab); err != nil || s.Rounds != 0 {
 		t.Errorf("serving with what cannot be read: %+v (%v)", s, err)
 	}
-	said := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 1}}}
-	_, _, err := r.Learn(t.Context(), a, "u", "", ab, said, selection.ByLosses(map[selection.Model]float64{ab[0]: 0}))
+	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 1}}}
+	_, _, err := r.Learn(t.Context(), a, "u", "", ab, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0}))
 	if err == nil || !strings.Contains(err.Error(), "format 99") {
 		t.Errorf("learning over it: %v", err)
 	}
@@ -139,7 +139,8 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	learn(t, r, other, "u0", "")
 	for i := range 50 {
 		learn(t, r, a, fmt.Sprint("u", i), "")
-		if _, err := r.State(a, "u3", ab); err != nil { // who asks stays, and so does who gives feedback
+		// Users who ask, or give feedback, stay in memory.
+		if _, err := r.State(a, "u3", ab); err != nil {
 			t.Fatal(err)
 		}
 		if i > 7 {

@@ -32,10 +32,10 @@ func TestEntryBytes(t *testing.T) {
 			k.store(key{Hi: uint64(i), Lo: uint64(i) << 32}, e)
 			e.release()
 		}
-		took, said := (heap()-before)/n, k.Usage().Bytes/n
-		t.Logf("TTL %v: an entry takes %d bytes and counts for %d", ttl, took, said)
-		if took > said*11/10 || took < said*6/10 {
-			t.Errorf("TTL %v: an entry takes %d bytes and counts for %d", ttl, took, said)
+		took, charge := (heap()-before)/n, k.Usage().Bytes/n
+		t.Logf("TTL %v: an entry takes %d bytes and counts for %d", ttl, took, charge)
+		if took > charge*11/10 || took < charge*6/10 {
+			t.Errorf("TTL %v: an entry takes %d bytes and counts for %d", ttl, took, charge)
 		}
 		k.Close()
 	}

@@ -24,8 +24,8 @@ type Applications interface {
 // An Application stands behind a Target in the place of a model. Its methods are called from any
 // goroutine.
 type Application interface {
-	// Open makes calls to models of a question, and sets Target, Rows, Deadline, Squeeze, Bridge and
-	// Fanout of c, which is open then; or it leaves c as it was.
+	// Open makes calls to models of a question, and sets Target, Rows, Deadline, Squeeze, Bridge
+	// and Fanout of c, which is open then; or it leaves c as it was.
 	Open(c *Call, tensors []tensor.Tensor, p *Params) error
 
 	// OpenFeedback reads what a client says of an answer.
@@ -69,9 +69,9 @@ type Fanout interface {
 // tensors that it was opened with, and their memory, and the slices of its Params must stay as they
 // are until Close.
 type Feedback interface {
-	// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is: from
-	// any goroutine, perhaps before Learn returns, and it must not block. reply is a Learned as
-	// JSON.
+	// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is:
+	// from any goroutine, perhaps before Learn returns, and it must not block. reply is a Learned
+	// as JSON.
 	Learn(done func(reply []byte, err error))
 
 	// Cancel gives the models that are asked up: the client has gone. What is being learned is

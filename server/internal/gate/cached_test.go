@@ -132,7 +132,8 @@ func TestCacheIsAskedFor(t *testing.T) {
 	l.want(3, "m", 5, Params{})
 	l.want(3, "m", 5, Params{})
 	l.want(4, "m", 6, Params{})
-	l.want(5, "m", 5, Params{Forward: []byte(`{"temperature":1}`)}) // the container is told something else
+	// The container gets another parameter.
+	l.want(5, "m", 5, Params{Forward: []byte(`{"temperature":1}`)})
 	l.want(3, "m/1", 5, Params{Values: parameter.Values{Priority: 3}, Source: 4})
 	if u, ok := l.gate.Cache("m"); !ok || u.Entries != 3 || u.Limit != 1<<20 {
 		t.Errorf("usage %+v %v", u, ok)

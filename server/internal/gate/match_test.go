@@ -27,7 +27,7 @@ func zeros(name string, d tensor.DType, shape ...int) tensor.Tensor {
 	return t
 }
 
-func said(text string) []byte { return []byte(text) }
+func raw(text string) []byte { return []byte(text) }
 
 func TestMatch(t *testing.T) {
 	one := []tensor.Spec{spec("x", tensor.Float32, -1, 4)}
@@ -54,21 +54,21 @@ func TestMatch(t *testing.T) {
 		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
 		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Params{}, "1 true [1, 7, 5, 3]"},
 		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 true [1]"},
-		{"texts from metadata", text, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "2 false [2]"},
-		{"one text from metadata", text, nil, Params{Texts: said(`{"s":"a"}`)}, "1 true [1]"},
-		{"a list of one", text, nil, Params{Texts: said(`{"s":["a"]}`)}, "1 false [1]"},
-		{"texts of two dimensions", pairs, nil, Params{Texts: said(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
-		{"a row of texts", pairs, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
-		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{Texts: said(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
+		{"texts from metadata", text, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "2 false [2]"},
+		{"one text from metadata", text, nil, Params{Texts: raw(`{"s":"a"}`)}, "1 true [1]"},
+		{"a list of one", text, nil, Params{Texts: raw(`{"s":["a"]}`)}, "1 false [1]"},
+		{"texts of two dimensions", pairs, nil, Params{Texts: raw(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
+		{"a row of texts", pairs, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
+		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{Texts: raw(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
 
-		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: said(`{"s":"hi"}`)}, "1 true [1]"},
-		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "got bytes [2]"},
-		{"texts of another shape", pairs, nil, Params{Texts: said(`{"s":[["a"],["b"]]}`)}, "expected bytes [-1, 2] (-1: any size) or one row [2], got bytes [2, 1]"},
-		{"texts of no shape", text, nil, Params{Texts: said(`{"s":["a",["b"]]}`)}, "not alike"},
-		{"texts of an unknown name", text, nil, Params{Texts: said(`{"z":"a"}`)}, `no input "z"`},
-		{"texts twice", text, nil, Params{Texts: said(`{"s":"a","s":"b"}`)}, "given twice"},
-		{"text for a number", one, nil, Params{Texts: said(`{"x":"a"}`)}, `input "x" is no text but float32`},
-		{"old texts for a new model", text, nil, Params{Inputs: said(`["a"]`)}, `takes texts by name in "__texts__"`},
+		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: raw(`{"s":"hi"}`)}, "1 true [1]"},
+		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "got bytes [2]"},
+		{"texts of another shape", pairs, nil, Params{Texts: raw(`{"s":[["a"],["b"]]}`)}, "expected bytes [-1, 2] (-1: any size) or one row [2], got bytes [2, 1]"},
+		{"texts of no shape", text, nil, Params{Texts: raw(`{"s":["a",["b"]]}`)}, "not alike"},
+		{"texts of an unknown name", text, nil, Params{Texts: raw(`{"z":"a"}`)}, `no input "z"`},
+		{"texts twice", text, nil, Params{Texts: raw(`{"s":"a","s":"b"}`)}, "given twice"},
+		{"text for a number", one, nil, Params{Texts: raw(`{"x":"a"}`)}, `input "x" is no text but float32`},
+		{"old texts for a new model", text, nil, Params{Inputs: raw(`["a"]`)}, `takes texts by name in "__texts__"`},
 
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
@@ -81,7 +81,7 @@ func TestMatch(t *testing.T) {
 		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Params{}, `no input "z"`},
 		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Params{}, "given twice"},
 		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{}, "expected float32 [4], got float32 [2, 4]"},
-		{"no text", text, nil, Params{Texts: said(`{"s":[]}`)}, "0 false [0]"},
+		{"no text", text, nil, Params{Texts: raw(`{"s":[]}`)}, "0 false [0]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
@@ -144,7 +144,7 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 		"metadata":           {spec: text, p: Params{Texts: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
 		"field":              {spec: text, p: Params{Forward: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
 		"numbers":            {spec: cast, p: Params{Forward: fmt.Appendf(nil, `{"x":[%s0]}`, strings.Repeat("0,", 1<<17))}},
-		"fields":             {spec: bytes, tensors: large, p: Params{Bridge: true, Forward: said(`{"x":["__tensor__0"]}`)}},
+		"fields":             {spec: bytes, tensors: large, p: Params{Bridge: true, Forward: raw(`{"x":["__tensor__0"]}`)}},
 		"legacy cast":        {spec: oldCast, tensors: large},
 		"legacy text":        {spec: oldText, tensors: large},
 		"legacy in metadata": {spec: oldText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
@@ -188,15 +188,15 @@ func TestMatchAdapted(t *testing.T) {
 		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 [-1, -1] (-1: any size) or one row [-1], got float32 [3]"},
 		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},
 		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Params{}, "2 false [2]"},
-		{"text in metadata", texts, nil, Params{Texts: said(`{"input":"a"}`)}, "1 true [1]"},
-		{"texts in metadata", texts, nil, Params{Texts: said(`{"input":["a","b"]}`)}, "2 false [2]"},
-		{"the old form", texts, nil, Params{Inputs: said(`"a"`)}, "1 true [1]"},
-		{"the old form of many", texts, nil, Params{Inputs: said(`["a","b"]`)}, "2 false [2]"},
-		{"the old form has no depth", texts, nil, Params{Inputs: said(`[["a"]]`)}, "expected a string or a list of strings: got lists of shape [1, 1]"},
-		{"the old form is of strings", texts, nil, Params{Inputs: said(`[5]`)}, "expected a string or a list of strings"},
-		{"texts have no depth here", texts, nil, Params{Texts: said(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
-		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{Texts: said(`{"input":"a"}`)}, "given twice"},
-		{"text for numbers", numbers, nil, Params{Texts: said(`{"input":"a"}`)}, "is no text"},
+		{"text in metadata", texts, nil, Params{Texts: raw(`{"input":"a"}`)}, "1 true [1]"},
+		{"texts in metadata", texts, nil, Params{Texts: raw(`{"input":["a","b"]}`)}, "2 false [2]"},
+		{"the old form", texts, nil, Params{Inputs: raw(`"a"`)}, "1 true [1]"},
+		{"the old form of many", texts, nil, Params{Inputs: raw(`["a","b"]`)}, "2 false [2]"},
+		{"the old form has no depth", texts, nil, Params{Inputs: raw(`[["a"]]`)}, "expected a string or a list of strings: got lists of shape [1, 1]"},
+		{"the old form is of strings", texts, nil, Params{Inputs: raw(`[5]`)}, "expected a string or a list of strings"},
+		{"texts have no depth here", texts, nil, Params{Texts: raw(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
+		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{Texts: raw(`{"input":"a"}`)}, "given twice"},
+		{"text for numbers", numbers, nil, Params{Texts: raw(`{"input":"a"}`)}, "is no text"},
 		{"no text", texts, nil, Params{}, "no text"},
 		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Params{}, "expected text"},
 	} {

@@ -348,8 +348,8 @@ var (
 	predictWords = words{"model's name", "the repository index"}
 )
 
-// unasked is why a route that is none of infer cannot be asked. Whether there is such a model is not
-// told to whoever may not ask it.
+// unasked is why a route that is none of infer cannot be asked. Whether there is such a model is
+// not told to whoever may not ask it.
 func (t *Table) unasked(route string, w words) error {
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, _, _ = strings.Cut(name, "/")

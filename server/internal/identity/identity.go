@@ -129,7 +129,8 @@ func (i *Identity) Name() string {
 
 // A Description is an identity as it is told who it is.
 type Description struct {
-	// Identity is its name; none: the server declares no identities, and everybody may do everything.
+	// Identity is its name; none: the server declares no identities, and everybody may do
+	// everything.
 	Identity string   `json:"identity,omitempty"`
 	May      []string `json:"may"` // its rights in the words of the configuration
 }

@@ -124,9 +124,9 @@ func (s *Shown) Same(other *Shown) bool {
 	return s != nil && s.kind == other.kind && s.token == other.token
 }
 
-// Who is the identity of whoever has shown that, or nothing if it is nil, as of now. It costs a load
-// unless the configuration has changed since it was called last. It is never nil where identities
-// are declared; Enter says whether it is anybody.
+// Who is the identity of whoever has shown that, or nothing if it is nil, as of now. It costs a
+// load unless the configuration has changed since it was called last. It is never nil where
+// identities are declared; Enter says whether it is anybody.
 func (r *Registry) Who(s *Shown) *Identity {
 	if s == nil {
 		return r.Strangers()

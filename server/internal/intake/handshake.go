@@ -51,8 +51,8 @@ func (w *wire) give() {
 	}
 }
 
-// shake does the handshake of a connection that begin has noted. It reports false, and the connection
-// has ended, if that fails.
+// shake does the handshake of a connection that begin has noted. It reports false, and the
+// connection has ended, if that fails.
 func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
 	_ = c.socket.SetDeadline(time.Now().Add(l.Limits().HandshakeTimeout))
@@ -106,9 +106,9 @@ func (l *Listener) mayLog() (others int, may bool) {
 }
 
 // begin notes a handshake. If there are too many, the oldest of the host that has the most ends for
-// it: were newcomers refused instead, whoever says nothing could keep everybody else out. It is called
-// in the order in which they come, or the newest would be taken for the oldest. It reports false
-// once the listener is closed.
+// it: were newcomers refused instead, whoever says nothing could keep everybody else out. It is
+// called in the order in which they come, or the newest would be taken for the oldest. It reports
+// false once the listener is closed.
 func (l *Listener) begin(c *Conn) bool {
 	most := l.Limits().Handshakes
 	l.mu.Lock()

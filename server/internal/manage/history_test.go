@@ -23,7 +23,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	defer store.Close()
 	opening := NewStore(config.State{}, nil)
 	opening.opened.Store(&opened{store: store})
-	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler)) // Run does not run: nobody else writes
+	// Run is not called: nobody else writes.
+	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler))
 	count := func(name string) int {
 		e, err := store.Get(state.Key("history", name))
 		var events []admin.Event
@@ -37,7 +38,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	echo := serving{versions: map[string]bool{"1": true}, standard: "1"}
 	at := time.Now()
-	for i := range 3 * maxEvents { // a version that is back after more than the gap, again and again
+	// A version that is back after more than the gap, again and again.
+	for i := range 3 * maxEvents {
 		at = at.Add(2 * historyGap)
 		now := map[string]serving{"echo": echo, "rolled": {versions: map[string]bool{"1": i%2 == 0}}}
 		if i%2 == 1 {
