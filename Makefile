@@ -65,10 +65,10 @@ build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@.ci/notice >bin/NOTICE
 
 # exec: a signal to make reaches the program itself, which then stops what it has started.
-run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C; RUNFLAGS=-help
+run: build ## serve handwritten digits, classify twenty, serve until Ctrl-C; RUNFLAGS=-help
 	@exec bin/digits-run $(RUNFLAGS)
 
-run-selection: build ## have an application learn which of three models to trust, and notice when the best gets worse
+run-selection: build ## an application that learns which of three models to trust
 	@exec bin/selection-run $(RUNFLAGS)
 
 test: ## every check below, with the time that each took
@@ -105,9 +105,9 @@ scripts: ## shell scripts parse
 imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
-# What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take as
-# long as the other tests of their package; here they are whole, and run once. The tag poll has the
-# load generator wait as it does on other systems than Linux.
+# What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take
+# as long as the other tests of their package; here they are whole, and run once. The tag poll has
+# the load generator wait as it does on other systems than Linux.
 LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
 unit: redis ## unit tests, golden vectors and allocation budgets
 	go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(PACKAGES)
@@ -115,7 +115,7 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags purego -run Swap ./shiva/tensor
 
-arm64: ## the byte order of tensors and messages on arm64, under qemu-user, which it installs (Debian, as root)
+arm64: ## the byte order on arm64, under qemu-user, which it installs (Debian, as root)
 	@.ci/qemu
 	GOARCH=arm64 go vet ./shiva/tensor
 	GOARCH=arm64 go test -vet=off $(if $(filter arm64,$(shell go env GOHOSTARCH)),,-exec qemu-aarch64) -run 'Swap|Golden' ./shiva/tensor ./shiva
@@ -142,14 +142,14 @@ race: redis ## the same under the race detector, with buffers poisoned when rele
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
 # Both wait more than they work, so they run at once.
-soak: ## the scheduler under everything at once, under the race detector, and the whole server, for SOAKTIME (1m)
+soak: ## the scheduler under the race detector, and the whole server, for SOAKTIME (1m)
 	@SHIVA_INVARIANTS=off $(RACE) -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
 	server=0; go run ./bench/soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
 
 fuzz: ## every fuzz target for FUZZTIME (2s)
 	.ci/fuzz $(FUZZTIME) $(PACKAGES)
 
-mutants: ## a million requests that are nearly right to each door, or conversations, each with a budget of time (minutes)
+mutants: ## a million nearly valid requests to each door, each with a time budget (minutes)
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
@@ -158,33 +158,33 @@ python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, m
 	  (cd $$package && $(PYTHON) -m mypy && $(PYTHON) -m pytest) || exit 1; \
 	done
 
-e2e: build redis $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
+e2e: build redis $(VENV)/ready ## real processes and sockets: server, containers, clients
 	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
 	go test -C examples -count=1 -tags e2e -run E2E ./...
 
-bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
+bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)
 	$(if $(findstring -only,$(BENCHFLAGS)),,go run ./bench/streams $(filter -short -markdown,$(BENCHFLAGS)))
 
-bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
+bench-goodput: ## goodput of the batching strategies, simulated and on the wire (half an hour)
 	go run ./bench/goodput
 	go test ./scheduler/sim -run TestFaults -count=1 -all
 	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -all -beliefs 1112
 	go run ./bench/goodput -wire
 
-bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
+bench-deadlines: ## lateness of a million random deadlines at twice the capacity (six minutes)
 	go run ./bench/goodput -deadlines
 
-bench-streams: ## four cameras and a fifth on a model that is too slow for them: ages, shares, memory and cost, two minutes; STREAMSFLAGS="-short"
+bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"
 	go run ./bench/streams $(STREAMSFLAGS)
 
-bench-frames: $(VENV)/ready ## a frame of video and a picture on every way to containers in Go and Python, nine minutes; FRAMESFLAGS="-short -peers DIR"
+bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESFLAGS="-short"
 	go run ./bench/frames $(FRAMESFLAGS)
 
-bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
+bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'
 
-bench-soak: ## what stays behind after two hours in which clients, containers and versions come and go; SOAKFLAGS="-length 1h"
+bench-soak: ## leaks after two hours of churn; SOAKFLAGS="-length 1h"
 	go run ./bench/soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
