@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -91,13 +92,8 @@ func TestStopped(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
-	r.wait(t, id, 1)
-	stop(t, cmd)
 	in := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{7}}
-	_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(50 * time.Millisecond)}, id)
-	if !errors.Is(err, scheduler.ErrDeadlineExceeded) {
-		t.Errorf("got %v, expected the deadline", err)
-	}
+	r.stopWhileAsked(t, cmd, id, in, 50*time.Millisecond)
 	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
 	r.logs(t, "container gone", "model=noop/1", "silent for")
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -111,16 +107,26 @@ func TestStopped(t *testing.T) {
 	out[0].Release()
 }
 
-// stop sends SIGSTOP and waits until the process has stopped: right after the signal its threads
-// on other cores may still answer.
-func stop(t *testing.T, cmd *exec.Cmd) {
+// stopWhileAsked stops the only container of a model and sends it a request, which must end at its
+// deadline. That comes long before the container counts as dead, unless this process stands still
+// meanwhile; then all is done again.
+func (r *rig) stopWhileAsked(t *testing.T, cmd *exec.Cmd, id scheduler.ModelID, in tensor.Tensor, timeout time.Duration) {
 	t.Helper()
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		t.Fatalf("got status %#x and error %v, expected a process that has stopped", status, err)
+	for {
+		r.wait(t, id, 1)
+		hosttest.Stop(t, cmd.Process)
+		stopped := time.Now()
+		_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(timeout)}, id)
+		if errors.Is(err, scheduler.ErrDeadlineExceeded) {
+			return
+		}
+		if time.Since(stopped) < 2*r.Settings().Heartbeat {
+			t.Fatalf("got %v, expected the deadline", err)
+		}
+		budgettest.Until(t, "the replica to be given up", func() bool { return r.live(id) == 0 })
+		if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -248,10 +249,9 @@ func TestDialHostile(t *testing.T) {
 		r.logs(t, "container gone", "does not read a batch")
 	})
 	t.Run("stays away, and close does not wait", func(t *testing.T) {
+		nobody := hosttest.Refusing(t) // before the rig counts descriptors
 		r := newRig(t, containers.Config{})
-		o := newOld(t)
-		o.ear.Close()
-		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: o.ear.Addr().String(), Model: oldID, Input: tensor.Float64, Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: nobody, Model: oldID, Input: tensor.Float64, Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,6 +305,9 @@ func TestDialStuck(t *testing.T) {
 	next := <-o.conns // reconnected
 	defer next.Close()
 	budgettest.Until(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
+	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond}); err != nil { // now it may take its time
+		t.Fatal(err)
+	}
 	var serving sync.WaitGroup
 	serving.Go(func() { sums(next) })
 	defer serving.Wait()

@@ -40,7 +40,7 @@ shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixso
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
-shiva/certtest:
+shiva/hosttest:
 
 scheduler:                  shiva/tensor scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text
@@ -73,7 +73,7 @@ server/selection:           server/internal/nearest shiva/tensor github.com/x448
 server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
-server/state/statetest:     server/state shiva/budgettest
+server/state/statetest:     server/state shiva/budgettest shiva/hosttest
 server/internal/gate:        server/internal/identity server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter

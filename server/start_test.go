@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives
@@ -20,12 +21,7 @@ func TestLookedAtWhileItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer redis.Close()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	door := free.Addr().String()
-	free.Close()
+	door := hosttest.Addr(t)
 	s := unstarted(t, nil, func(c *config.Config) {
 		c.State.At, c.State.Required = "redis://"+redis.Addr().String()+"/0", false
 		c.Admin.Listen = door

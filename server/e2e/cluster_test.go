@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -29,10 +28,10 @@ import (
 // serves on both, and its policy learns from feedback given to either. Redis may go, and come
 // back empty; one server may be killed, and come back.
 func TestE2ETwoServersOneRedis(t *testing.T) {
-	redisPort := steadyPort(t)
-	redis := statetest.NewRedis(t, "--bind", "127.0.0.1", "--port", redisPort)
-	target := "redis://127.0.0.1:" + redisPort + "/3"
-	addresses := [2]string{"127.0.0.1:" + steadyPort(t), "127.0.0.1:" + steadyPort(t)}
+	redisAddr := hosttest.Addr(t)
+	redis := statetest.NewRedis(t, "--bind", "127.0.0.1", "--port", strings.TrimPrefix(redisAddr, "127.0.0.1:"))
+	target := "redis://" + redisAddr + "/3"
+	addresses := [2]string{hosttest.Addr(t), hosttest.Addr(t)}
 	a, b := startMember(t, target, addresses[0]), startMember(t, target, addresses[1])
 	both := []*shivad{a, b}
 
@@ -71,7 +70,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 		if code := s.get("/readyz", nil); code != http.StatusOK {
 			t.Errorf("/readyz without Redis: %d", code)
 		}
-		if out := s.ctl("status"); !strings.Contains(out, ": ready\n") || !strings.Contains(out, "redis://127.0.0.1:"+redisPort+"/3: CANNOT BE CHANGED") {
+		if out := s.ctl("status"); !strings.Contains(out, ": ready\n") || !strings.Contains(out, target+": CANNOT BE CHANGED") {
 			t.Errorf("shivactl status without Redis:\n%s", out)
 		}
 	}
@@ -141,21 +140,6 @@ func waitPair(servers ...*shivad) {
 		s.waitReplicas("sharp", 1)
 		s.waitReplicas("nought", 1)
 	}
-}
-
-// steadyPort is one that nobody listens on, and that the kernel gives to nobody for an outgoing
-// connection: it is free again for who was killed on it.
-func steadyPort(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		port := fmt.Sprint(10000 + rand.N(20000)) // Linux takes those from 32768 on
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // keeps reports whether a server says that its state can be changed; its answers to the two

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -178,13 +179,9 @@ func TestE2ECallsV0(t *testing.T) {
 	var config string
 	var addrs []string
 	for _, kind := range []string{"ints", "doubles", "bytes", "strings"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, l.Addr().String())
-		l.Close()
-		config += fmt.Sprintf("[[container]]\nname = \"v0_%s\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"v0_%[1]s\"\nversion = \"1\"\ninput = \"%[1]s\"\n", kind, l.Addr())
+		addr := hosttest.Addr(t)
+		addrs = append(addrs, addr)
+		config += fmt.Sprintf("[[container]]\nname = \"v0_%s\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"v0_%[1]s\"\nversion = \"1\"\ninput = \"%[1]s\"\n", kind, addr)
 	}
 	s := start(t, config)
 	script := filepath.Join(root(t), "server/e2e/python/v0_container.py")
@@ -230,12 +227,7 @@ func TestE2ECallsV0(t *testing.T) {
 // A container of RPC v0 cannot say that it is not batched: the configuration does. It then gets
 // one item at a time, whatever waits.
 func TestE2ECallsV0Unbatched(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := hosttest.Addr(t)
 	s := start(t, fmt.Sprintf("[model.whole]\nbatched = false\n[[container]]\nname = \"whole\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"whole\"\nversion = \"1\"\ninput = \"ints\"\n", addr))
 	s.run(python(t), filepath.Join(root(t), "server/e2e/python/v0_container.py"), "--alone", addr)
 	s.waitReplicas("whole", 1)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // The pages for users are the README files of the tree. Every block of commands in them is run as
@@ -231,13 +232,8 @@ func (p *page) makeRun() *shivad {
 	s := &shivad{t: p.t}
 	var flags []string
 	for name, address := range map[string]*string{"tcp": &s.tcp, "rest": &s.rest, "grpc": &s.grpc, "containers": &s.containers, "admin": &s.admin} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		*address = l.Addr().String()
+		*address = hosttest.Addr(p.t)
 		flags = append(flags, "-"+name, *address)
-		l.Close()
 	}
 	out, err := os.Create(filepath.Join(p.t.TempDir(), "out"))
 	if err != nil {

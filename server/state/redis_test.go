@@ -94,7 +94,7 @@ func TestRedisHangs(t *testing.T) {
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), quick)
 	statetest.Put(t, s, "a", "1")
-	r.Stop()
+	r.Stop(t)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := s.Update(short, "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {

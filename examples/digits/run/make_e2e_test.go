@@ -14,13 +14,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // A SIGTERM to make ends all that `make run` has started: the server, and the container that
 // the server has started. A `go run` between them would die of it and leave them behind.
 func TestE2EMakeRunIsStopped(t *testing.T) {
 	t.Chdir("../../..")
-	addrs := map[string]string{"tcp": free(t), "rest": free(t), "grpc": free(t), "containers": free(t), "admin": free(t)}
+	addrs := map[string]string{"tcp": hosttest.Addr(t), "rest": hosttest.Addr(t), "grpc": hosttest.Addr(t), "containers": hosttest.Addr(t), "admin": hosttest.Addr(t)}
 	var flags []string
 	for door, addr := range addrs {
 		flags = append(flags, "-"+door+"="+addr)
@@ -62,7 +64,7 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 // others, or says so if the user has named them.
 func TestE2EAnotherServer(t *testing.T) {
 	t.Chdir("../../..")
-	o := options{tcp: free(t), rest: free(t), grpc: free(t), containers: free(t), admin: free(t)}
+	o := options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t)}
 	other, err := serve(t.Context(), &o, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +75,7 @@ func TestE2EAnotherServer(t *testing.T) {
 		}
 	}()
 	second := o
-	second.fixed, second.tcp, second.rest, second.grpc, second.containers = true, free(t), free(t), free(t), free(t)
+	second.fixed, second.tcp, second.rest, second.grpc, second.containers = true, hosttest.Addr(t), hosttest.Addr(t), hosttest.Addr(t), hosttest.Addr(t)
 	if err := run(t.Context(), second, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("the second server: %v, want that it has ended by itself", err)
 	}

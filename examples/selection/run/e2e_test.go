@@ -8,12 +8,13 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // What `make run-selection` does, on other ports: the weights go to the best model, then away
@@ -23,7 +24,7 @@ func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	o := options{tcp: free(t), containers: free(t), admin: free(t), svg: filepath.Join(t.TempDir(), "selection.svg")}
+	o := options{tcp: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t), svg: filepath.Join(t.TempDir(), "selection.svg")}
 	var out bytes.Buffer
 	rounds, err := run(ctx, o, &out)
 	defer func() {
@@ -107,15 +108,4 @@ func TestE2ERun(t *testing.T) {
 			t.Fatalf("the picture is not XML: %v", err)
 		}
 	}
-}
-
-// free is an address that nobody listens on at the moment.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It
@@ -95,7 +96,10 @@ func (r *Redis) Kill() {
 }
 
 // Stop has the server stand still, with its connections, until Continue.
-func (r *Redis) Stop() { _ = r.process.Process.Signal(syscall.SIGSTOP) }
+func (r *Redis) Stop(t *testing.T) {
+	t.Helper()
+	hosttest.Stop(t, r.process.Process)
+}
 
 // Continue undoes Stop.
 func (r *Redis) Continue() { _ = r.process.Process.Signal(syscall.SIGCONT) }

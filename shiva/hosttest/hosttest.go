@@ -1,0 +1,66 @@
+// Package hosttest has what tests need of the machine, where the obvious way is a bet on who is
+// faster: a process that has stopped, a port for a server that cannot be told port 0, an address
+// that refuses connections.
+package hosttest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+)
+
+// Stop sends SIGSTOP to a child of this process and waits until it has stopped: right after the
+// signal its threads on other cores may still answer. SIGCONT, or SIGKILL, undoes it.
+func Stop(t testing.TB, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(p.Pid, &status, syscall.WUNTRACED, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || !status.Stopped() {
+			t.Fatalf("got status %#x and error %v, expected a process that has stopped", status, err)
+		}
+		return
+	}
+}
+
+// Addr is an address on which nobody listens, for a server that has to know its port before it
+// runs, or after. The kernel gives the port to nobody else: neither for an outgoing connection, nor
+// for port 0.
+func Addr(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		addr := fmt.Sprint("127.0.0.1:", 10000+rand.N(20000)) // Linux takes those from 32768 on
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// Refusing is an address that refuses connections until the end of the test. It is the client's end
+// of a connection, on which nobody listens and nobody else can.
+func Refusing(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.LocalAddr().String()
+}
