@@ -1,5 +1,7 @@
 package containers
 
+import "net"
+
 // LogEverything lifts the bound on log lines. Call it before any connection.
 func (l *Listener) LogEverything() {
 	for _, q := range []*throttle{l.models, l.unknowns} {
@@ -8,6 +10,9 @@ func (l *Listener) LogEverything() {
 		q.mu.Unlock()
 	}
 }
+
+// AddAs serves a connection as one at an address of the dialect.
+func (l *Listener) AddAs(raw net.Conn, d Dialect) bool { return l.add(raw, d) }
 
 // Writes returns how many system calls have written to session i.
 func (l *Listener) Writes(i int) int { return l.all()[i].conn.Writes() }

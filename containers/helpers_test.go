@@ -125,9 +125,15 @@ func (r *rig) join(t testing.TB, m containertest.Model) *containertest.Container
 // peer connects, in memory, a peer that speaks the protocol by hand.
 func (r *rig) peer(t testing.TB) *containertest.Peer {
 	t.Helper()
+	return r.peerAs(t, containers.DialectV3)
+}
+
+// peerAs connects a peer as if at an address for a dialect.
+func (r *rig) peerAs(t testing.TB, d containers.Dialect) *containertest.Peer {
+	t.Helper()
 	mine, theirs := containertest.Pipe()
-	if err := r.Add(theirs); err != nil {
-		t.Fatal(err)
+	if !r.AddAs(theirs, d) {
+		t.Fatal("the listener refuses connections")
 	}
 	p, err := containertest.NewPeer(mine)
 	if err != nil {

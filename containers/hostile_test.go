@@ -78,15 +78,19 @@ func TestHostilePeers(t *testing.T) {
 	dealer := "\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 	ready := append([]byte{4, byte(len(dealer))}, dealer...)
 	command := func(body string) []byte { return append([]byte{4, byte(len(body))}, body...) }
-	tests := []struct {
+	type hostile struct {
 		name  string
 		peer  func(t *testing.T, r *rig, c net.Conn)
 		words []string // of its log line
-	}{
+	}
+	late := []hostile{ // for registration
 		{"silent", write(), []string{"i/o timeout"}},
 		{"half a greeting", write(zmtpGreeting()[:20]), []string{"i/o timeout"}},
 		{"greeting only", write(zmtpGreeting()), []string{"READY", "i/o timeout"}},
 		{"handshake only", write(zmtpGreeting(), ready), []string{"not registered within"}},
+		{"PING flood", write(zmtpGreeting(), ready, bytes.Repeat(command("\x04PING\x00\x00ctx"), 10_000)), []string{"not registered within"}},
+	}
+	wrong := []hostile{
 		{"http", write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")), []string{"not a ZeroMQ greeting"}},
 		{"rubbish", write(bytes.Repeat([]byte{0xa5}, 4096)), []string{"not a ZeroMQ greeting"}},
 		{"READY of 2^62", write(zmtpGreeting(), frameHeader(4, 1<<62)), []string{"limit 4096"}},
@@ -96,7 +100,6 @@ func TestHostilePeers(t *testing.T) {
 		{"frame of 2^62", write(zmtpGreeting(), ready, frameHeader(0, 1<<62)), []string{"4611686018427387904 bytes"}},
 		{"frame of 2^49", write(zmtpGreeting(), ready, frameHeader(0, 1<<49)), []string{"limit 2097152"}},
 		{"endless MORE", write(zmtpGreeting(), ready, bytes.Repeat([]byte{1, 0}, 100_000)), []string{"more than 16 frames"}},
-		{"PING flood", write(zmtpGreeting(), ready, bytes.Repeat(command("\x04PING\x00\x00ctx"), 10_000)), []string{"not registered within"}},
 		{"v1 of no type", write(zmtpGreeting(), ready, []byte("\x01\x00\x01\x01m\x01\x011\x00\x019")), []string{"rpc=v1", "input type"}},
 		{"v1 that answers first", write(zmtpGreeting(), ready, []byte("\x01\x00\x01\x04\x01\x00\x00\x00\x00\x04\x00\x00\x80\x3f")), []string{"must be restarted to register"}},
 		{"v2 among v3", write(zmtpGreeting(), ready, []byte("\x01\x00\x01\x04\x00\x00\x00\x00\x01\x01m\x01\x011\x00\x013")), []string{"RPC v2", "address of its own"}},
@@ -112,22 +115,31 @@ func TestHostilePeers(t *testing.T) {
 		}), []string{"model=h5/1", "unexpected EOF"}},
 		{"reserved bits", after("h6", func(p *containertest.Peer) { p.Raw().Write([]byte{0xf8, 0}) }), []string{"model=h6/1", "reserved bits"}},
 	}
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 2 * time.Second, Heartbeat: 20 * time.Second}})
+	settings := containers.Settings{Heartbeat: 20 * time.Second}
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: settings})
 	r.LogEverything()
 	stop := r.serveMeanwhile(t)
-	var peers sync.WaitGroup
-	for _, tt := range tests {
-		peers.Go(func() {
-			c := dial(t, r)
-			tt.peer(t, r, c)
-			io.Copy(io.Discard, c) // until the server hangs up
-			c.Close()
-		})
+	meet := func(all []hostile) {
+		var peers sync.WaitGroup
+		for _, tt := range all {
+			peers.Go(func() {
+				c := dial(t, r)
+				tt.peer(t, r, c)
+				io.Copy(io.Discard, c) // until the server hangs up
+				c.Close()
+			})
+		}
+		peers.Wait()
+		for _, tt := range all {
+			t.Run(tt.name, func(t *testing.T) { r.logs(t, tt.words...) })
+		}
 	}
-	peers.Wait()
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { r.logs(t, tt.words...) })
+	meet(wrong)
+	settings.HandshakeTimeout = 2 * time.Second
+	if err := r.Configure(settings); err != nil {
+		t.Fatal(err)
 	}
+	meet(late)
 	if n := len(r.Sessions()); n != 1 {
 		t.Errorf("%d sessions left, expected the good one", n)
 	}
@@ -179,6 +191,7 @@ func TestLyingContainers(t *testing.T) {
 	reply := func(b *containertest.Batch, header string) containertest.Reply {
 		return containertest.Reply{Frames: append(containertest.Result(b.ID, nil, containertest.Reply{})[:2], []byte(header), b.Inputs[0].Data)}
 	}
+	late := make(chan struct{}) // closed after the deadline
 	tests := []struct {
 		name   string
 		answer func(b *containertest.Batch) containertest.Reply
@@ -189,7 +202,8 @@ func TestLyingContainers(t *testing.T) {
 			return containertest.Reply{Outputs: b.Inputs, Twice: true}
 		}, nil, []string{"not out"}},
 		{"late", func(b *containertest.Batch) containertest.Reply {
-			return containertest.Reply{Outputs: b.Inputs, Delay: 100 * time.Millisecond}
+			<-late
+			return containertest.Reply{Outputs: b.Inputs}
 		}, scheduler.ErrDeadlineExceeded, nil},
 		{"wrong-id", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, ID: b.ID + 1}
@@ -215,22 +229,28 @@ func TestLyingContainers(t *testing.T) {
 		defer c.Close()
 		id := scheduler.ModelID{Name: tt.name, Version: "1"}
 		r.wait(t, id, 1)
+		ask := func(q *scheduler.Request) {
+			q.Inputs = []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}
+			out, err := r.ask(q, id)
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%s: got %v, expected %v", tt.name, err, tt.want)
+			}
+			for _, o := range out {
+				o.Release()
+			}
+		}
 		all.Go(func() {
-			for i := range 3 {
-				q := &scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}}
-				if tt.want == scheduler.ErrDeadlineExceeded {
-					if i > 0 {
-						break // the batch is still in flight
-					}
-					q.Deadline = time.Now().Add(50 * time.Millisecond)
+			if tt.want != scheduler.ErrDeadlineExceeded {
+				for range 3 {
+					ask(&scheduler.Request{})
 				}
-				out, err := r.ask(q, id)
-				if !errors.Is(err, tt.want) {
-					t.Errorf("%s: request %d: got %v, expected %v", tt.name, i, err, tt.want)
-				}
-				for _, o := range out {
-					o.Release()
-				}
+				return
+			}
+			for len(c.Batches()) == 0 { // the deadline may pass before the request is sent
+				ask(&scheduler.Request{Deadline: time.Now().Add(50 * time.Millisecond)})
+			}
+			if tt.name == "late" {
+				close(late)
 			}
 		})
 	}
@@ -366,64 +386,54 @@ func TestUnserved(t *testing.T) {
 		{"v2 that registers when asked", "v2", [][][]byte{{nil, word(2)}, {nil, word(0), []byte("m"), []byte("1"), []byte("1")}}, false, "set containers.listen_v2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 200 * time.Millisecond},
-				Others: []containers.Address{{Addr: "tcp://127.0.0.1:0", Dialect: containers.DialectV2}}})
-			p, err := containertest.NewPeer(dial(t, r))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
-			for _, m := range c.says {
-				if err := p.Send(m...); err != nil {
-					t.Fatal(err)
-				}
-				if len(m) == 2 { // the answer to a heartbeat
-					if _, err := p.Receive(); err != nil {
+			bubble(t, func(t *testing.T, r *rig) {
+				p := r.peer(t)
+				for _, m := range c.says {
+					if err := p.Send(m...); err != nil {
 						t.Fatal(err)
 					}
+					if len(m) == 2 { // the answer to a heartbeat
+						if _, err := p.Receive(); err != nil {
+							t.Fatal(err)
+						}
+					}
 				}
-			}
-			if c.leaves {
-				p.Close()
-			}
-			budgettest.Until(t, "it to be shown", func() bool { return len(r.Unserved()) == 1 && len(r.Sessions()) == 0 })
-			i := r.Unserved()[0]
-			if i.State != containers.StateUnserved || i.Generation != c.rpc || !strings.Contains(i.Reason, c.want) || i.Remote == "" {
-				t.Errorf("the status has %+v", i)
-			}
-			r.logs(t, "ended before it registered", c.want)
+				if c.leaves {
+					p.Close()
+				}
+				budgettest.Until(t, "it to be shown", func() bool { return len(r.Unserved()) == 1 && len(r.Sessions()) == 0 })
+				i := r.Unserved()[0]
+				if i.State != containers.StateUnserved || i.Generation != c.rpc || !strings.Contains(i.Reason, c.want) || i.Remote == "" {
+					t.Errorf("the status has %+v", i)
+				}
+				r.logs(t, "ended before it registered", c.want)
 
-			// It follows the advice.
-			addr, register := r.Addrs()[0], [][]byte{nil, []byte("m"), []byte("1"), []byte("1")}
-			if c.rpc == "v2" {
-				addr, register = r.Others()[0], [][]byte{nil, word(0), []byte("m"), []byte("1"), []byte("1")}
-			}
-			raw, err := net.Dial("tcp", addr.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			again, err := containertest.NewPeer(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer again.Close()
-			if err := again.Send(register...); err != nil {
-				t.Fatal(err)
-			}
-			budgettest.Until(t, "it to be forgotten", func() bool { return len(r.Unserved()) == 0 })
+				// It follows the advice.
+				dialect, register := containers.DialectV3, [][]byte{nil, []byte("m"), []byte("1"), []byte("1")}
+				if c.rpc == "v2" {
+					dialect, register = containers.DialectV2, [][]byte{nil, word(0), []byte("m"), []byte("1"), []byte("1")}
+				}
+				if err := r.peerAs(t, dialect).Send(register...); err != nil {
+					t.Fatal(err)
+				}
+				budgettest.Until(t, "it to be forgotten", func() bool { return len(r.Unserved()) == 0 })
+			})
 		})
 	}
 	// A peer that is no ZeroMQ socket, or speaks v4 and is refused, is not listed.
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 100 * time.Millisecond}})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	dial(t, r).Close()
 	p, err := containertest.NewPeer(dial(t, r))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
 	if err := p.Send([]byte("hello"), []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
+	if f, err := p.Receive(); err != nil || string(f[0]) != "refused" {
+		t.Errorf("%q, %v", f, err)
+	}
+	p.Close()
 	budgettest.Until(t, "both to go", func() bool { return r.Stats().Strangers == 2 })
 	if list := r.Unserved(); len(list) != 0 {
 		t.Errorf("%+v", list)
@@ -611,10 +621,8 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	budgettest.Until(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
-	if s := r.Stats(); s.Accepted != 1025 || s.Registered != 1 || s.Ended != 768 || s.Strangers != 256 {
-		t.Errorf("stats %+v", s)
-	}
+	want := containers.Stats{Sessions: 1, Registered: 1, Accepted: 1025, Ended: 768, Strangers: 256}
+	budgettest.Until(t, fmt.Sprintf("sessions to end, so that there are %+v", want), func() bool { return r.Stats() == want })
 }
 
 func churn(i int) containertest.Model {

@@ -124,6 +124,7 @@ func TestEnvironment(t *testing.T) {
 // TestNewPrivileges: a process cannot gain privileges, unless it may; the others of this process
 // are not affected, and no thread stays behind with less than the rest.
 func TestNewPrivileges(t *testing.T) {
+	budgettest.Until(t, "the threads of other tests to end", func() bool { return confinedThreads() == 0 })
 	_, lines := tried(t, containers.Privileges{NewPrivileges: true})
 	want(t, lines, "NoNewPrivs: 0", "create done", "truncate done", "remove done", "move done", "shm done", "large done")
 	s, lines := tried(t, containers.Privileges{})

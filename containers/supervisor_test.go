@@ -105,7 +105,7 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 // order.
 func TestSupervise(t *testing.T) {
 	cmd := child("obedient")
-	cmd.Replicas = 2
+	cmd.Replicas, cmd.StopTimeout = 2, time.Minute // a busy machine is slow to let them obey
 	s, log := supervise(t, cmd)
 	running := func() bool {
 		for _, p := range s.Status() {
