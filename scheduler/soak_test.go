@@ -48,15 +48,13 @@ func TestSoak(t *testing.T) {
 	}
 	wg.Go(func() { s.auditor(stop) })
 	time.Sleep(*soakFlag) // as long as it is wanted
+	budgettest.Until(t, "a request to have a result", func() bool { return s.good.Load() > 0 })
 	close(stop)
 	wg.Wait()
 	s.sched.Close()
 	t.Logf("%d requests, %d of them answered with outputs", s.submitted.Load(), s.good.Load())
 	if submitted, answered := s.submitted.Load(), s.answered.Load(); submitted != answered {
 		t.Errorf("%d requests, %d answers", submitted, answered)
-	}
-	if s.good.Load() == 0 {
-		t.Error("not one request had a result")
 	}
 	// Batches that stalled, and the last timers, end by themselves.
 	budgettest.Until(t, "all memory comes back", func() bool { return s.pool.InUse() == 0 })
@@ -116,8 +114,8 @@ func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
 			rep.Drain(func() { close(drained) })
 			select {
 			case <-drained:
-			case <-time.After(time.Second):
-				s.t.Error("a replica did not drain within a second")
+			case <-time.After(time.Minute):
+				s.t.Error("a replica did not drain within a minute")
 			}
 		case 1: // it dies
 			w.Drop()

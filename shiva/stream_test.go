@@ -621,11 +621,14 @@ func storm(t *testing.T, keep int, seed uint64) {
 		t.Fatal(err)
 	}
 	const pushers, each = 3, 700
+	var pushed, answered, failed atomic.Int64
 	var pushing, taking sync.WaitGroup
 	for g := range pushers {
 		pushing.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(g)))
-			for range each {
+			// On a busy machine nearly all are superseded before they reach the server.
+			for k := 0; k < each || answered.Load() == 0 || failed.Load() == 0; k++ {
+				pushed.Add(1)
 				if _, err := s.Push(t.Context(), sized(rnd.IntN(1<<uint(4+rnd.IntN(14))))); err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 				}
@@ -633,7 +636,7 @@ func storm(t *testing.T, keep int, seed uint64) {
 			}
 		})
 	}
-	answered, failed, skipped, last := 0, 0, 0, int64(-1)
+	skipped, last := 0, int64(-1)
 	taking.Go(func() {
 		for a, err := range s.Answers(t.Context()) {
 			if a.Seq <= last {
@@ -644,10 +647,10 @@ func storm(t *testing.T, keep int, seed uint64) {
 				if _, ok := errors.AsType[*shiva.CallError](err); !ok {
 					t.Errorf("seed %d: error of type %T: %v", seed, err, err)
 				}
-				failed++
+				failed.Add(1)
 				continue
 			}
-			answered++
+			answered.Add(1)
 			skipped += a.Skipped
 			a.Release()
 		}
@@ -656,11 +659,11 @@ func storm(t *testing.T, keep int, seed uint64) {
 	s.Finish()
 	taking.Wait()
 	counts := s.Counts()
-	if all := answered + failed + counts.Superseded + counts.Dropped; all != pushers*each {
-		t.Errorf("seed %d: %d answered, %d failed, %+v: %d of %d frames", seed, answered, failed, counts, all, pushers*each)
+	if all := int(answered.Load()+failed.Load()) + counts.Superseded + counts.Dropped; all != int(pushed.Load()) {
+		t.Errorf("seed %d: %d answered, %d failed, %+v: %d of %d frames", seed, answered.Load(), failed.Load(), counts, all, pushed.Load())
 	}
-	if answered == 0 || failed == 0 || keep == shiva.KeepAll && counts.Dropped > 0 || keep != shiva.KeepAll && skipped > counts.Superseded {
-		t.Errorf("seed %d: %d answered, %d failed, %d skipped, %+v", seed, answered, failed, skipped, counts)
+	if keep == shiva.KeepAll && counts.Dropped > 0 || keep != shiva.KeepAll && skipped > counts.Superseded {
+		t.Errorf("seed %d: %d answered, %d failed, %d skipped, %+v", seed, answered.Load(), failed.Load(), skipped, counts)
 	}
 	s.Close()
 	client.Close()
