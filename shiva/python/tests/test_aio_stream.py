@@ -202,15 +202,18 @@ async def test_leaving_the_loop_ends_the_task(server: Server) -> None:
         async with opened(server) as stream:
             async for result in stream.watch(frames()):
                 assert result.seq == 0
+                seen.append(result)
                 if leave:
                     break
         assert stream.ended
 
+    seen: list[shiva_client.Result] = []
     leave = True
     await watch()
     leave = False
     watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.1)
+    while len(seen) < 2:
+        await asyncio.sleep(0.001)
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
@@ -292,16 +295,19 @@ async def test_a_silent_server_is_given_up(server: Server, monkeypatch: pytest.M
     monkeypatch.setattr("shiva_client.aio.GRACE", 0.05)
     over = threading.Event()
     server.handler = lambda m: Message("m", {}) if over.wait(20) else None
-    async with AsyncClient(server.address, in_flight=1).stream("m", "cam", keep=2, timeout=0.1) as stream:
-        await stream.push([0])
-        await stream.push([1])  # no slot is free before its time is over
-        stream.finish()
-        results = [r async for r in stream]
-        assert [r.seq for r in results] == [0, 1]
-        for result, may_have_run in zip(results, (True, False), strict=True):
-            with pytest.raises(shiva_client.TimedOut) as raised:
-                _ = result.answer
-            assert raised.value.may_have_run is may_have_run
+    timeout = 0.1
+    while not server.seen:  # a connection takes its time
+        async with AsyncClient(server.address, in_flight=1).stream("m", "cam", keep=2, timeout=timeout) as stream:
+            await stream.push([0])
+            await stream.push([1])  # no slot is free before its time is over
+            stream.finish()
+            results = [r async for r in stream]
+        timeout *= 2
+    assert [r.seq for r in results] == [0, 1]
+    for result, may_have_run in zip(results, (True, False), strict=True):
+        with pytest.raises(shiva_client.TimedOut) as raised:
+            _ = result.answer
+        assert raised.value.may_have_run is may_have_run
     over.set()
 
 

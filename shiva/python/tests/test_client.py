@@ -108,11 +108,12 @@ def test_a_lost_connection_fails_what_was_sent_and_is_made_anew(server: Server) 
 
 
 def test_nobody_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
-    with Client("127.0.0.1", port) as client:
-        with pytest.raises(shiva_client.Unreachable, match=rf"127\.0\.0\.1:{port}.*did not run") as e:
-            client.infer("m")
+        with Client("127.0.0.1", port) as client:
+            with pytest.raises(shiva_client.Unreachable, match=rf"127\.0\.0\.1:{port}.*did not run") as e:
+                client.infer("m")
     assert not e.value.may_have_run
 
 

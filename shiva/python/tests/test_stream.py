@@ -102,7 +102,14 @@ def test_a_loop_that_pushes_and_takes(server: Server) -> None:
 def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
     """With keep all nothing is dropped, so push waits while nobody takes; but not for ever."""
     with Client(server.address) as client, client.stream("m", "cam", keep="all") as stream:
-        threading.Timer(0.2, getattr(stream, end)).start()
+
+        def end_it() -> None:
+            while not stream._full:
+                time.sleep(0.001)
+            time.sleep(0.01)  # now it waits
+            getattr(stream, end)()
+
+        threading.Thread(target=end_it).start()
         pushed: list[int] = []
         with pytest.raises(ValueError, match="takes no more frames"):
             pushed.extend(stream.push([i]) for i in range(1000))
