@@ -184,9 +184,13 @@ func (s *Server) secure(c config.Config) error {
 func regionSettings(c config.Config) regions.Settings {
 	m := c.SharedMemory
 	owners, _ := m.OwnerIDs() // as Validate has seen
+	var identities []string
+	for _, one := range c.Identities {
+		identities = append(identities, one.Name)
+	}
 	return regions.Settings{
 		Directory: m.Directory, Owners: owners, RegionBytes: int64(m.RegionBytes), Regions: m.Regions,
-		AllClients: m.Clients == config.ClientsAll,
+		AllClients: m.Clients == config.ClientsAll, Identities: identities,
 	}
 }
 

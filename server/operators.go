@@ -3,14 +3,12 @@ package server
 import (
 	"context"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fleet"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
@@ -58,7 +56,7 @@ func (s *Server) sources() admin.Sources {
 	return admin.Sources{
 		Version:      Version,
 		Await:        s.awaitOpen,
-		Who:          s.operator,
+		Identities:   &s.identities,
 		Access:       s.settings.Access,
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
@@ -71,12 +69,6 @@ func (s *Server) sources() admin.Sources {
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,
 	}
-}
-
-// operator is who asks at the admin door.
-func (s *Server) operator(r *http.Request) *identity.Identity {
-	shown := identity.Bearer(r.Header["Authorization"])
-	return s.identities.Who(&shown)
 }
 
 // awaitOpen waits until Start has opened the store, and has sources to show; it fails if Start has.

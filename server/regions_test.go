@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -231,7 +232,7 @@ func TestClientSharesMemory(t *testing.T) {
 	if left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/shiva-%d-*", os.Getpid())); len(left) > 0 {
 		t.Errorf("a client that is killed leaves %q", left)
 	}
-	if list, err := s.regions.Status("", ""); err != nil || len(list) != 1 {
+	if list, err := s.regions.Status(regions.Client{}, ""); err != nil || len(list) != 1 {
 		t.Errorf("%v %v", list, err)
 	}
 	for i := range 20 {
@@ -252,7 +253,7 @@ func TestClientSharesMemory(t *testing.T) {
 		t.Error(err)
 	}
 	budgettest.Until(t, "the region to go", func() bool {
-		list, err := s.regions.Status("", "")
+		list, err := s.regions.Status(regions.Client{}, "")
 		return err == nil && len(list) == 0
 	})
 }

@@ -101,6 +101,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
+	s.identities.Log = log
 	s.identities.Replace(cfg.Declarations())
 	s.makePool()
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))

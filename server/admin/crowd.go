@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,6 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // maxConnections bounds the descriptors that the door may hold: it must not be what keeps
@@ -35,6 +36,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	k := &boundedConn{Conn: c, from: b}
+	k.certificate = sync.OnceValue(func() *identity.Certificate { return identity.NewCertificate(secure.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
 	}
@@ -91,6 +93,10 @@ type boundedConn struct {
 	address netip.Addr
 	busy    atomic.Bool  // a request is in hand
 	active  atomic.Int64 // when bytes last went either way
+
+	// certificate is that of the client; nil: it has shown none. It is called once a request has
+	// been read, and with it the handshake.
+	certificate func() *identity.Certificate
 }
 
 func (k *boundedConn) touch() { k.active.Store(time.Now().UnixNano()) }
@@ -109,17 +115,6 @@ func (k *boundedConn) Write(p []byte) (int, error) {
 		k.touch()
 	}
 	return n, err
-}
-
-// PeerCertificate is the one by which the client has shown who it is, and which was verified; nil:
-// it has shown none. It is known once a request has been read.
-func (k *boundedConn) PeerCertificate() *x509.Certificate {
-	if t, ok := k.Conn.(*tls.Conn); ok {
-		if s := t.ConnectionState(); len(s.VerifiedChains) > 0 {
-			return s.PeerCertificates[0]
-		}
-	}
-	return nil
 }
 
 // Close may be called twice: by whoever makes room, and by net/http, which finds out by that.

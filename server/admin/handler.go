@@ -90,10 +90,14 @@ func (n need) permit(who *identity.Identity, method string) error {
 
 // who is the client.
 func (s Sources) who(r *http.Request) *identity.Identity {
-	if s.Who == nil {
+	if s.Identities == nil {
 		return nil
 	}
-	return s.Who(r)
+	shown := identity.Bearer(r.Header["Authorization"])
+	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
+		shown.Certificate = k.certificate()
+	}
+	return s.Identities.Who(&shown)
 }
 
 // methods are what a path does, by HTTP method. GET stands for HEAD as well.

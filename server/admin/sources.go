@@ -18,8 +18,8 @@ type Sources struct {
 	// /readyz, which do not wait. nil: they can.
 	Await func(context.Context) error
 
-	// Who asks; nil: whoever asks may do everything.
-	Who func(*http.Request) *identity.Identity
+	// Identities are who operators are; nil: nobody is declared, and all may do everything.
+	Identities *identity.Registry
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
 	Report       Report

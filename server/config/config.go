@@ -427,10 +427,15 @@ func (c Container) Privileges() containers.Privileges {
 
 // An Identity is a client, an operator or a container, or several of one kind, and what it may.
 type Identity struct {
-	Name string `toml:"name"` // in errors, logs and status; unique. identity.Anonymous is whoever shows no token
+	Name string `toml:"name"` // in errors, logs and status; unique. identity.Anonymous is whoever shows nothing
 	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints
 	// one; a string, or a list while one token follows another.
 	TokenSHA256 Hashes `toml:"token_sha256"`
+	// Certificate are patterns of names in the certificates that its clients show, each behind the
+	// part of a certificate that has the name: "cn:camera-*", "subject:CN=*,O=Cameras",
+	// "dns:*.example.org", "email:", "uri:" or "ip:"; a string, or a list. A * stands for
+	// characters but a slash. A door whose client_auth is not "none" verifies them.
+	Certificate Patterns `toml:"certificate"`
 	// May are its rights: "infer", "feedback", "load", "serve", each of all names or, behind a
 	// colon, of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
 	// "admin:write".
@@ -440,10 +445,13 @@ type Identity struct {
 // Hashes is a list of hashes; the file may give a single string.
 type Hashes []string
 
+// Patterns is a list of patterns; the file may give a single string.
+type Patterns []string
+
 // Declarations are the identities as package identity takes them.
 func (c Config) Declarations() (list []identity.Declaration) {
 	for _, i := range c.Identities {
-		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, May: i.May})
+		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May})
 	}
 	return list
 }
@@ -524,7 +532,7 @@ func (c Config) Clone() Config {
 	c.Identities = slices.Clone(c.Identities)
 	for i := range c.Identities {
 		one := &c.Identities[i]
-		one.TokenSHA256, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.May)
+		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate), slices.Clone(one.May)
 	}
 	c.origins = cloned(c.origins)
 	return c

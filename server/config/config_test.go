@@ -152,6 +152,8 @@ func fill(v reflect.Value, n *int) {
 		for i := range *x {
 			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
 		}
+	case *Patterns:
+		*x = Patterns{"c", strings.Repeat("d", *n)}
 	case *Hashes:
 		*x = Hashes{"a", strings.Repeat("b", *n)}
 	default:

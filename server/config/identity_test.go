@@ -2,8 +2,11 @@ package config
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/certtest"
 )
 
 const (
@@ -58,6 +61,12 @@ may = ["infer"]
 name = "a"
 token_sha256 = "` + strings.ToUpper(someHash) + `"
 may = ["feedback"]`, []string{`6:1: identity[1].name: "a" is already the name of identity[0]`, `7:1: identity[1].token_sha256: it has a token of identity[0], "a": who shows it would be either`}},
+		{`name = "a"
+certificate = "cn:camera"
+may = ["infer"]`, []string{`3:1: identity[0].certificate: has no meaning: no listener verifies certificates of clients`}},
+		{`name = "anonymous"
+certificate = ["cn:camera", 7]
+may = ["infer"]`, []string{`3:1: identity[0].certificate[1]: expected a string, got the integer 7`}},
 	} {
 		parsed, err := parse("x.toml", []byte("[[identity]]\n"+c.file))
 		if err == nil {
@@ -122,5 +131,54 @@ func TestIdentitiesReload(t *testing.T) {
 	}
 	if next.Identities[1].TokenSHA256[0] != someHash {
 		t.Error("Redacted changed what it was of")
+	}
+}
+
+// What is wrong with certificates says what and where, also of two identities together.
+func TestCertificateFaults(t *testing.T) {
+	dir := t.TempDir()
+	authority := certtest.New(t, "authority")
+	server := authority.Server(nil)
+	certtest.Write(t, dir, "cert.pem", server.Cert, "key.pem", server.Key, "ca.pem", authority.PEM())
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, c := range []struct {
+		first, second Patterns
+		want          []string
+	}{
+		{Patterns{"cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.Example.org", "email:*@example.org", "uri:spiffe://example.org/cameras/*", "ip:10.0.0.?"}, nil, nil},
+		{Patterns{"cn:camera-*"}, Patterns{"dns:camera-*", "cn:lamp-*"}, nil},
+		{Patterns{"cn:cam*"}, Patterns{"cn:*era"}, nil}, // nobody can tell until a certificate comes
+		{Patterns{"camera"}, nil, []string{`identity[0].certificate: "camera" is no pattern of certificates: expected cn:, subject:, dns:,`}},
+		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil, []string{`identity[0].certificate[0]: "CN:camera" is no pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
+			`identity[0].certificate[2]: "cn:[a": a bracket`, `identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is no pattern`}},
+		{Patterns{"cn:" + strings.Repeat("a", 1025)}, nil, []string{`identity[0].certificate: a pattern of 1025 bytes matches nothing`}},
+		{Patterns{"cn:camera"}, Patterns{"cn:camera"}, []string{`identity[1].certificate: "cn:camera" matches certificates of identity[0], "first", whose pattern is "cn:camera": who shows one would be either`}},
+		{Patterns{"cn:camera-*"}, Patterns{"dns:x", "cn:camera-7"}, []string{`identity[1].certificate: "cn:camera-7" matches certificates of identity[0], "first", whose pattern is "cn:camera-*"`}},
+		{Patterns{"dns:CAMERA"}, Patterns{"dns:cam*"}, []string{`identity[1].certificate: "dns:cam*" matches certificates of identity[0]`}},
+	} {
+		all := Default()
+		all.REST.Listen = Addrs{"tls://127.0.0.1:0"}
+		all.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"), ClientAuth: AuthOptional, MinVersion: "1.3"}
+		all.Identities = []Identity{{Name: "first", Certificate: c.first, May: []string{"infer"}}}
+		if c.second != nil {
+			all.Identities = append(all.Identities, Identity{Name: "second", Certificate: c.second, May: []string{"infer"}})
+		}
+		var got []string
+		if err := all.Validate(); err != nil {
+			got = lines(t, err)
+		}
+		if len(got) != len(c.want) {
+			t.Errorf("%q, %q\ngot %q\nwant %q", c.first, c.second, got, c.want)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], c.want[i]) {
+				t.Errorf("got  %s\nwant %s", got[i], c.want[i])
+			}
+		}
+		all.TLS.ClientAuth, all.TLS.ClientCA = AuthNone, ""
+		if err := all.Validate(); err == nil || !strings.Contains(err.Error(), "identity[0].certificate: has no meaning: no listener verifies certificates") {
+			t.Errorf("where nobody verifies certificates: %v", err)
+		}
 	}
 }

@@ -143,6 +143,11 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			value = []any{s}
 		}
 		putSlice(fs, (*[]string)(p), key, value, "the SHA-256 of a token or a list of them")
+	case *Patterns:
+		if s, ok := value.(string); ok {
+			value = []any{s}
+		}
+		putSlice(fs, (*[]string)(p), key, value, "a pattern of certificates or a list of them")
 	case *string:
 		assign(fs, p, key, value, "a string")
 	case *bool:

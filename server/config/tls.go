@@ -90,6 +90,14 @@ func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 	}, table
 }
 
+// verifiesClients reports whether a listener takes certificates of clients.
+func (c *Config) verifiesClients() bool {
+	return slices.ContainsFunc(c.listening(), func(l listening) bool {
+		f, _ := c.files(l)
+		return l.encrypted() != "" && f.ClientAuth != AuthNone
+	})
+}
+
 // Secured is the TLS of doors, by their tables. A door without an address of TLS has none.
 type Secured map[string]*secure.Config
 

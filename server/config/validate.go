@@ -312,6 +312,12 @@ func (c Config) validateIdentities(fs *faults) {
 		if other := identity.SameToken(all[:i+1]); other >= 0 {
 			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: who shows it would be either", other, all[other].Name)
 		}
+		if other, mine, theirs := identity.SameCertificate(all[:i+1]); other >= 0 {
+			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: who shows one would be either", mine, other, all[other].Name, theirs)
+		}
+		if len(one.Certificates) > 0 && !c.verifiesClients() {
+			fs.Add(key+".certificate", "has no meaning: no listener verifies certificates of clients: give one an address of TLS, a client_ca, and client_auth = %q or %q", AuthOptional, AuthRequired)
+		}
 	}
 }
 

@@ -79,6 +79,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 		return quoteList(x), true
 	case Hashes:
 		return quoteList(x), true
+	case Patterns:
+		return quoteList(x), true
 	case []string:
 		return quoteList(x), true
 	case map[string]string:

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -30,7 +31,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
+	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
+		certificate: identity.NewCertificate(in.PeerCertificate())}
 	c.open, c.close = context.WithCancel(l.door.stopping)
 	c.in.left = len(http2.ClientPreface)
 	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
@@ -43,12 +45,13 @@ func (l *listener) Accept() (net.Conn, error) {
 type conn struct {
 	*intake.Conn
 	outbox
-	door    *Door
-	source  uint64 // for fairness; see predict.Door
-	client  string // gate.ClientOf
-	cancels cancels
-	in      frames
-	out     uncanceled
+	door        *Door
+	source      uint64                // for fairness; see predict.Door
+	client      string                // gate.ClientOf
+	certificate *identity.Certificate // nil: the client has shown none
+	cancels     cancels
+	in          frames
+	out         uncanceled
 
 	ended atomic.Bool     // the client has hung up
 	open  context.Context // until it is closed, or the door

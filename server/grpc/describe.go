@@ -59,9 +59,11 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 // open are the calls that need no identity.
 var open = map[string]bool{"ServerLive": true, "ServerReady": true}
 
-// shownBy is what the metadata of a call shows of its client.
+// shownBy is what the metadata of a call, and its connection, show of its client.
 func shownBy(ctx context.Context) identity.Shown {
-	return identity.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	shown := identity.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	shown.Certificate = connOf(ctx).certificate
+	return shown
 }
 
 // who is whose call it is.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -23,15 +22,17 @@ func (d *Door) fetch(r *request, client string) error {
 		if at.Region == "" {
 			continue
 		}
-		if err := r.Who.CheckAny(identity.Infer); err != nil {
-			return err
-		}
-		if err := d.Regions().Fetch(client, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
+		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
 			return err
 		}
 		left -= at.Size
 	}
 	return nil
+}
+
+// sharer is whose regions a call may name.
+func (s *service) sharer(ctx context.Context) regions.Client {
+	return regions.Client{Address: connOf(ctx).client, Who: s.who}
 }
 
 // notOffered makes the error of a server without shared memory that of a call that there is not.
@@ -43,32 +44,27 @@ func notOffered(err error) error {
 }
 
 func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
-	if err := s.who.CheckAny(identity.Infer); err != nil {
-		return nil, err
-	}
-	list, err := s.door.Regions().Status(connOf(ctx).client, q.Name)
+	list, err := s.door.Regions().Status(s.sharer(ctx), q.Name)
 	all := make(map[string]regions.Region, len(list))
 	for _, r := range list {
-		all[r.Name] = r
+		key := r.Name
+		if _, taken := all[key]; taken { // by another identity
+			key = r.Identity + "/" + r.Name
+		}
+		all[key] = r
 	}
 	return convert(&pb.SystemSharedMemoryStatusResponse{}, map[string]any{"regions": all}, notOffered(err))
 }
 
 func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
-	if err := s.who.CheckAny(identity.Infer); err != nil {
-		return nil, err
-	}
 	if max(q.Offset, q.ByteSize) > math.MaxInt64 {
 		return nil, fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
 			scheduler.ErrInvalidInput, q.Name, q.Offset, q.ByteSize, math.MaxInt64)
 	}
 	r := regions.Region{Name: q.Name, Key: q.Key, Offset: int64(q.Offset), Size: int64(q.ByteSize)}
-	return &pb.SystemSharedMemoryRegisterResponse{}, notOffered(s.door.Regions().Register(connOf(ctx).client, r))
+	return &pb.SystemSharedMemoryRegisterResponse{}, notOffered(s.door.Regions().Register(s.sharer(ctx), r))
 }
 
 func (s *service) SystemSharedMemoryUnregister(ctx context.Context, q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
-	if err := s.who.CheckAny(identity.Infer); err != nil {
-		return nil, err
-	}
-	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(connOf(ctx).client, q.Name))
+	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(s.sharer(ctx), q.Name))
 }

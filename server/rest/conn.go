@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -29,7 +30,8 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()), head: time.Now()}
+		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
+			certificate: identity.NewCertificate(in.PeerCertificate()), head: time.Now()}
 		if l.door.add(c) {
 			return c, nil
 		}
@@ -63,9 +65,12 @@ func refuse(err error) []byte {
 // progress, and records why the connection ended.
 type conn struct {
 	*intake.Conn
-	door   *Door
-	source uint64 // for fairness; set once
-	client string // gate.ClientOf; set once
+	door *Door
+
+	// Set once.
+	source      uint64                // for fairness
+	client      string                // gate.ClientOf
+	certificate *identity.Certificate // nil: the client has shown none
 
 	state atomic.Int32 // http.ConnState
 

@@ -203,9 +203,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 				}
 				// The region is registered, unless registering is what is tested.
 				if strings.Contains(path, "/region/") && model == "m" {
-					_ = r.regions.Register("", regions.Region{Name: "m", Key: file, Size: 8})
+					_ = r.regions.Register(regions.Client{}, regions.Region{Name: "m", Key: file, Size: 8})
 					if strings.HasSuffix(path, "/register") {
-						_ = r.regions.Unregister("", "m")
+						_ = r.regions.Unregister(regions.Client{}, "m")
 					}
 				}
 				if op.RequestBody != nil {

@@ -70,19 +70,24 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 // rebinding), or any form. cors_origins permits pages by their names; "*" does not, since it is
 // about reading answers.
 func (c *call) byProgram() error {
-	kind, sent := c.r.Header.Get("Content-Type"), browser.Sent(c.r)
-	if kind != "" || sent {
+	if kind := c.r.Header.Get("Content-Type"); kind != "" || browser.Sent(c.r) {
 		// octet-stream is aiohttp's default for bytes, which Triton's client for asyncio sends. No
 		// form sends it, and a script of another page needs a preflight for it.
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
 			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
 		}
 	}
+	return c.ownPage()
+}
+
+// ownPage is the error for a request of a page that is neither the server's nor one of
+// cors_origins.
+func (c *call) ownPage() error {
 	trusted := func(origin *url.URL) bool {
 		return slices.Contains(c.settings.Origins, strings.ToLower(origin.Scheme+"://"+origin.Host))
 	}
 	err := browser.Foreign(c.r, trusted)
-	if err == nil && sent && !browser.Named(c.r.Host, nil) {
+	if err == nil && browser.Sent(c.r) && !browser.Named(c.r.Host, nil) {
 		if origin, bad := url.Parse(c.r.Header.Get("Origin")); bad != nil || !trusted(origin) {
 			err = fmt.Errorf("the request comes from a page that calls this server %.200q", c.r.Host)
 		}

@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 )
+
+// sharer is whose regions a request may name.
+func (c *call) sharer() regions.Client { return regions.Client{Address: c.conn.client, Who: c.who} }
 
 // fetch reads the inputs that are in shared memory. Their memory is taken when the body has been
 // read, so that a slow one does not hold it. A page of another origin uses no region: it could not
@@ -29,7 +31,7 @@ func (q *request) fetch(b *body) error {
 		if in.place.Region == "" {
 			continue
 		}
-		if err := q.call.door.predict.Regions().Fetch(q.call.conn.client, &in.Tensor, in.place, left, memory.Get); err != nil {
+		if err := q.call.door.predict.Regions().Fetch(q.call.sharer(), &in.Tensor, in.place, left, memory.Get); err != nil {
 			return err
 		}
 		left -= in.place.Size
@@ -47,18 +49,12 @@ func notOffered(err error) error {
 
 // regionStatus lists the regions of shared memory, or one.
 func (c *call) regionStatus() error {
-	if err := c.who.CheckAny(identity.Infer); err != nil {
-		return err
-	}
-	list, err := c.door.predict.Regions().Status(c.conn.client, c.model)
+	list, err := c.door.predict.Regions().Status(c.sharer(), c.model)
 	return c.answer(list, notOffered(err))
 }
 
 // registerRegion makes part of a file a region of shared memory.
 func (c *call) registerRegion() error {
-	if err := c.who.CheckAny(identity.Infer); err != nil {
-		return err
-	}
 	if err := c.byProgram(); err != nil {
 		return err
 	}
@@ -77,18 +73,15 @@ func (c *call) registerRegion() error {
 		}
 	})
 	if err == nil {
-		err = c.door.predict.Regions().Register(c.conn.client, r)
+		err = c.door.predict.Regions().Register(c.sharer(), r)
 	}
 	return c.answer(struct{}{}, notOffered(err))
 }
 
 // unregisterRegion forgets a region of shared memory or, without a name, all.
 func (c *call) unregisterRegion() error {
-	if err := c.who.CheckAny(identity.Infer); err != nil {
-		return err
-	}
 	if err := c.byProgram(); err != nil {
 		return err
 	}
-	return c.answer(struct{}{}, notOffered(c.door.predict.Regions().Unregister(c.conn.client, c.model)))
+	return c.answer(struct{}{}, notOffered(c.door.predict.Regions().Unregister(c.sharer(), c.model)))
 }

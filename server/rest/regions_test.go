@@ -118,8 +118,8 @@ func TestRegionsAreForPrograms(t *testing.T) {
 		t.Error(a)
 	}
 	for client, ok := range map[string]bool{"127.0.0.1": true, "10.1.2.3": false, "2001:db8::/64": false, "/run/x.sock": true, "": true} {
-		_ = r.regions.Unregister("", "")
-		if err := r.regions.Register(client, regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
+		_ = r.regions.Unregister(regions.Client{}, "")
+		if err := r.regions.Register(regions.Client{Address: client}, regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
 			t.Errorf("%q: %v", client, err)
 		}
 	}

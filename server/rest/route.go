@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/browser"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -118,8 +119,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(&refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", r.URL.Path, methods[0], r.Method)})
 		return
 	}
-	shown := identity.Bearer(r.Header["Authorization"])
-	c.who = d.identities.Who(&shown)
+	c.who = c.identify()
 	err := c.who.Enter()
 	if err == nil || found.open {
 		err = found.serve(c)
@@ -127,6 +127,16 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		c.fail(err)
 	}
+}
+
+// identify is whose request it is. A browser shows its reader's certificate for any page that asks,
+// so that of a page of another origin is none.
+func (c *call) identify() *identity.Identity {
+	shown := identity.Bearer(c.r.Header["Authorization"])
+	if c.conn.certificate != nil && (!browser.Sent(c.r) || c.ownPage() == nil) {
+		shown.Certificate = c.conn.certificate
+	}
+	return c.door.identities.Who(&shown)
 }
 
 // service is what the door's service is to whoever asks.

@@ -45,8 +45,8 @@ type shared struct {
 	Area    *placed  `json:"area,omitempty"` // for other outputs; it has no name
 
 	fetched []tensor.Tensor // the inputs
-	client  string          // gate.ClientOf
-	err     error           // of fetching them
+	client  regions.Client
+	err     error // of fetching them
 }
 
 func (p *placed) place() parameter.Place {
@@ -108,10 +108,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	case len(c.shared.Inputs) > 0 && !named:
 		return false, fmt.Errorf("%w: beside inputs in shared memory the tensors of the message need names, in metadata \"__tensors__\"", scheduler.ErrInvalidInput)
 	}
-	if err := c.question.Who.CheckAny(identity.Infer); err != nil {
-		return false, err
-	}
-	c.shared.client = s.address()
+	c.shared.client = regions.Client{Address: s.address(), Who: q.Who}
 	if len(c.shared.Inputs) == 0 {
 		return false, nil
 	}
@@ -239,7 +236,7 @@ func (c *call) putNamed() error {
 func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
 	t := c.gate.Outputs[at]
 	t.Name = p.Name
-	if err := c.session.loop.door.regions.Put(&t, place); err != nil {
+	if err := c.session.loop.door.regions.Put(c.shared.client, &t, place); err != nil {
 		return err
 	}
 	p.Datatype, p.Shape, p.Offset, p.Size = t.DType.V2(), c.gate.Shown(at), place.Offset, place.Size
@@ -299,9 +296,6 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 	if !ok {
 		return nil, false, nil
 	}
-	if err := who.CheckAny(identity.Infer); err != nil {
-		return nil, true, err
-	}
 	steps := strings.Split(path, "/")
 	name, action := "", steps[len(steps)-1]
 	if len(steps) == 3 && steps[0] == "region" {
@@ -309,7 +303,7 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 	} else if len(steps) != 1 {
 		action = ""
 	}
-	g, client := s.loop.door.regions, s.address()
+	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who}
 	var value any
 	switch {
 	case action == "status":

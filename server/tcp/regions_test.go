@@ -32,7 +32,7 @@ func sharing(t *testing.T) (r *rig, file string) {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register("", regions.Region{Name: "r", Key: "/file", Size: 4 << 10}); err != nil {
+	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "r", Key: "/file", Size: 4 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	return r, file
@@ -159,7 +159,7 @@ func TestArea(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "out"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register("", regions.Region{Name: "out", Key: "out", Size: 1 << 20}); err != nil {
+	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "out", Key: "out", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	var tensors []tensor.Tensor
@@ -229,7 +229,7 @@ func TestArea(t *testing.T) {
 func TestRegionOfConnection(t *testing.T) {
 	r, _ := sharing(t)
 	names := func() string {
-		list, err := r.regions.Status("", "")
+		list, err := r.regions.Status(regions.Client{}, "")
 		return fmt.Sprint(list, err)
 	}
 	before := names()
@@ -259,7 +259,7 @@ func TestRegionOfConnection(t *testing.T) {
 	other.Close()
 	budgettest.Until(t, "c to go", func() bool { return !strings.Contains(names(), "{c ") })
 	for _, name := range []string{"a", "d"} {
-		if err := r.regions.Unregister("", name); err != nil {
+		if err := r.regions.Unregister(regions.Client{}, name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -324,7 +324,7 @@ func TestGoneWhileCopied(t *testing.T) {
 	if err := os.Truncate(file, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register("", regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
+	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 40 {

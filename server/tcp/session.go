@@ -33,7 +33,7 @@ type session struct {
 	held       int            // and those that it does not have yet, for want of room
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
-	shown      *identity.Shown // by its first message; nil: nothing
+	shown      identity.Shown  // by its handshake and its first message
 	met        bool            // it has had one
 	stream     *gate.OwnStream // nil: it has had no frame
 	regions    bool            // it has registered some that end with it
@@ -319,14 +319,15 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 		text, _ := jsontext.Unquote(token) // "" of what is no text, which is no token either
 		shown := identity.Token(text)
 		if !s.met {
-			s.shown = &shown
+			shown.Certificate = s.shown.Certificate
+			s.shown = shown
 		} else if identities.Declared() && !s.shown.Same(&shown) {
 			return nil, fmt.Errorf("%w: metadata key %q: a connection's first message shows its token, and that showed another one or none: open another connection",
 				gate.ErrUnauthenticated, shiva.TokenKey)
 		}
 	}
 	s.met = true
-	return identities.Who(s.shown), nil
+	return identities.Who(&s.shown), nil
 }
 
 // route turns the message of c, whose inputs are there, into a call, or feedback, or an error.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
@@ -113,6 +114,7 @@ func (s *sockets) enroll(in *intake.Conn) {
 	l.turns.Lock()
 	l.look()
 	k.session = l.newSession(s.door.opened.Add(1), k)
+	k.session.shown.Certificate = identity.NewCertificate(in.PeerCertificate())
 	l.turns.Unlock()
 	s.conns.Go(k.run) // until the session ends, for which stop waits
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // Sessions are the connections with containers: of those that connect, and of those that the server
@@ -60,14 +61,17 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	return nil
 }
 
-// allow is the error for a container that may not serve a model. The server's own processes need no
-// token: what they serve is in the configuration, and the kernel tells that they are the ones.
+// allow is the error for a container that may not serve a model. It is known by the token in its
+// hello, and by the certificate of its connection where its listener verifies some. The server's
+// own processes need no token: what they serve is in the configuration, and the kernel tells that
+// they are the ones.
 func (ss *Sessions) allow(a containers.Applicant) error {
-	var shown *identity.Shown
+	var shown identity.Shown
 	if a.Token != "" {
-		shown = new(identity.Token(a.Token))
+		shown = identity.Token(a.Token)
 	}
-	err := ss.cfg.Identities.Who(shown).Check(identity.Serve, a.Model.String())
+	shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.Conn))
+	err := ss.cfg.Identities.Who(&shown).Check(identity.Serve, a.Model.String())
 	if err != nil && ss.processes.own(a.Conn) {
 		return nil
 	}

@@ -19,14 +19,16 @@ var (
 	ErrPermissionDenied = errors.New("permission denied")
 )
 
-// Anonymous is the name of the identity that is everybody's who shows no token. It has no tokens.
+// Anonymous is the name of the identity that is everybody's who shows nothing. It has neither
+// tokens nor certificates.
 const Anonymous = "anonymous"
 
 // A Declaration is an identity in the words of the configuration.
 type Declaration struct {
-	Name   string
-	Tokens []string // the SHA-256 of each, in hexadecimal
-	May    []string
+	Name         string
+	Tokens       []string // the SHA-256 of each, in hexadecimal
+	Certificates []string // patterns of names in certificates
+	May          []string
 }
 
 // maxName bounds the name of an identity, in bytes.
@@ -44,17 +46,19 @@ func (d Declaration) Faults() (fs setting.Faults) {
 		fs.Add("name", "%q has characters that are not printable", d.Name)
 	case d.Name == Anonymous && len(d.Tokens) > 0:
 		fs.Add("token_sha256", "%q is whoever shows no token, and has none: give the identity another name", Anonymous)
-	case d.Name != Anonymous && len(d.Tokens) == 0:
-		fs.Add("token_sha256", "missing: nobody could be %q; \"shivactl tokens new\" prints a token and its hash", d.Name)
+	case d.Name == Anonymous && len(d.Certificates) > 0:
+		fs.Add("certificate", "%q is whoever shows no certificate, and has none: give the identity another name", Anonymous)
+	case d.Name != Anonymous && len(d.Tokens)+len(d.Certificates) == 0:
+		fs.Add("token_sha256", "missing, and so is certificate: nobody could be %q; \"shivactl tokens new\" prints a token and its hash", d.Name)
 	}
 	for i, text := range d.Tokens {
 		if _, err := parseHash(text); err != nil {
-			key := "token_sha256"
-			if len(d.Tokens) > 1 {
-				key += "[" + strconv.Itoa(i) + "]"
-			}
-			fs.Check(key, err)
+			fs.Check(element("token_sha256", d.Tokens, i), err)
 		}
+	}
+	for i, text := range d.Certificates {
+		_, err := parsePattern(text)
+		fs.Check(element("certificate", d.Certificates, i), err)
 	}
 	if len(d.May) == 0 {
 		fs.Add("may", `missing: %q could do nothing; what it may is a list, as ["infer"] or ["infer:cat*", "admin:read"]`, d.Name)
@@ -64,6 +68,14 @@ func (d Declaration) Faults() (fs setting.Faults) {
 		fs.Check("may["+strconv.Itoa(i)+"]", err)
 	}
 	return fs
+}
+
+// element is the name of one of a list, which the file may give as a single string.
+func element(key string, list []string, i int) string {
+	if len(list) > 1 {
+		key += "[" + strconv.Itoa(i) + "]"
+	}
+	return key
 }
 
 type hash = [sha256.Size]byte

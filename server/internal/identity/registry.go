@@ -2,22 +2,31 @@ package identity
 
 import (
 	"crypto/sha256"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 )
 
 // A Registry has the identities of a server. The zero Registry has none.
 type Registry struct {
+	// Log is told of certificates that match the patterns of two identities; nil: nobody is. It is
+	// set before the first Replace.
+	Log *slog.Logger
+
 	table atomic.Pointer[table] // nil: no identity is declared
 }
 
 // A table is the identities of one configuration. Immutable.
 type table struct {
 	tokens  map[hash]*Identity
+	claims  []claim // to certificates, in the order of the file
 	list    []*Identity
 	silent  *Identity // who shows nothing
 	unknown *Identity // who shows what is no token of these
 	unfit   *Identity // who shows what no token can be
+	torn    *Identity // who shows the token of one and the certificate of another
+
+	ambiguous ambiguous
 }
 
 // Replace makes the declarations hold, which have no Faults, for everybody at once: what a
@@ -32,6 +41,9 @@ func (r *Registry) Replace(list []Declaration) {
 		silent:  &Identity{nobody: "this server asks for a token, and none was shown"},
 		unknown: &Identity{nobody: "the token that was shown is none of this server's"},
 		unfit:   &Identity{nobody: "what was shown is not one token: it is a text of 1 to 1024 printable ASCII characters, shown once"},
+		torn:    &Identity{nobody: "the token that was shown is of one identity and the certificate of another: show one of them, or both of one"},
+
+		ambiguous: ambiguous{log: r.Log},
 	}
 	for _, d := range list {
 		i := d.identity()
@@ -42,6 +54,11 @@ func (r *Registry) Replace(list []Declaration) {
 		for _, text := range d.Tokens {
 			if h, err := parseHash(text); err == nil {
 				t.tokens[h] = i
+			}
+		}
+		for _, text := range d.Certificates {
+			if p, err := parsePattern(text); err == nil {
+				t.claims = append(t.claims, claim{p, i})
 			}
 		}
 	}
@@ -75,6 +92,8 @@ func (r *Registry) Strangers() *Identity {
 // Shown is what one end of a connection has shown of itself. The zero Shown is nothing. It is for
 // one goroutine at a time.
 type Shown struct {
+	Certificate *Certificate // of the connection; nil: none
+
 	kind  kind
 	token hash
 
@@ -119,7 +138,7 @@ func Bearer(values []string) Shown {
 // Challenge is the header WWW-Authenticate of an answer that asks for a token.
 const Challenge = `Bearer realm="shivad"`
 
-// Same reports whether two have shown the same.
+// Same reports whether two have shown the same token, or neither any.
 func (s *Shown) Same(other *Shown) bool {
 	return s != nil && s.kind == other.kind && s.token == other.token
 }
@@ -140,22 +159,30 @@ func (r *Registry) Who(s *Shown) *Identity {
 }
 
 func (t *table) find(s *Shown) *Identity {
-	switch {
-	case t == nil:
+	if t == nil {
 		return nil
-	case s.kind == nothing:
-		return t.silent
+	}
+	holder := t.holder(s.Certificate)
+	switch {
 	case s.kind == unfit:
 		return t.unfit
+	case s.kind == nothing && holder != nil:
+		return holder
+	case s.kind == nothing:
+		return t.silent
 	}
-	if i := t.tokens[s.token]; i != nil {
-		return i
+	switch i := t.tokens[s.token]; {
+	case i == nil:
+		return t.unknown
+	case holder != nil && holder.nobody == "" && holder != i:
+		return t.torn
+	default:
+		return i // also of one whose certificate is nobody's: it may be there for the handshake alone
 	}
-	return t.unknown
 }
 
-// Enter is the error for whoever is nobody: it showed no token and there is no [Anonymous], or one
-// that is not declared.
+// Enter is the error for whoever is nobody: it showed nothing and there is no [Anonymous], or a
+// token or a certificate that is not declared.
 func (i *Identity) Enter() error {
 	if i == nil || i.nobody == "" {
 		return nil

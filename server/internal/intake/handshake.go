@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -69,9 +70,7 @@ func (l *Listener) shake(c *Conn) bool {
 	}
 	c.wire.done = true
 	c.Conn = c.tls
-	if s := c.tls.ConnectionState(); len(s.VerifiedChains) > 0 {
-		c.certificate = s.PeerCertificates[0]
-	}
+	c.certificate = secure.PeerCertificate(c.tls)
 	return true
 }
 

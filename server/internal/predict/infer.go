@@ -186,7 +186,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkPlaces(q.Client, q.Outputs); err != nil {
+	if err := d.checkPlaces(q); err != nil {
 		return nil, err
 	}
 	p := q.params(ctx, target)
@@ -212,7 +212,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 		err = a.write(q.Outputs, target.Spec.Outputs, chosen)
 	}
 	if err == nil {
-		err = d.place(a, q.Outputs)
+		err = d.place(a, q)
 	}
 	if err != nil {
 		if a.Release(); q.Outbox != nil {

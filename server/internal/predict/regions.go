@@ -16,11 +16,14 @@ func (s *Service) extensions(all []string) []string {
 	return all
 }
 
+// sharer is whose regions a question may name.
+func (q *Question) sharer() regions.Client { return regions.Client{Address: q.Client, Who: q.Who} }
+
 // checkPlaces is the error for requested outputs whose places cannot be written.
-func (s *Service) checkPlaces(client string, outputs []Output) error {
-	for i := range outputs {
-		if at := outputs[i].Place; at.Region != "" {
-			if err := s.cfg.Regions.CheckOutput(client, outputs[i].Name, at); err != nil {
+func (s *Service) checkPlaces(q *Question) error {
+	for i := range q.Outputs {
+		if at := q.Outputs[i].Place; at.Region != "" {
+			if err := s.cfg.Regions.CheckOutput(q.sharer(), q.Outputs[i].Name, at); err != nil {
 				return err
 			}
 		}
@@ -29,17 +32,17 @@ func (s *Service) checkPlaces(client string, outputs []Output) error {
 }
 
 // place writes the outputs that have places there.
-func (s *Service) place(a *Answer, outputs []Output) error {
-	for i := range outputs {
-		at := outputs[i].Place
+func (s *Service) place(a *Answer, q *Question) error {
+	for i := range q.Outputs {
+		at := q.Outputs[i].Place
 		if at.Region == "" {
 			continue
 		}
-		if err := s.cfg.Regions.Put(&a.Outputs[i], &at); err != nil {
+		if err := s.cfg.Regions.Put(q.sharer(), &a.Outputs[i], &at); err != nil {
 			return err
 		}
 		if a.places == nil {
-			a.places = make([]parameter.Place, len(outputs))
+			a.places = make([]parameter.Place, len(q.Outputs))
 		}
 		a.places[i] = at
 	}

@@ -24,6 +24,7 @@ type file struct {
 	data      *os.File // Close waits for nobody, and lets copies that go on end
 	directory string
 	owner     uint32
+	inode     [2]uint64    // of the file, with its device
 	readOnly  bool         // to the server
 	used      atomic.Int64 // when it was last, in nanoseconds since 1970
 
@@ -72,7 +73,7 @@ func open(r Region, s *Settings) (*file, error) {
 		return nil, invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
 			r.Name, r.Offset, r.Size, r.Key, st.Size)
 	}
-	f := &file{Region: r, directory: s.Directory, owner: st.Uid}
+	f := &file{Region: r, directory: s.Directory, owner: st.Uid, inode: [2]uint64{st.Dev, st.Ino}}
 	f.used.Store(time.Now().UnixNano())
 	if f.data, err = reopen(fd, unix.O_RDWR, name); errors.Is(err, fs.ErrPermission) {
 		f.readOnly = true
@@ -138,8 +139,8 @@ func (g *Registry) inTurns(size int, one func(from, to int) error) error {
 }
 
 // Read fills b, which is as long as the place, with what is there now.
-func (g *Registry) Read(p parameter.Place, b []byte) error {
-	f, err := g.find(p, false)
+func (g *Registry) Read(client Client, p parameter.Place, b []byte) error {
+	f, err := g.find(client, p, false)
 	if err != nil {
 		return err
 	}
@@ -151,8 +152,8 @@ func (g *Registry) Read(p parameter.Place, b []byte) error {
 }
 
 // Write puts b at the beginning of the place, which is not shorter.
-func (g *Registry) Write(p parameter.Place, b []byte) error {
-	f, err := g.find(p, true)
+func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
+	f, err := g.find(client, p, true)
 	if err != nil {
 		return err
 	}

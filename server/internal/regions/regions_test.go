@@ -32,7 +32,7 @@ func made(t *testing.T, files ...string) (*Registry, string) {
 
 func names(t *testing.T, g *Registry) (list []string) {
 	t.Helper()
-	all, err := g.Status("", "")
+	all, err := g.Status(Client{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,15 +67,15 @@ func TestWhatIsNoRegion(t *testing.T) {
 		{"/directory/x", scheduler.ErrInvalidInput}, {"/fi\x00le", scheduler.ErrInvalidInput}, {"/" + string(make([]byte, 300)), scheduler.ErrInvalidInput},
 	} {
 		began := time.Now()
-		err := g.Register("", Region{Name: "r", Key: c.key, Size: 1})
+		err := g.Register(Client{}, Region{Name: "r", Key: c.key, Size: 1})
 		if !errors.Is(err, c.condition) || c.condition == nil && err != nil || time.Since(began) > 5*time.Second {
 			t.Errorf("%q: %v, expected %v", c.key, err, c.condition)
 		}
-		_ = g.Unregister("", "r")
+		_ = g.Unregister(Client{}, "r")
 	}
 	s.Directory, s.Owners = "/dev", nil
 	g.Configure(s)
-	if err := g.Register("", Region{Name: "r", Key: "/null", Size: 1}); !errors.Is(err, scheduler.ErrInvalidInput) {
+	if err := g.Register(Client{}, Region{Name: "r", Key: "/null", Size: 1}); !errors.Is(err, scheduler.ErrInvalidInput) {
 		t.Errorf("a device: %v", err)
 	}
 }
@@ -84,13 +84,13 @@ func TestWhatIsNoRegion(t *testing.T) {
 func TestPlacesComeBack(t *testing.T) {
 	g, dir := made(t, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
-		if err := g.Register("", Region{Name: name, Key: name, Size: 64}); err != nil {
+		if err := g.Register(Client{}, Region{Name: name, Key: name, Size: 64}); err != nil {
 			t.Fatal(err)
 		}
-		g.regions[name].used.Store(time.Now().Add(-2 * forgetAfter).UnixNano())
+		g.regions[owned{name: name}].used.Store(time.Now().Add(-2 * forgetAfter).UnixNano())
 	}
 	third := Region{Name: "c", Key: "c", Size: 64}
-	if err := g.Register("", third); !errors.Is(err, scheduler.ErrOverloaded) {
+	if err := g.Register(Client{}, third); !errors.Is(err, scheduler.ErrOverloaded) {
 		t.Errorf("files that are there: %v", err)
 	}
 	for _, name := range []string{"a", "b"} {
@@ -98,10 +98,10 @@ func TestPlacesComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Read(parameter.Place{Region: "a", Size: 64}, make([]byte, 64)); err != nil {
+	if err := g.Read(Client{}, parameter.Place{Region: "a", Size: 64}, make([]byte, 64)); err != nil {
 		t.Errorf("a file that was removed: %v", err)
 	}
-	if err := g.Register("", third); err != nil || len(names(t, g)) != 2 || g.regions["a"] == nil {
+	if err := g.Register(Client{}, third); err != nil || len(names(t, g)) != 2 || g.regions[owned{name: "a"}] == nil {
 		t.Errorf("a place that nobody uses: %v; there are %q", err, names(t, g))
 	}
 }
@@ -111,7 +111,7 @@ func TestConfigure(t *testing.T) {
 	before := descriptors(t)
 	g, _ := made(t, "small", "large")
 	for name, size := range map[string]int64{"small": 8, "large": 64} {
-		if err := g.Register("", Region{Name: name, Key: name, Size: size}); err != nil {
+		if err := g.Register(Client{}, Region{Name: name, Key: name, Size: size}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestConfigure(t *testing.T) {
 	if g.Configure(s); len(names(t, g)) != 0 {
 		t.Errorf("of another owner there are %q", names(t, g))
 	}
-	if err := g.Register("", Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, gate.ErrPermissionDenied) {
+	if err := g.Register(Client{}, Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, gate.ErrPermissionDenied) {
 		t.Error(err)
 	}
 	if n := descriptors(t); n != before {
@@ -149,20 +149,20 @@ func TestUsage(t *testing.T) {
 		{Name: "c", Key: "a", Offset: -1, Size: 1},
 		{Name: "c", Key: "a", Size: 65},
 	} {
-		_ = g.Register("127.0.0.1", r)
+		_ = g.Register(Client{Address: "127.0.0.1"}, r)
 	}
-	_ = g.Register("192.0.2.1", Region{Name: "c", Key: "a", Size: 1})
-	if err := g.Unregister("", "b"); err != nil {
+	_ = g.Register(Client{Address: "192.0.2.1"}, Region{Name: "c", Key: "a", Size: 1})
+	if err := g.Unregister(Client{}, "b"); err != nil {
 		t.Fatal(err)
 	}
-	_ = g.Register("", Region{Name: "c", Key: "foreign", Size: 1})
-	_ = g.Register("", Region{Name: "c", Key: "none", Size: 1})
+	_ = g.Register(Client{}, Region{Name: "c", Key: "foreign", Size: 1})
+	_ = g.Register(Client{}, Region{Name: "c", Key: "none", Size: 1})
 	want := Usage{Regions: 1, Limit: 2, Bytes: 64, Refused: map[string]uint64{"off": 0, "denied": 2, "missing": 1, "too_large": 1, "full": 1, "invalid": 3}}
 	if u := g.Usage(); !reflect.DeepEqual(u, want) {
 		t.Errorf("%v, expected %v", u, want)
 	}
 	g.Close()
-	_ = g.Register("", Region{Name: "c", Key: "a", Size: 1})
+	_ = g.Register(Client{}, Region{Name: "c", Key: "a", Size: 1})
 	want.Regions, want.Limit, want.Bytes, want.Refused["off"] = 0, 0, 0, 1
 	if u := g.Usage(); !reflect.DeepEqual(u, want) {
 		t.Errorf("off: %v, expected %v", u, want)

@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -28,6 +30,8 @@ type Region struct {
 	Key    string `json:"key"`       // of shm_open: "/x" is the file x in the directory
 	Offset int64  `json:"offset"`    // in the file
 	Size   int64  `json:"byte_size"` // from there
+	// Identity is whose it is, for operators; "": nobody is declared, or it is the client's own.
+	Identity string `json:"identity,omitempty"`
 }
 
 // A Registry has the regions of a server. Make one with New.
@@ -37,13 +41,21 @@ type Registry struct {
 	refused  [refusals]atomic.Uint64
 
 	mu      sync.RWMutex
-	regions map[string]*file
+	regions map[owned]*file
+}
+
+// An owned name is a region's: each identity has names of its own, and neither uses nor sees those
+// of another.
+type owned struct{ identity, name string }
+
+func (o owned) compare(other owned) int {
+	return cmp.Or(cmp.Compare(o.name, other.name), cmp.Compare(o.identity, other.identity))
 }
 
 // New makes an empty registry.
 func New(s Settings) *Registry {
 	// As many copies as there are processors: each has a thread of its own while it lasts.
-	g := &Registry{regions: make(map[string]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	g := &Registry{regions: make(map[owned]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	g.settings.Store(&s)
 	return g
 }
@@ -69,7 +81,7 @@ func (g *Registry) Configure(s Settings) {
 	defer g.mu.Unlock()
 	g.settings.Store(&s)
 	for name, f := range g.regions {
-		if f.directory != s.Directory || f.Size > s.RegionBytes || !s.owns(f.owner) {
+		if f.directory != s.Directory || f.Size > s.RegionBytes || !s.owns(f.owner) || !s.entitled(name.identity) {
 			g.drop(name)
 		}
 	}
@@ -77,17 +89,18 @@ func (g *Registry) Configure(s Settings) {
 
 // drop forgets a region. The file is closed when the copies that go on have ended. The caller holds
 // mu.
-func (g *Registry) drop(name string) {
+func (g *Registry) drop(name owned) {
 	g.regions[name].data.Close()
 	delete(g.regions, name)
 }
 
-// Register makes a part of a file a region, for a client that is named as by [gate.ClientOf]. The
-// name must be free.
-func (g *Registry) Register(client string, r Region) error { return g.RegisterFor(client, r, nil) }
+// Register makes a part of a file a region of the client's identity, whose name must be free. A
+// file of which another identity has a region is refused: whoever knows its name could read it
+// otherwise.
+func (g *Registry) Register(client Client, r Region) error { return g.RegisterFor(client, r, nil) }
 
 // RegisterFor is Register of a region that ends with a connection at the latest; see Disconnected.
-func (g *Registry) RegisterFor(client string, r Region, connection any) error {
+func (g *Registry) RegisterFor(client Client, r Region, connection any) error {
 	err := g.register(client, r, connection)
 	if err != nil {
 		g.refused[reasonOf(err)].Add(1)
@@ -95,7 +108,7 @@ func (g *Registry) RegisterFor(client string, r Region, connection any) error {
 	return err
 }
 
-func (g *Registry) register(client string, r Region, connection any) error {
+func (g *Registry) register(client Client, r Region, connection any) error {
 	if err := g.permit(client); err != nil {
 		return err
 	}
@@ -109,7 +122,11 @@ func (g *Registry) register(client string, r Region, connection any) error {
 		return fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: byte_size is %d, the limit (shared_memory.region_bytes) is %d",
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
 	}
-	if err := g.room(r.Name, s); err != nil { // before a file is opened
+	name := client.owned(r.Name)
+	if !s.entitled(name.identity) { // it was, when the client was looked up
+		return fmt.Errorf("%w: identity %q is not declared any more", gate.ErrUnauthenticated, name.identity)
+	}
+	if err := g.room(name, s); err != nil { // before a file is opened
 		return err
 	}
 	f, err := open(r, s)
@@ -119,34 +136,47 @@ func (g *Registry) register(client string, r Region, connection any) error {
 	f.connection = connection
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err = g.admit(r.Name, s); err == nil && g.settings.Load() != s {
+	if err = g.admit(name, s); err == nil && g.settings.Load() != s {
 		err = fmt.Errorf("%w: shared_memory was configured anew; try again", scheduler.ErrUnavailable)
+	}
+	if err == nil && g.others(name.identity, f) {
+		err = fmt.Errorf("%w: Unable to open shared memory region: '%s': another identity has a region of the file", gate.ErrPermissionDenied, gate.Cut(r.Key, maxName))
 	}
 	if err != nil {
 		f.data.Close()
 		return err
 	}
-	g.regions[r.Name] = f
+	g.regions[name] = f
 	return nil
 }
 
-func (g *Registry) room(name string, s *Settings) error {
+// others reports whether another identity has a region of a file. The caller holds mu.
+func (g *Registry) others(identity string, f *file) bool {
+	for name, other := range g.regions {
+		if name.identity != identity && other.inode == f.inode {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Registry) room(name owned, s *Settings) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.admit(name, s)
 }
 
 // admit is the error for one region more, of that name. The caller holds mu.
-func (g *Registry) admit(name string, s *Settings) error {
+func (g *Registry) admit(name owned, s *Settings) error {
 	if g.regions[name] != nil {
-		return invalid("shared memory region '%s' already in manager; unregister it first", name)
+		return invalid("shared memory region '%s' already in manager; unregister it first", name.name)
 	}
 	if len(g.regions) >= s.Regions {
 		g.forget()
 	}
 	if n := len(g.regions); n >= s.Regions {
 		return fmt.Errorf("%w: failed to register shared memory region '%s': %d are registered, the limit (shared_memory.regions) is %d: unregister some that nobody uses",
-			scheduler.ErrOverloaded, name, n, s.Regions)
+			scheduler.ErrOverloaded, name.name, n, s.Regions)
 	}
 	return nil
 }
@@ -177,16 +207,17 @@ func (g *Registry) forget() {
 	}
 }
 
-// Unregister forgets a region, and all of them without a name. One that there is not is none any
-// more, and no error.
-func (g *Registry) Unregister(client, name string) error {
+// Unregister forgets a region of the client's identity, and all of them without a name. One that
+// there is not is none any more, and no error.
+func (g *Registry) Unregister(client Client, name string) error {
 	if err := g.permit(client); err != nil {
 		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	mine := client.owned(name)
 	for one := range g.regions {
-		if name == "" || one == name {
+		if one.identity == mine.identity && (name == "" || one == mine) {
 			g.drop(one)
 		}
 	}
@@ -200,17 +231,28 @@ func (g *Registry) Close() {
 	g.Configure(s)
 }
 
-// Status lists the regions by name, or the one of that name.
-func (g *Registry) Status(client, name string) ([]Region, error) {
-	if err := g.permit(client); err != nil {
+// Status lists the regions of the client's identity by name, or the one of that name; for whoever
+// may read what operators see those of all identities.
+func (g *Registry) Status(client Client, name string) ([]Region, error) {
+	all := client.Who.May(identity.AdminRead, "")
+	err := g.reaches(client)
+	if !all && err == nil {
+		err = g.permit(client)
+	}
+	if err != nil {
 		return nil, err
 	}
+	mine := client.owned(name)
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	list := []Region{}
-	for _, one := range slices.Sorted(maps.Keys(g.regions)) {
-		if name == "" || one == name {
-			list = append(list, g.regions[one].Region)
+	for _, one := range slices.SortedFunc(maps.Keys(g.regions), owned.compare) {
+		if (name == "" || one.name == name) && (all || one.identity == mine.identity) {
+			r := g.regions[one].Region
+			if one.identity != mine.identity {
+				r.Identity = one.identity
+			}
+			list = append(list, r)
 		}
 	}
 	if name != "" && len(list) == 0 {
@@ -219,10 +261,11 @@ func (g *Registry) Status(client, name string) ([]Region, error) {
 	return list, nil
 }
 
-// find returns the region of a place that lies in it, and that can be written if that is wanted.
-func (g *Registry) find(p parameter.Place, write bool) (*file, error) {
+// find returns the client's region of a place that lies in it, and that can be written if that is
+// wanted.
+func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, error) {
 	g.mu.RLock()
-	f := g.regions[p.Region]
+	f := g.regions[client.owned(p.Region)]
 	g.mu.RUnlock()
 	switch {
 	case f == nil:

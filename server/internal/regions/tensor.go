@@ -11,10 +11,10 @@ import (
 
 // CheckOutput is the error for an output that a client may not have written to a place, before a
 // model is asked in vain; Put looks at the place again. Without a name it is about the place alone.
-func (g *Registry) CheckOutput(client, name string, p parameter.Place) error {
+func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) error {
 	err := g.permit(client)
 	if err == nil {
-		_, err = g.find(p, true)
+		_, err = g.find(client, p, true)
 	}
 	return of("output", name, err)
 }
@@ -22,7 +22,7 @@ func (g *Registry) CheckOutput(client, name string, p parameter.Place) error {
 // Fetch gives an input, which has its name, dtype and shape, the data at a place, in memory of get;
 // get's errors are answered as they are. left is how many bytes the request may still have. After
 // an error the input may have memory, which is the caller's to release.
-func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
+func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
 	if err := g.permit(client); err != nil {
 		return of("input", t.Name, err)
 	}
@@ -37,7 +37,7 @@ func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, lef
 	case p.Size > left:
 		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request has more than limits.message_bytes; %d were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
-	if _, err := g.find(p, false); err != nil { // before memory is taken
+	if _, err := g.find(client, p, false); err != nil { // before memory is taken
 		return of("input", t.Name, err)
 	}
 	buf, err := get(int(p.Size))
@@ -45,7 +45,7 @@ func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, lef
 		return err
 	}
 	t.Buf, t.Data = buf, buf.Bytes()
-	if err := g.Read(p, t.Data); err != nil {
+	if err := g.Read(client, p, t.Data); err != nil {
 		return of("input", t.Name, err)
 	}
 	if err := t.Check(); err != nil {
@@ -55,12 +55,12 @@ func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, lef
 }
 
 // Put writes an output to a place, whose size becomes that of the output.
-func (g *Registry) Put(t *tensor.Tensor, p *parameter.Place) error {
+func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) error {
 	if int64(len(t.Data)) > p.Size {
 		return invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
-	return of("output", t.Name, g.Write(*p, t.Data))
+	return of("output", t.Name, g.Write(client, *p, t.Data))
 }
 
 // of says which tensor an error is about, if it is about one.

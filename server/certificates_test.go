@@ -1,0 +1,161 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A certified client asks through all doors, each over one connection.
+type certified struct {
+	*guardedServer
+	name  string
+	token string // beside the certificate; "": none
+	raw   *shiva.Client
+	web   *http.Client
+	rpc   pb.GRPCInferenceServiceClient
+}
+
+// certify makes a client with a certificate of that common name and DNS name; "" is none.
+func (g *guardedServer) certify(t *testing.T, k *pki, name, commonName, dnsName, token string) *certified {
+	t.Helper()
+	k.client = tls.Certificate{}
+	if commonName != "" {
+		k.client = k.authority.Client(commonName, func(c *x509.Certificate) {
+			if dnsName != "" {
+				c.DNSNames = []string{dnsName}
+			}
+		}).Pair(t)
+	}
+	a := g.Addrs()
+	return &certified{g, name, token, k.shiva(a.TCP[1]).client, &k.http(a.REST[1]).client, k.grpc(a.GRPC[1]).client}
+}
+
+// doors are what the client may by each door: ask a model, and see what operators see.
+func (c *certified) doors(t *testing.T) map[string]string {
+	t.Helper()
+	over := func(method, url, body string) string {
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Header.Set("Content-Type", "application/json"); c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		resp, err := c.web.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(io.Discard, resp.Body) // or the connection ends
+		return verdict(t, resp.StatusCode)
+	}
+	a := c.Addrs()
+	_, err := c.rpc.ModelInfer(as(t, c.token), inferRequest("cat"))
+	return map[string]string{
+		"tcp":   verdict(t, orNil(c.shivaOn(t, c.raw, c.token, "cat", "", row()))),
+		"rest":  over("POST", "https://"+hostport(a.REST[1])+"/v2/models/cat/infer", `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`),
+		"grpc":  verdict(t, orNil(err)),
+		"admin": over("GET", "https://"+hostport(a.Admin)+"/v1/models", ""),
+	}
+}
+
+func (c *certified) expect(t *testing.T, asks, operates string) {
+	t.Helper()
+	for door, got := range c.doors(t) {
+		want := asks
+		if door == "admin" {
+			want = operates
+		}
+		if got != want {
+			t.Errorf("%s at %s: %s, expected %s", c.name, door, got, want)
+		}
+	}
+}
+
+// A certificate is an identity's on every door, alone and beside a token, and for connections that
+// are open as of the last reload.
+func TestCertificates(t *testing.T) {
+	k, log := newPKI(t), new(logged)
+	s, file := loaded(t, log, func(c *config.Config) {
+		encrypted(k, config.AuthOptional)(c)
+		c.Identities = []config.Identity{
+			{Name: "cameras", Certificate: config.Patterns{"dns:*.cameras.test"}, May: []string{"infer:cat"}},
+			{Name: "operators", Certificate: config.Patterns{"cn:operator-*"}, May: []string{"admin:write"}},
+			declared("infer", "infer"),
+		}
+	})
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "cat", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	g := &guardedServer{Server: s, file: file, log: log}
+	g.certify(t, k, "nobody", "", "", "").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a token alone", "", "", tokenOf("infer")).expect(t, allowed, denied)
+	camera := g.certify(t, k, "a camera", "camera", "seven.Cameras.test", "")
+	camera.expect(t, allowed, denied)
+	operator := g.certify(t, k, "an operator", "operator-1", "", "")
+	operator.expect(t, denied, allowed)
+	g.certify(t, k, "a stranger", "stranger", "", "").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a stranger with a token", "stranger", "", tokenOf("infer")).expect(t, allowed, denied)
+	g.certify(t, k, "a camera with another's token", "camera", "seven.cameras.test", tokenOf("infer")).expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a camera with an unknown token", "camera", "seven.cameras.test", "unknown").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a lying name", "operator-\nidentity=cameras", "", "").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "one that is of two", "operator-2", "eight.cameras.test", "").expect(t, unauthenticated, unauthenticated)
+	if text := log.String(); !strings.Contains(text, "matches the patterns of two identities") || strings.Count(text, "operator-2") != 1 {
+		t.Errorf("the log does not say once whose certificate is of two identities: %s", text)
+	}
+
+	before := file.Clone()
+	file.Identities[1].Certificate = append(file.Identities[1].Certificate, "dns:seven.cameras.test")
+	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), `identity[1].certificate: "dns:seven.cameras.test" matches certificates of identity[0], "cameras"`) {
+		t.Errorf("patterns that overlap: %v", err)
+	}
+	camera.expect(t, allowed, denied)
+	*file = before.Clone()
+	reloads(t, s, file, func(c *config.Config) { c.Identities[0].Certificate = config.Patterns{"dns:*.lamps.test"} })
+	camera.expect(t, unauthenticated, unauthenticated)
+	operator.expect(t, denied, allowed)
+	reloads(t, s, file, func(c *config.Config) {
+		c.Identities[1].Certificate = append(c.Identities[1].Certificate, "dns:seven.*")
+	})
+	camera.expect(t, denied, allowed)
+	reloads(t, s, file, func(c *config.Config) {
+		c.Identities = []config.Identity{declared("infer", "infer"), {Name: "anonymous", May: []string{"infer"}}}
+	})
+	camera.expect(t, allowed, unauthenticated)
+	reloads(t, s, file, func(c *config.Config) { c.Identities = nil })
+	camera.expect(t, allowed, allowed)
+}
+
+// A page of another origin does not bring the certificate of whoever reads it.
+func TestPagesBringNoCertificate(t *testing.T) {
+	k := newPKI(t)
+	s := start(t, func(c *config.Config) {
+		encrypted(k, config.AuthOptional)(c)
+		c.Identities = []config.Identity{{Name: "a", Certificate: config.Patterns{"cn:camera"}, May: []string{"infer"}}}
+	})
+	client := k.http(s.Addrs().REST[1])
+	for origin, want := range map[string]int{"": 200, client.base: 200, "https://evil.example": 401} {
+		r, _ := http.NewRequestWithContext(t.Context(), "POST", client.base+"/v2/models/echo/infer", strings.NewReader(`{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`))
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		resp, err := client.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("from %q: %d, expected %d", origin, resp.StatusCode, want)
+		}
+	}
+}

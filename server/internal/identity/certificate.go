@@ -1,0 +1,251 @@
+package identity
+
+import (
+	"crypto/x509"
+	"encoding/asn1"
+	"fmt"
+	"log/slog"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A Certificate is that of one end of a connection, which was verified: the names in it, and whose
+// it is. It may be used from any goroutine, and is made once for each connection.
+type Certificate struct {
+	names map[field][]string
+	label string // for errors and logs
+	fault string // not "": why its names cannot be used
+	found atomic.Pointer[holder]
+}
+
+// A field is a part of a certificate that has names.
+type field string
+
+// The fields: the common name, the whole subject as "CN=a,O=b", and the kinds of alternative names.
+const (
+	commonName field = "cn"
+	subject    field = "subject"
+	dnsName    field = "dns"
+	email      field = "email"
+	uri        field = "uri"
+	ip         field = "ip"
+)
+
+var fields = []field{commonName, subject, dnsName, email, uri, ip}
+
+// Bounds of the names of a certificate that can be somebody's.
+const (
+	maxNames     = 100
+	maxNameBytes = 1 << 10
+)
+
+// NewCertificate is the Certificate of what the client has shown; nil if that is nil.
+func NewCertificate(c *x509.Certificate) *Certificate {
+	if c == nil {
+		return nil
+	}
+	names := map[field][]string{email: c.EmailAddresses}
+	add := func(f field, name string) { names[f] = append(names[f], name) }
+	if text := c.Subject.String(); text != "" {
+		add(subject, text)
+	}
+	for _, attribute := range c.Subject.Names {
+		if attribute.Type.Equal(asn1.ObjectIdentifier{2, 5, 4, 3}) {
+			add(commonName, fmt.Sprint(attribute.Value))
+		}
+	}
+	for _, name := range c.DNSNames {
+		add(dnsName, strings.ToLower(name))
+	}
+	for _, u := range c.URIs {
+		add(uri, u.String())
+	}
+	for _, a := range c.IPAddresses {
+		add(ip, a.String())
+	}
+	out := &Certificate{names: names, fault: unusable(names)}
+	for _, f := range []field{subject, dnsName, email, uri, ip} {
+		if len(names[f]) > 0 && out.label == "" {
+			out.label = fmt.Sprintf("%.200q", names[f][0])
+		}
+	}
+	if out.label == "" {
+		out.label = fmt.Sprintf("number %.40x", c.SerialNumber)
+	}
+	return out
+}
+
+// unusable is what is wrong with the names of a certificate. What one program reads as the end of a
+// name another may read on behind, so a certificate with such a name is nobody's.
+func unusable(names map[field][]string) string {
+	all := 0
+	for _, f := range fields {
+		all += len(names[f])
+		for _, name := range names[f] {
+			switch {
+			case name == "":
+				return fmt.Sprintf("a name of %s in it is empty", f)
+			case len(name) > maxNameBytes:
+				return fmt.Sprintf("a name of %s in it has %d bytes, the limit is %d", f, len(name), maxNameBytes)
+			case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+				return fmt.Sprintf("a name of %s in it, %.100q, has characters that are not printable", f, name)
+			}
+		}
+	}
+	switch {
+	case all == 0:
+		return "it has no name"
+	case all > maxNames:
+		return fmt.Sprintf("it has %d names, the limit is %d", all, maxNames)
+	case len(names[commonName]) > 1:
+		return fmt.Sprintf("it has %d common names", len(names[commonName]))
+	}
+	return ""
+}
+
+// A pattern is which certificates are an identity's: "cn:camera-*".
+type pattern struct {
+	field field
+	text  string // as path.Match takes it
+}
+
+// parsePattern reads one element of certificate.
+func parsePattern(text string) (p pattern, err error) {
+	for _, f := range fields {
+		name, ok := strings.CutPrefix(text, string(f)+":")
+		if !ok {
+			continue
+		}
+		if f == dnsName {
+			name = strings.ToLower(name)
+		}
+		p = pattern{f, name}
+		switch _, err := path.Match(name, ""); {
+		case name == "":
+			return p, fmt.Errorf("%q: a pattern of 0 bytes matches nothing", text)
+		case len(name) > maxNameBytes:
+			return p, fmt.Errorf("a pattern of %d bytes matches nothing: names of certificates have at most %d", len(name), maxNameBytes)
+		case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+			return p, fmt.Errorf("%.100q has characters that are not printable, as no name that can be used has", text)
+		case err != nil:
+			return p, fmt.Errorf("%.100q: a bracket or a backslash without its other half", text)
+		}
+		return p, nil
+	}
+	return p, fmt.Errorf(`%.100q is no pattern of certificates: expected cn:, subject:, dns:, email:, uri: or ip: and the name, as "cn:camera-*" or "dns:*.cameras.example.org"`, text)
+}
+
+func (p pattern) matches(c *Certificate) bool {
+	for _, name := range c.names[p.field] {
+		if ok, _ := path.Match(p.text, name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// overlaps reports whether a name of one pattern, or one that is spelled out, matches the other.
+// Two patterns with wildcards may have names in common all the same: Registry.Who finds those.
+func (p pattern) overlaps(other pattern) bool {
+	if p.field != other.field {
+		return false
+	}
+	in, _ := path.Match(p.text, other.text)
+	contains, _ := path.Match(other.text, p.text)
+	return p.text == other.text || in && other.literal() || contains && p.literal()
+}
+
+func (p pattern) literal() bool { return !strings.ContainsAny(p.text, `*?[\`) }
+
+// SameCertificate is the first pattern of the last declaration that matches certificates of one
+// before it too: both as they are written, and the index of the other declaration, or -1.
+func SameCertificate(list []Declaration) (i int, mine, theirs string) {
+	last := list[len(list)-1]
+	for i, other := range list[:len(list)-1] {
+		for _, mine := range last.Certificates {
+			for _, theirs := range other.Certificates {
+				a, wrong := parsePattern(mine)
+				b, bad := parsePattern(theirs)
+				if wrong == nil && bad == nil && a.overlaps(b) {
+					return i, mine, theirs
+				}
+			}
+		}
+	}
+	return -1, "", ""
+}
+
+// A holder is who holds a certificate, as of a table.
+type holder struct {
+	table *table
+	who   *Identity
+}
+
+// A claim is a pattern with its identity.
+type claim struct {
+	pattern
+	who *Identity
+}
+
+// holder is whose a certificate is: an identity, or nobody. nil: it says nothing, since there is
+// none, or no identity is known by one.
+func (t *table) holder(c *Certificate) *Identity {
+	if c == nil || len(t.claims) == 0 {
+		return nil
+	}
+	if f := c.found.Load(); f != nil && f.table == t {
+		return f.who
+	}
+	f := &holder{t, t.match(c)}
+	c.found.Store(f)
+	return f.who
+}
+
+func (t *table) match(c *Certificate) *Identity {
+	if c.fault != "" {
+		return &Identity{nobody: "the certificate that was shown, " + c.label + ", is nobody's: " + c.fault}
+	}
+	var who *Identity
+	for _, one := range t.claims {
+		switch {
+		case who == one.who || !one.matches(c):
+		case who == nil:
+			who = one.who
+		default:
+			t.ambiguous.warn(c.label, who.name, one.who.name)
+			return &Identity{nobody: "the certificate that was shown, " + c.label + ", is of more than one of this server's identities, and so of none"}
+		}
+	}
+	if who == nil {
+		return &Identity{nobody: "the certificate that was shown, " + c.label + ", is none of this server's identities'"}
+	}
+	return who
+}
+
+// ambiguous has the certificates that were found to be of two identities, which nobody could tell
+// from the patterns: they are logged, each once.
+type ambiguous struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+func (a *ambiguous) warn(label, first, second string) {
+	const most = 100
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.log == nil || a.seen[label] || len(a.seen) >= most {
+		return
+	}
+	if a.seen == nil {
+		a.seen = map[string]bool{}
+	}
+	a.seen[label] = true
+	a.log.Warn("a certificate matches the patterns of two identities, and is refused", "certificate", label, "identities", strconv.Quote(first)+" and "+strconv.Quote(second))
+}
