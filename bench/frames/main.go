@@ -2,8 +2,10 @@
 // back: a frame of video and a picture, over each protocol, to containers in Go and in Python and
 // to other servers. All models are the identity, so that nothing but the way is measured.
 //
-//	frames [-rounds N] [-duration D] [-short] [-peers DIR] [-copies] [-chart FILE.svg] [-pages]
+//	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-copies] [-chart FILE.svg] [-pages]
 //
+// With -only it measures the turns whose names match, of which those of a run are printed, and what
+// bars are between them.
 // With -peers the other servers are measured, too, which bench/peers/install has installed there.
 // It exits with 1 if a bar of bars.go does not hold.
 package main
@@ -16,6 +18,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -32,6 +35,7 @@ type options struct {
 	chart    string // file; "": none
 	pages    bool
 	copies   bool
+	only     *regexp.Regexp // of turns' names; nil: all
 
 	bin    string   // directory of programs and logs
 	env    []string // of all programs, beside this one's
@@ -50,6 +54,10 @@ func main() {
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
 	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")
 	flag.BoolVar(&o.copies, "copies", false, "also count what is copied, by servers that are built for that; needs a C compiler, and minutes the first time")
+	flag.Func("only", "measure only turns whose names match this `REGEXP`, and bars between them: \"way=Shiva-TCP/size=small/inflight=one\"", func(text string) (err error) {
+		o.only, err = regexp.Compile(text)
+		return err
+	})
 	flag.Parse()
 	if *short {
 		o.rounds, o.duration = 2, time.Second/5
@@ -104,6 +112,9 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 	}
 	var rows [][]string
 	for _, bar := range all.bars(o.peers != "") {
+		if o.only != nil && len(bar.Rounds) == 0 {
+			continue
+		}
 		rows = append(rows, bar.Cells())
 		if !bar.Holds() {
 			broken++

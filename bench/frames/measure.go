@@ -20,6 +20,15 @@ type cell struct {
 	alone bool // one request at a time
 }
 
+// name is the cell's in lines for benchstat.
+func (c cell) name() string {
+	in := "many"
+	if c.alone {
+		in = "one"
+	}
+	return fmt.Sprintf("system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"), c.size.model, in)
+}
+
 // A turn is a cell in one round.
 type turn struct {
 	rate float64
@@ -65,7 +74,9 @@ func (o *options) plan() (cells []cell) {
 					if !o.measures(k, w, size) || alone && !size.inTable && size != small {
 						continue
 					}
-					cells = append(cells, cell{k, w, size, alone})
+					if c := (cell{k, w, size, alone}); o.only == nil || o.only.MatchString(c.name()) {
+						cells = append(cells, c)
+					}
 				}
 			}
 		}
@@ -99,8 +110,9 @@ func measure(ctx context.Context, o *options) (results, error) {
 			s.Stop()
 		}
 	}()
+	cells := o.plan()
 	for _, k := range kinds {
-		if k.peer != "" && o.peers == "" {
+		if !slices.ContainsFunc(cells, func(c cell) bool { return c.kind == k }) {
 			continue
 		}
 		s, err := startSystem(ctx, k, o)
@@ -110,7 +122,6 @@ func measure(ctx context.Context, o *options) (results, error) {
 		systems[k] = s
 	}
 	all := make(results)
-	cells := o.plan()
 	for _, c := range cells {
 		all[c] = new(series)
 	}
@@ -156,11 +167,7 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 	if err != nil {
 		return err
 	}
-	in := "many"
-	if c.alone {
-		in = "one"
-	}
-	fmt.Print(r.Line(fmt.Sprintf("Frames/system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"), c.size.model, in)))
+	fmt.Print(r.Line("Frames/" + c.name()))
 	into.latency.Merge(&r.Latency)
 	into.turns = append(into.turns, turn{rate: r.Rate(), p50: r.Latency.Quantile(0.5), cpu: (after - before) / time.Duration(r.Taken)})
 	return nil
