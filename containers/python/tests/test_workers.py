@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from echo_model import ROW, X, Y, ask
 from fake_server import Fake
-from shiva_container import Batch, Container, Tensor, TensorError, link, model, workers
+from shiva_container import Batch, Container, Tensor, TensorError, link, model, wire, workers
 from shiva_container.arena import Arena, Loan
 from shiva_container.batches import Batches
 from shiva_container.session import Delivery
@@ -171,7 +171,10 @@ HEADS = [
     b'{"timeout_ms":%s,"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}]}',
     b'{"rows":1,"a":{"b":2,"timeout_ms":%s},"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}]}',
     b'{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"a":{"b":2,"timeout_ms":%s}}',
+    b'{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"timeout_ms":%s,"priority":[5]}',
 ]
+TIMED = (0, 1, 4, 7)
+"""Those in which it is the header's own."""
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -191,7 +194,7 @@ def test_a_header_that_was_seen_before_means_the_same_again(head: bytes, seen: b
         for other in HEADS:
             for number in (b"7", b"8.5"):
                 read(other % number)
-    timed = head in HEADS[:2] or head == HEADS[4]
+    timed = HEADS.index(head) in TIMED
     for number, seconds in ((b"7", 0.007), (b"1500.25", 1.50025), (b"1e3", 1.0)):
         array, batch = read(head % number)
         assert array.tolist() == [[1, 2]]
@@ -229,6 +232,26 @@ PLACED: list[tuple[bytes, list[int], list[bytes]]] = [  # places of x and z, and
     (b'{"rows":1,"a":{"b":1%s},"inputs":[' + HEAD_X % b"" + b"," + HEAD_Z + b"]}", [1], [ROW, b""]),
     (b'{"rows":1,"inputs":[' + HEAD_X + b"," + HEAD_Z + b'],"parameters":[{"k":1,"at":[9]}]}', [0, 1], [b"", b""]),
 ]
+
+
+@pytest.mark.parametrize("end", [b"", b',"priority":[5]', b',"requests":[1],"priority":[9]'])
+def test_a_header_is_parsed_once_whatever_its_timeout(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers name a timeout and a priority in every batch; most timeouts differ."""
+    batches = Batches(model(name="m", inputs=[X, Tensor("z", "FP32", [-1, 2])], outputs=[Y])(lambda x, z: x))
+    parsed: list[bytes] = []
+    parse = wire.parse_batch
+
+    def counted(header: bytes) -> wire.BatchHeader:
+        parsed.append(header)
+        return parse(header)
+
+    monkeypatch.setattr(wire, "parse_batch", counted)
+    for i in range(20):
+        inputs = HEAD_X % (b',"at":[1,%d,8]' % i) + b"," + HEAD_Z % b""
+        head = b'{"rows":1,"inputs":[' + inputs + b'],"timeout_ms":%d.%d' % (29999 - i, i) + end + b"}"
+        _, batch, _ = batches.read(Delivery(b"12345678", head, [b"", ROW], 100.0), Places())
+        assert batch.deadline == pytest.approx(100 + float(b"%d.%d" % (29999 - i, i)) / 1000)
+    assert len(parsed) == 1, parsed
 
 
 @pytest.mark.parametrize("seen", [True, False])

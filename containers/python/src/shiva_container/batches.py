@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ _REMEMBERED = 256
 """How many headers of either direction are remembered for a model, and"""
 _LONGEST = 1024
 """of how many bytes they may be."""
-_TIMEOUT = b',"timeout_ms":'
+_TIMEOUT = re.compile(rb'(?<=,"timeout_ms":)(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?=[,}])')
 _AT = b',"at":['
 _TRUSTED_CALLS = 8
 """How many calls in a row must release their inputs before a function gets them uncopied."""
@@ -77,14 +78,18 @@ class Batches:
         An optional input that the batch lacks is None.
         """
         header, frames = bytes(delivery.header), delivery.frames
-        known, _, timed = header.partition(_TIMEOUT)
-        known, places = _split(known)
+        known = header
+        if timed := _TIMEOUT.search(header):
+            known = header[: timed.start()] + header[timed.end() :]
+        cut = timed and float(timed[0]) / 1000
+        places: _Places = ()
+        if _AT in known:
+            known, places = _split(known)
         plan = self._plans.get(known)
-        fits = plan is not None and len(frames) == plan.frames and len(places) == plan.places
-        if plan is None or not fits or (timed and not _is_last(timed)):
-            plan, places = self._plan(header, known, len(places), timed, len(frames))
-            timed = b""
-        timeout = float(timed[:-1]) / 1000 if timed else plan.timeout
+        if plan is None or len(frames) != plan.frames or len(places) != plan.places:
+            plan, places = self._plan(header, known, len(places), cut, len(frames))
+            cut = None
+        timeout = plan.timeout if cut is None else cut
         arrays: list[Array | None] = []
         lent: list[Loan] = []
         for one in plan.inputs:
@@ -151,6 +156,7 @@ class Batches:
         An output that is an input, or a part of one, stays where it is: the server has it.
         """
         frames: list[Buffer] = []
+        shapes: list[tuple[int, ...]] = []
         places: list[tuple[int, ...]] = []
         try:
             for tensor, array in zip(self._model.outputs, outputs, strict=True):
@@ -160,6 +166,7 @@ class Batches:
                     if not at and (region := arena.output(batch_id, array.nbytes)) is not None:
                         np.copyto(region.data.view(array.dtype).reshape(array.shape), array)
                         at = region.at
+                shapes.append(array.shape)
                 places.append(at)
                 frames.append(b"" if at else encode(array, tensor.datatype, copy=bool(lent)))
         except BaseException as e:
@@ -168,15 +175,14 @@ class Batches:
             if isinstance(e, TensorError):
                 raise TensorError(f'output "{tensor.name}": {e}') from e
             raise
-        return [wire.RESULT, batch_id, self._header(outputs, places, batch), *frames]
+        return [wire.RESULT, batch_id, self._header(tuple(shapes), places, batch), *frames]
 
-    def _header(self, outputs: Sequence[Array], places: _Places, batch: Batch) -> bytes:
-        shapes = tuple([array.shape for array in outputs])
+    def _header(self, shapes: tuple[tuple[int, ...], ...], places: _Places, batch: Batch) -> bytes:
         header, pieces = self._headers.get(shapes, (b"", []))
         if not header or batch.errors:
             heads = [
-                wire.TensorHead(tensor.name, tensor.datatype, array.shape, at)
-                for tensor, array, at in zip(self._model.outputs, outputs, places, strict=True)
+                wire.TensorHead(tensor.name, tensor.datatype, shape, at)
+                for tensor, shape, at in zip(self._model.outputs, shapes, places, strict=True)
             ]
             if batch.errors:
                 return wire.result_header(heads, batch.errors)
@@ -188,8 +194,14 @@ class Batches:
         ends = [_AT + b"%d,%d,%d]" % at if at else b"" for at in places]
         return b"".join([part for pair in zip(pieces, ends, strict=False) for part in pair]) + pieces[-1]
 
-    def _plan(self, header: bytes, known: bytes, split: int, timed: bytes, frames: int) -> tuple[_Plan, _Places]:
-        """Read a header. ``known`` is its key in the cache: the header without ``split`` places."""
+    def _plan(
+        self, header: bytes, known: bytes, split: int, cut: float | None, frames: int
+    ) -> tuple[_Plan, _Places]:
+        """Read a header.
+
+        ``known`` is its key in the cache: the header without ``split`` places and the timeout
+        ``cut``.
+        """
         try:
             head = wire.parse_batch(header)
         except wire.WireError as e:
@@ -201,9 +213,9 @@ class Batches:
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
         places = [one.at for one in head.heads if one.at]
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout)
-        if len(known) > _LONGEST or any(head.parameters) or len(places) != split:
-            return plan, places
-        if not timed or _is_last(timed):  # else it may be a member of an object in the header
+        # What was cut must be the header's own, and not of an object in it.
+        timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
+        if timed and len(places) == split and not any(head.parameters) and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
         return plan, places
 
@@ -250,11 +262,6 @@ def _split(header: bytes) -> tuple[bytes, _Places]:
         places.append(at)
         kept.append(after)
     return _AT.join(kept), places
-
-
-def _is_last(timed: bytes) -> bool:
-    """Whether what follows ``timeout_ms`` is a plain number and the header's end."""
-    return timed.endswith(b"}") and timed[:-1].replace(b".", b"", 1).isdigit()
 
 
 def _remember(memory: dict[Any, Any], key: object, value: object) -> None:

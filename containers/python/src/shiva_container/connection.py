@@ -30,7 +30,13 @@ class Connection:
         self.connected = False
         self.drained = False
         """Whether the last read emptied the socket, so that the next can wait for the poller."""
+        self.partial = 0
+        """How many bytes have arrived of a message that is not complete."""
         self._failed = ""
+        self.unsent = True
+        """Whether the socket has to become writable before this connection goes on."""
+        self.open = False
+        """Whether the handshake is over, so that messages may be sent."""
         self._decoder = zmtp.Decoder()
         self._unsent: deque[Buffer] = deque()
         try:
@@ -38,21 +44,6 @@ class Connection:
         except OSError:
             self.socket.close()
             raise
-
-    @property
-    def open(self) -> bool:
-        """Whether the handshake is over, so that messages may be sent."""
-        return self._decoder.ready
-
-    @property
-    def partial(self) -> int:
-        """How many bytes have arrived of a message that is not complete."""
-        return self._decoder.partial
-
-    @property
-    def unsent(self) -> bool:
-        """Whether the socket has to become writable before this connection goes on."""
-        return bool(self._unsent) or not self.connected
 
     def receive(self) -> list[list[Buffer]] | None:
         """Read once; the messages that were completed by it, or None if there was nothing to read.
@@ -82,6 +73,8 @@ class Connection:
         if not count:
             raise Lost("closed inside a message" if decoder.partial else "")
         messages = decoder.feed(data) if target is None else decoder.filled(count)
+        self.partial = decoder.partial
+        self.open = decoder.ready
         self.drained = count < most and not decoder.error
         if decoder.replies:
             self._unsent.extend(decoder.replies)  # between messages: a whole one is last
@@ -105,6 +98,7 @@ class Connection:
                 return
             if sent < len(pieces[0]):
                 self._unsent.append(memoryview(pieces[0])[sent:])
+                self.unsent = True
             return
         self._unsent.extend(pieces)
         self.flush()
@@ -114,6 +108,7 @@ class Connection:
 
         An error is raised by a later ``receive``, once everything that has arrived is read.
         """
+        self.unsent = True
         if not self.connected:
             self._connected()
         unsent = self._unsent
@@ -129,6 +124,7 @@ class Connection:
                 count -= len(unsent.popleft())
             if count:
                 unsent[0] = memoryview(unsent[0])[count:]
+        self.unsent = not self.connected
 
     def finish(self) -> bool:
         """Send the rest, hang up, and read until the peer hangs up, too. False when that is done.
@@ -172,6 +168,7 @@ class Connection:
     def _fail(self, error: OSError) -> None:
         self._failed = f"cannot send: {error.strerror or error}"
         self._unsent.clear()
+        self.unsent = False
 
 
 def _socket(endpoint: str) -> socket.socket:

@@ -42,10 +42,6 @@ class Job(NamedTuple):
         """Whether the answer is of no use any more."""
         return self.session.ended is not None
 
-    def answer(self, frames: list[Buffer]) -> None:
-        """Send the answer, from any thread."""
-        self.link.answer(self.session, self.delivery.batch_id, frames)
-
 
 class Link:
     """One model and one endpoint.
@@ -78,6 +74,8 @@ class Link:
         """When a call for this link began last."""
         self.led = False
         """Whether a compute thread waits for the socket, so that the I/O thread need not."""
+        self.blocked = False
+        """Whether the socket has to become writable before all is sent."""
         self.session: Session | None = None
         self._lock = threading.Lock()
         self._hello = hello
@@ -101,12 +99,6 @@ class Link:
         """Batches received and not yet answered."""
         session = self.session
         return 0 if session is None else session.pending
-
-    @property
-    def blocked(self) -> bool:
-        """Whether the socket has to become writable before all is sent."""
-        connection = self._connection
-        return connection is not None and connection.unsent
 
     @property
     def number(self) -> int:
@@ -190,6 +182,7 @@ class Link:
         self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
         try:
             self._connection = Connection(self.endpoint)
+            self.blocked = True
         except OSError as e:
             self.session.lost(self._why(e.strerror or str(e)))
 
@@ -240,6 +233,7 @@ class Link:
                 connection.flush()
         except Lost as e:
             session.lost(self._why(str(e)))
+        self.blocked = connection.unsent
 
     def _why(self, what: str) -> str:
         """Why there is no session any more, as far as the connection shows."""
@@ -258,6 +252,7 @@ class Link:
         if self._connection is not None:
             self._leave(self._connection)
         self._connection = self.session = None
+        self.blocked = False
 
     def _close(self, session: Session, end: End, now: float) -> None:
         self._hang_up()

@@ -140,10 +140,13 @@ class Model(Generic[P, R]):
         )
         self._declare()
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
+        self.sees_requests = bool(self._extra)
+        """Whether the function is given the requests of its batch."""
         counts = {tensor.ragged for tensor in self.outputs}
         self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
         self._names = tuple(tensor.name for tensor in self.inputs)
-        self._plain = len(self.outputs) == 1 and self.outputs[0].datatype != "BYTES"
+        self._plain = self.outputs[0].dtype if len(self.outputs) == 1 and self.outputs[0].datatype != "BYTES" else None
+        """What all arrays of the only output are of, None if they are not that simple."""
         self._fitting: set[tuple[int, tuple[int, ...]]] = set()
         functools.update_wrapper(self, function, updated=())  # names of its attributes may clash
 
@@ -280,11 +283,6 @@ class Model(Generic[P, R]):
         """The outputs that the function returns: all but the counts of ragged ones."""
         return self._returned
 
-    @property
-    def sees_requests(self) -> bool:
-        """Whether the function is given the requests of its batch."""
-        return bool(self._extra)
-
     # One batch through the function, in a compute thread.
 
     def run(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
@@ -319,7 +317,7 @@ class Model(Generic[P, R]):
         return self._function(*arrays, **kwargs) if self._positional else self._function(**kwargs)
 
     def _outputs(self, value: object, batch: Batch) -> list[Array]:
-        if not self._plain or type(value) is not np.ndarray or value.dtype != self.outputs[0].dtype:
+        if self._plain is None or type(value) is not np.ndarray or value.dtype != self._plain:
             return self._checked(value, batch)
         fitting = self._fitting  # nearly every array is like one that was checked before
         if (batch.rows, value.shape) not in fitting:
@@ -502,7 +500,8 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
             f"{getattr(function, '__name__', function)}{signature} cannot be called with the inputs {names}: {e}; "
             "name its parameters like the inputs, or take them in order with (first, second, /) or (*inputs)"
         ) from e
-    return positional, use_extra
+    leading = [one.name for one in parameters.values() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    return positional or leading[: len(names)] == names, use_extra
 
 
 async def contained(value: Awaitable[T]) -> T:

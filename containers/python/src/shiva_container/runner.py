@@ -63,14 +63,12 @@ class Runner:
             self._worker = Solo(self, attend)
         else:
             self._worker = Threads(self, model.concurrency)
+        self.submit: Callable[[Job], None] = self._worker.submit
+        """Queue a batch; any thread, after ``ready``."""
 
     def start(self) -> None:
         """Start the first thread, which warms up."""
         self._worker.start()
-
-    def submit(self, job: Job) -> None:
-        """Queue a batch; any thread, after ``ready``."""
-        self._worker.submit(job)
 
     def offer(self, sockets: Sockets) -> None:
         """See Worker."""
@@ -137,7 +135,7 @@ class Runner:
             frames, lent = self._failure(batch_id, e), []
         if lent:
             self._batches.settle(lent)
-        job.answer(frames)
+        job.link.answer(job.session, batch_id, frames)
 
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
@@ -153,7 +151,7 @@ class Runner:
             frames, lent = self._failure(batch_id, e), []
         if lent:
             self._batches.settle(lent)
-        job.answer(frames)
+        job.link.answer(job.session, batch_id, frames)
 
     def _note(self, link: Link) -> None:
         """A call begins, and may hold the interpreter for as long as it takes."""

@@ -155,9 +155,10 @@ class Session:
                 batch_id, f"the result has {size} bytes, the server takes at most {self._max_message} in a message"
             )
         self.outbox.append(frames)
-        if self.arena is not None:
-            self._tell(self.arena.answered(batch_id))
-        self._leave_if_done()
+        if self.arena is not None and (news := self.arena.answered(batch_id)):
+            self._tell(news)
+        if self.state is State.LEAVING:
+            self._leave_if_done()
 
     def drain(self, reason: str) -> None:
         """Ask the server to send no more; the session ends with its goodbye."""

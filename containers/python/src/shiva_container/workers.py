@@ -185,7 +185,9 @@ class Solo:
         if wanted is not self._led:
             self._lead(wanted)
             self._attend()
-        blocked = any([link.blocked for link, _ in wanted])
+        blocked = False
+        for link, _ in wanted:
+            blocked = blocked or link.blocked
         if blocked or self._followed is not wanted:
             self._poller.follow({n: (link, READ | WRITE * link.blocked) for link, n in wanted})
             self._followed = None if blocked else wanted

@@ -50,32 +50,30 @@ class Decoder:
         """What was wrong, after which nothing may be fed."""
         self.replies: list[bytes] = []
         """What has to be sent for the protocol's own sake; the caller empties it."""
+        self.target: memoryview | None = None
+        """Where the next bytes go while a large frame is incomplete; see :meth:`filled`."""
+        self.partial = 0
+        """How many bytes have arrived of a message that is not complete."""
         self._rest = b""
         self._frames: list[Buffer] = []
         self._size = 0
         self._frame: memoryview | None = None
-        self._filled = 0
         self._last = False
-
-    @property
-    def target(self) -> memoryview | None:
-        """Where the next bytes go while a large frame is incomplete; see :meth:`filled`."""
-        return None if self._frame is None else self._frame[self._filled :]
-
-    @property
-    def partial(self) -> int:
-        """How many bytes have arrived of a message that is not complete."""
-        return self._size + len(self._rest) - (len(self._frame) - self._filled if self._frame is not None else 0)
 
     def filled(self, count: int) -> list[list[Buffer]]:
         """``count`` bytes were received into ``target``; the message, if they complete it."""
         assert self._frame is not None
-        self._filled += count
-        if self._filled < len(self._frame):
+        assert self.target is not None
+        self.partial += count
+        if count < len(self.target):
+            self.target = self.target[count:]
             return []
         self._frames.append(self._frame.toreadonly())
-        self._frame = None
-        return [self._message()] if self._last else []
+        self._frame = self.target = None
+        if not self._last:
+            return []
+        self.partial = 0
+        return [self._message()]
 
     def feed(self, data: bytes) -> list[list[Buffer]]:
         """Take received bytes; the messages that they complete. Only while ``target`` is None."""
@@ -84,6 +82,7 @@ class Decoder:
             self._feed(data, messages)
         except ProtocolError as e:
             self.error = str(e)
+        self.partial = self._size + len(self._rest) - (0 if self.target is None else len(self.target))
         return messages
 
     def _feed(self, data: bytes, messages: list[list[Buffer]]) -> None:
@@ -146,8 +145,8 @@ class Decoder:
             self._frame = MEMORY.take(size)
         except (MemoryError, ValueError) as e:
             raise ProtocolError(f"no memory for a frame of {size} bytes") from e
-        self._filled = len(part)
         self._frame[: len(part)] = part
+        self.target = self._frame[len(part) :]
         self._size += size
         self._last = last
 
