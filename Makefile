@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 FUZZTIME ?= 2s
+FUZZ ?= .
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
 BENCHFLAGS ?=
@@ -146,8 +147,8 @@ soak: ## the scheduler under the race detector, and the whole server, for SOAKTI
 	@SHIVA_INVARIANTS=off $(RACE) -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
 	server=0; go run ./bench/soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
 
-fuzz: ## every fuzz target for FUZZTIME (2s)
-	.ci/fuzz $(FUZZTIME) $(PACKAGES)
+fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2s) each; FUZZ_CORPUS is where inputs are kept
+	.ci/fuzz $(FUZZTIME) '$(FUZZ)' $(PACKAGES)
 
 mutants: ## a million nearly valid requests to each door, each with a time budget (minutes)
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)

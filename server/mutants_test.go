@@ -46,8 +46,8 @@ func TestMutants(t *testing.T) {
 	})
 }
 
-// FuzzMutants: likewise, by coverage.
-func FuzzMutants(f *testing.F) {
+// FuzzOperators is TestMutants with inputs that coverage chooses.
+func FuzzOperators(f *testing.F) {
 	o := newOperators(f)
 	jsontest.Fuzz(f, len(o.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		o.run(t, c)

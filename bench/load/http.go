@@ -14,7 +14,7 @@ type httpWire struct {
 	plain
 	head    []byte // of the answer, as far as it has arrived; complete during the body
 	inBody  bool
-	over    bool // head and kept belong to the previous answer
+	over    bool // head and payload belong to the previous answer
 	fault   bool
 	body    int // remaining bytes of the body, or of its chunk
 	chunked bool

@@ -153,8 +153,8 @@ func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	s.headers(1, true, "grpc-status", "0")
 	_ = s.framer.WriteRSTStream(7, http2.ErrCodeInternal)
 	stream := s.Bytes()
-	// With gather always on, the answers are kept one after the other: that on stream 1 began
-	// while 3 was kept.
+	// With gather always on, the answers are collected one after the other: that on stream 1 began
+	// while 3 was collected.
 	want := []string{"1 three", "fault", "0 ", "fault"}
 	for first := range len(stream) + 1 {
 		for _, step := range []int{1, 7, len(stream)} {

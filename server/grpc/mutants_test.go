@@ -32,8 +32,8 @@ import (
 )
 
 // Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a
-// million of them, and FuzzMutants guided by coverage. FuzzRequest changes bytes, so that
-// hardly any request gets past the reading of its fields, and looks at that reading alone.
+// million of them, and FuzzMutants guided by coverage. The target of codec_test.go changes bytes:
+// hardly any of its requests gets past the reading of its fields, which is all that it looks at.
 
 // mutants sends what it makes of samples to a door.
 type mutants struct {

@@ -26,11 +26,10 @@ import (
 // Requests that are nearly right, for every path of the door: TestMutants in a short form,
 // "make mutants" a million of them, and FuzzMutants guided by coverage.
 //
-// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither
-// saw it: FuzzData reads data by a way that asks for an array first, and FuzzBody, which
-// changes bytes of requests whose shapes have two elements, does not make a shape of a hundred
-// and data that is no array at once. Had it done so, it would have passed: see
-// budgettest.Within.
+// The targets that change bytes, of bodies and of data, are not enough. Data that was null spun a
+// core for ever, and neither saw it: that of data asks for an array first, and that of bodies,
+// whose shapes have two elements, does not make a shape of a hundred and data that is no array at
+// once. Had it done so, it would have passed: see budgettest.Within.
 
 // A sample is a right request.
 type sample struct {

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# build.sh builds every fuzz target for OSS-Fuzz, in its builder's image: as $OUT/PACKAGE_TARGET,
+# with / in the package as _, its dictionary, and its seeds. TestOSSFuzz of package server holds the
+# list to the tree.
+#
+# The builder ignores what a target adds by F.Add. So each runs for some seconds under Go's own
+# engine first: the inputs that it collects, and those of testdata/fuzz, are the seeds.
+set -eu -o pipefail
+cd "$SRC/shivad"
+
+# A package, a target, and a dictionary, if its inputs have words.
+targets() {
+  cat <<'END'
+cmd/shivactl FuzzJSONTensor json
+cmd/shivactl FuzzReadNPY
+containers FuzzHello json
+containers FuzzSessionMessages
+containers/container FuzzFeedback json
+containers/internal/wire FuzzHeaders json
+containers/zmtp FuzzHandshake
+containers/zmtp FuzzReceive
+scheduler/setting FuzzParseBytes
+scheduler/setting FuzzParseDuration
+server FuzzOperators
+server/admin FuzzParseDocument json
+server/config FuzzParse toml
+server/grpc FuzzMutants
+server/grpc FuzzRequest
+server/internal/gate FuzzBridge json
+server/rest FuzzBody
+server/rest FuzzData json
+server/rest FuzzMutants
+server/rest FuzzPath
+server/selection FuzzState json
+server/state FuzzDecodeChange json
+server/state FuzzDecodeRecord
+server/state FuzzDecodeStored
+server/tcp FuzzMutants
+server/tcp FuzzParseMetadata json
+shiva FuzzDecoder json
+shiva FuzzParseError json
+shiva FuzzParseText json
+shiva FuzzResync
+shiva/jsontext FuzzScanner json
+shiva/jsontext FuzzString json
+shiva/tensor FuzzBytes
+shiva/tensor FuzzSwapCopy
+END
+}
+
+# The builder overlays files of the standard library, which Go refuses in its module cache, where a
+# newer Go than the image's is.
+if [[ $(go env GOROOT) == $(go env GOMODCACHE)* ]]; then
+  cp -r "$(go env GOROOT)" "$WORK/goroot"
+  chmod -R u+w "$WORK/goroot"
+  export GOROOT=$WORK/goroot GOTOOLCHAIN=local PATH=$WORK/goroot/bin:$PATH
+fi
+
+module=$(go list -m)
+[ "$SANITIZER" = coverage ] || CGO_ENABLED=0 FUZZ_CORPUS=$WORK/corpus .ci/fuzz 5s . ./...
+targets | while read -r package target dictionary; do
+  name=${package//\//_}_$target
+  compile_native_go_fuzzer_v2 "$module/$package" "$target" "$name"
+  [ -z "$dictionary" ] || cp ".oss-fuzz/$dictionary.dict" "$OUT/$name.dict"
+  seeds=$WORK/seeds/$name
+  mkdir -p "$seeds"
+  for folder in "$package/testdata/fuzz/$target" "$WORK/corpus/$module/$package/$target"; do
+    [ ! -d "$folder" ] || cp "$folder"/* "$seeds"
+  done
+  [ -z "$(ls "$seeds")" ] || addStdLibCorpusToFuzzer -fuzzer_name "$name" -dir "$seeds"
+done
