@@ -8,6 +8,7 @@ FUZZTIME ?= 2s
 FUZZ ?= .
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
+DIST ?= bin/dist
 BENCHFLAGS ?=
 RUNFLAGS ?=
 SOAKFLAGS ?=
@@ -49,7 +50,7 @@ STRICT := -tags invariants ./shiva/tensor
 # Checks joined by + run at once: soaks, and tests of processes, wait most of their time.
 CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,8 +98,9 @@ staticcheck: ## staticcheck, with the tags that tests use
 	go run $(STATICCHECK) -tags e2e $(PACKAGES)
 	go run $(STATICCHECK) $(STRICT)
 
-tidy: ## go.mod and go.sum name what is used, and no more
+tidy: ## go.mod and go.sum name what is used, and no more; modules are what go.sum says
 	@for module in $(MODULES); do echo "go mod tidy -diff (in $$module)"; (cd $$module && go mod tidy -diff) || exit 1; done
+	GOWORK=off go mod verify
 
 scripts: ## shell scripts parse
 	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
@@ -187,6 +189,12 @@ bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, me
 
 bench-soak: ## leaks after two hours of churn; SOAKFLAGS="-length 1h"
 	go run ./bench/soak $(SOAKFLAGS)
+
+dist: ## archives for linux, Python packages, SBOM and checksums of this commit in DIST (bin/dist)
+	.ci/dist $(DIST)
+
+dist-check: ## two clones in different folders make the same bytes (compiles everything again: minutes)
+	.ci/dist-check
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") $(PYTHON_PACKAGES:=/build)

@@ -37,6 +37,9 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
+// commit is that of the sources, in programs of "make dist".
+var commit string
+
 // run is main with its surroundings as arguments.
 func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int {
 	o, err := parseFlags(args, stdout)
@@ -47,7 +50,11 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		fmt.Fprintln(stderr, "shivad:", err)
 		return exitBadUsage
 	case o.version:
-		fmt.Fprintf(stdout, "shivad %s (%s %s/%s)\n", server.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		built := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+		if commit != "" {
+			built = commit + " " + built
+		}
+		fmt.Fprintf(stdout, "shivad %s (%s)\n", server.Version, built)
 		return exitOK
 	}
 	cfg, lowered, err := o.load(memory.OfProcess())
