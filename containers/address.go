@@ -10,27 +10,38 @@ import (
 	"time"
 )
 
-// splitAddr parses "tcp://host:port", "host:port", "ipc://path" or "ipc://@name" into network and
-// address.
+// splitAddr parses "tcp://host:port", "host:port", "tls://host:port", "ipc://path" or "ipc://@name"
+// into network and address.
 func splitAddr(addr string) (network, address string, err error) {
 	scheme, rest, found := strings.Cut(addr, "://")
 	if !found {
 		scheme, rest = "tcp", addr
 	}
 	switch scheme {
-	case "tcp":
+	case "tcp", "tls":
 		if _, _, err := net.SplitHostPort(rest); err != nil {
-			return "", "", fmt.Errorf("containers: address %q: expected tcp://host:port: %w", addr, err)
+			return "", "", fmt.Errorf("containers: address %q: expected %s://host:port: %w", addr, scheme, err)
 		}
-		return "tcp", strings.Replace(rest, "*:", ":", 1), nil // libzmq writes tcp://*:7000
+		return scheme, strings.Replace(rest, "*:", ":", 1), nil // libzmq writes tcp://*:7000
 	case "ipc":
 		if rest == "" || rest == "@" {
 			return "", "", fmt.Errorf("containers: address %q: expected ipc://path or ipc://@name", addr)
 		}
 		return "unix", rest, nil
 	}
-	return "", "", fmt.Errorf("containers: address %q: expected tcp:// or ipc://", addr)
+	return "", "", fmt.Errorf("containers: address %q: expected tcp://, tls:// or ipc://", addr)
 }
+
+// A tlsAddr is an address on which TLS is spoken, as a container dials it.
+type tlsAddr struct{ *net.TCPAddr }
+
+func (tlsAddr) Network() string  { return "tls" }
+func (a tlsAddr) String() string { return "tls://" + a.TCPAddr.String() }
+
+// A tlsListener has that address. It accepts plain connections: the handshake is the session's.
+type tlsListener struct{ net.Listener }
+
+func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TCPAddr)} }
 
 // listen opens one address. It replaces a socket file that a killed server left behind, but not
 // one on which a server listens.
@@ -44,9 +55,16 @@ func listen(addr string) (net.Listener, error) {
 			return nil, fmt.Errorf("containers: listen %s: %w", addr, err)
 		}
 	}
+	encrypted := network == "tls"
+	if encrypted {
+		network = "tcp"
+	}
 	l, err := net.Listen(network, address)
 	if err != nil {
 		return nil, fmt.Errorf("containers: listen %s: %w", addr, err)
+	}
+	if encrypted {
+		l = tlsListener{l}
 	}
 	return l, nil
 }

@@ -2,6 +2,7 @@ package containers
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,12 +19,16 @@ import (
 // Config configures a Listener. Only Scheduler is required.
 type Config struct {
 	// Addrs are the addresses to which containers connect: "tcp://host:port" or "host:port" (port
-	// 0 picks a free one), "ipc://path" or, for a name without a file, "ipc://@name". It may be
-	// empty: [Listener.Add] accepts connections made elsewhere.
+	// 0 picks a free one), "tls://host:port", "ipc://path" or, for a name without a file,
+	// "ipc://@name". It may be empty: [Listener.Add] accepts connections made elsewhere.
 	Addrs []string
 	// Others are addresses for containers of old generations that Addrs cannot tell from those it
 	// serves.
 	Others []Address
+	// Secure makes the server's handshake of TLS on a connection to an address of TLS, within the
+	// deadline that the connection has; it may be called by many goroutines at once. It must be
+	// set where there is such an address.
+	Secure func(net.Conn) (*tls.Conn, error)
 	// Scheduler gets a replica for each registered session.
 	Scheduler *scheduler.Scheduler
 	// Pool provides the memory into which results are received; nil means the heap, without a
@@ -59,7 +64,8 @@ type Config struct {
 
 // An Applicant is a container that registers, or has.
 type Applicant struct {
-	Conn  net.Conn
+	Conn  net.Conn  // the socket
+	TLS   *tls.Conn // on it; nil: it is plain
 	Model scheduler.ModelID
 	Token string // that it has shown; "": none
 }
@@ -111,7 +117,8 @@ type Limits struct {
 	// Sessions is the largest number of connections; more are closed at once. Default 1024.
 	Sessions int
 	// Handshakes is the largest number of connections that have not registered yet. One more ends
-	// the oldest of them: real containers register within milliseconds. Default 128.
+	// the oldest of them, of the host that has the most: real containers register within
+	// milliseconds. Default 128.
 	Handshakes int
 }
 
@@ -149,8 +156,10 @@ func (c Config) Validate() error {
 		fault("no scheduler")
 	}
 	for _, a := range c.addresses() {
-		if _, _, err := splitAddr(a.Addr); err != nil {
+		if network, _, err := splitAddr(a.Addr); err != nil {
 			faults = append(faults, err)
+		} else if network == "tls" && c.Secure == nil {
+			fault("address %q needs Config.Secure", a.Addr)
 		}
 		if a.Dialect > DialectV2a {
 			fault("address %q has dialect %d, which there is not", a.Addr, a.Dialect)

@@ -69,6 +69,8 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	network, address, err := splitAddr(cfg.Addr)
 	if err != nil {
 		faults = append(faults, err)
+	} else if network == "tls" {
+		faults = append(faults, fmt.Errorf("containers: address %q: a container of RPC v0 speaks no TLS: expected tcp:// or ipc://", cfg.Addr))
 	}
 	if err := checkModel(cfg.Model.Name, cfg.Model.Version); err != nil {
 		faults = append(faults, fmt.Errorf("containers: %w", err))

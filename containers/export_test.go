@@ -12,7 +12,7 @@ func (l *Listener) LogEverything() {
 }
 
 // AddAs serves a connection as one at an address of the dialect.
-func (l *Listener) AddAs(raw net.Conn, d Dialect) bool { return l.add(raw, d) }
+func (l *Listener) AddAs(raw net.Conn, d Dialect) bool { return l.add(raw, d, false) }
 
 // Writes returns how many system calls have written to session i.
 func (l *Listener) Writes(i int) int { return l.all()[i].conn.Writes() }

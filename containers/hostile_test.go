@@ -631,6 +631,26 @@ func churn(i int) containertest.Model {
 	return m
 }
 
+// TestCrowd: strangers of one host displace each other, and not who connects from elsewhere.
+func TestCrowd(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Handshakes: 4}}})
+	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	elsewhere, err := from.Dial("tcp", r.Addrs()[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "it to be accepted", func() bool { return r.Stats().Accepted == 1 })
+	for range 10 {
+		dial(t, r)
+	}
+	budgettest.Until(t, "the crowd to be displaced", func() bool { return r.Stats().Displaced == 7 })
+	c, err := containertest.Start(elsewhere, echo(nil))
+	if err != nil {
+		t.Fatalf("it was displaced: %v", err)
+	}
+	c.Close()
+}
+
 // TestTooMany: beyond the limits connections are refused, and unregistered ones give way to new
 // ones.
 func TestTooMany(t *testing.T) {

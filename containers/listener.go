@@ -111,24 +111,32 @@ func addrsOf(listeners []net.Listener) []net.Addr {
 }
 
 // Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc:// and
-// tcp://, with the loopback address in place of a wildcard.
+// tcp://, with the loopback address in place of a wildcard. Only where there is none of these it
+// returns those of TLS: a container needs to know whom to trust there, and old ones cannot.
 func (l *Listener) Dialable() []string {
-	var list []string
+	var plain, encrypted []string
 	for _, a := range l.Addrs() {
 		switch a := a.(type) {
 		case *net.TCPAddr:
-			if a.IP.IsUnspecified() {
-				ip := net.IPv4(127, 0, 0, 1)
-				list = append(list, (&net.TCPAddr{IP: ip, Port: a.Port}).String())
-			} else {
-				list = append(list, a.String())
-			}
-			list[len(list)-1] = "tcp://" + list[len(list)-1]
+			plain = append(plain, "tcp://"+local(a))
+		case tlsAddr:
+			encrypted = append(encrypted, "tls://"+local(a.TCPAddr))
 		default:
-			list = append(list, "ipc://"+a.String())
+			plain = append(plain, "ipc://"+a.String())
 		}
 	}
-	return list
+	if len(plain) == 0 {
+		return encrypted
+	}
+	return plain
+}
+
+// local is an address as this machine dials it.
+func local(a *net.TCPAddr) string {
+	if a.IP.IsUnspecified() {
+		return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port}).String()
+	}
+	return a.String()
 }
 
 const (
@@ -140,11 +148,12 @@ const (
 // each time: spinning would cost a core.
 func (l *Listener) accept(listener net.Listener, d Dialect) {
 	pause := minAcceptPause
+	_, encrypted := listener.(tlsListener)
 	for {
 		raw, err := listener.Accept()
 		if err == nil {
 			pause = minAcceptPause
-			l.add(raw, d)
+			l.add(raw, d, encrypted)
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -168,16 +177,16 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 // Add serves a connection that was made elsewhere, such as one in memory. The listener takes
 // ownership of it, also when it returns an error: the listener is closed or at its limit.
 func (l *Listener) Add(raw net.Conn) error {
-	if !l.add(raw, DialectV3) {
+	if !l.add(raw, DialectV3, false) {
 		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.settings.Load().Limits.Sessions)
 	}
 	return nil
 }
 
 // add starts a session, unless the limit is reached.
-func (l *Listener) add(raw net.Conn, d Dialect) bool {
+func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	now := time.Now()
-	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), dialect: d, settings: l.settings.Load(), machine: machine{started: now}}
+	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), encrypted: encrypted, dialect: d, settings: l.settings.Load(), machine: machine{started: now}}
 	limits := s.settings.Limits
 	s.machine.clocks.register = s.settings.HandshakeTimeout
 	if s.remote == "" || s.remote == "@" {
@@ -196,9 +205,7 @@ func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	}
 	var displaced *session
 	if len(l.fresh) >= limits.Handshakes {
-		displaced = l.fresh[0]
-		l.fresh = l.fresh[1:]
-		l.counts.Displaced++
+		displaced = l.displaceLocked()
 	}
 	l.number++
 	l.counts.Accepted++
@@ -212,6 +219,24 @@ func (l *Listener) add(raw net.Conn, d Dialect) bool {
 		displaced.kill(fmt.Errorf("not registered while %d newer connections arrived", limits.Handshakes))
 	}
 	return true
+}
+
+// displaceLocked takes a session off the list of those that have not registered: the oldest of the
+// host that has the most of them, so that a crowd displaces itself and not a container elsewhere.
+func (l *Listener) displaceLocked() *session {
+	crowd := make(map[string]int)
+	for _, s := range l.fresh {
+		crowd[s.host()]++
+	}
+	oldest := l.fresh[0]
+	for _, s := range l.fresh {
+		if crowd[s.host()] > crowd[oldest.host()] {
+			oldest = s
+		}
+	}
+	l.dropFreshLocked(oldest)
+	l.counts.Displaced++
+	return oldest
 }
 
 // registered removes s from the list of sessions that have not registered.

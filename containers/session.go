@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,20 +24,22 @@ import (
 // except life in Send.
 type session struct {
 	// Set once, before the session is shared.
-	listener *Listener
-	number   uint64
-	raw      net.Conn
-	remote   string
-	dialect  Dialect
-	settings *Settings // those of the listener when it connected
+	listener  *Listener
+	number    uint64
+	raw       net.Conn // the socket, also of an encrypted one
+	encrypted bool     // by TLS
+	remote    string
+	dialect   Dialect
+	settings  *Settings // those of the listener when it connected
 
 	// Owned by the goroutine of run until registration, and read by Send after it.
 	conn  *zmtp.Conn
 	codec codec
 
 	// Owned by the goroutine of run.
-	strays bool   // an answer to no batch was logged
-	token  string // of its registration, set before replica is
+	strays bool      // an answer to no batch was logged
+	token  string    // of its registration, set before replica is
+	tls    *tls.Conn // on raw, set before token is; nil: it is plain
 
 	beat3 bool // guarded by mu: it was asked to register by v3
 
@@ -74,6 +77,15 @@ type goodbye struct {
 	reconnect bool
 }
 
+// host is where the container is, as far as its address shows.
+func (s *session) host() string {
+	host, _, err := net.SplitHostPort(s.remote)
+	if err != nil {
+		return s.remote // ipc
+	}
+	return host
+}
+
 // run runs the session. It returns when the connection has ended and everything of it is
 // released.
 func (s *session) run() { s.close(s.live()) }
@@ -97,7 +109,15 @@ func (s *session) survive(err *error) {
 
 func (s *session) open() error {
 	set := s.settings
+	var secure func(net.Conn) (net.Conn, error)
+	if s.encrypted {
+		secure = func(c net.Conn) (_ net.Conn, err error) {
+			s.tls, err = s.listener.cfg.Secure(c)
+			return s.tls, err
+		}
+	}
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
+		Secure:           secure,
 		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, set.Limits.MessageBytes), Frames: min(helloFrames, set.Limits.Frames), QueuedMessages: queueLimit},
 		Pool:             s.listener.cfg.Pool,
 		HandshakeTimeout: set.HandshakeTimeout,
@@ -277,7 +297,7 @@ func (s *session) register(r registration) error {
 // allow is the error for a container that may not serve the model, or no longer.
 func (s *session) allow(id scheduler.ModelID) error {
 	if f := s.listener.cfg.Allow; f != nil {
-		return f(Applicant{Conn: s.raw, Model: id, Token: s.token})
+		return f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token})
 	}
 	return nil
 }

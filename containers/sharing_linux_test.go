@@ -96,11 +96,13 @@ func (r *rig) shares(t testing.TB) {
 	})
 }
 
-// TestSharing: a container in another process gets and gives tensors by shared memory.
+// TestSharing: a container in another process gets and gives tensors by shared memory, however it
+// is connected.
 func TestSharing(t *testing.T) {
-	for _, addr := range []string{"ipc://" + t.TempDir() + "/s", "tcp://127.0.0.1:0"} {
+	secure := trusted(t)
+	for _, addr := range []string{"ipc://" + t.TempDir() + "/s", "tcp://127.0.0.1:0", "tls://127.0.0.1:0"} {
 		t.Run(addr[:3], func(t *testing.T) {
-			r, a := newSharedRig(t, containers.Config{Addrs: []string{addr}})
+			r, a := newSharedRig(t, containers.Config{Addrs: []string{addr}, Secure: secure})
 			spawn(t, "sharing", r.Dialable()[0])
 			r.shares(t)
 			for i := range 100 {

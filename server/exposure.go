@@ -47,8 +47,7 @@ func (s *Server) warnOfStrangers() {
 // authenticates tells whether the listener of that setting wants a certificate of every client.
 func (s *Server) authenticates(a net.Addr, setting string) bool {
 	door, _, _ := strings.Cut(setting, ".")
-	_, encrypted := a.(secure.Addr)
-	return encrypted && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
+	return a.Network() == secure.Network && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
 }
 
 // patternsAfter is how long after the start containers should have registered.

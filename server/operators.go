@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"os"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
@@ -24,6 +26,7 @@ func (s *Server) manage() {
 		Arena:       s.arena,
 		Admit:       s.store.Admit,
 		Identities:  &s.identities,
+		Secure:      func(c net.Conn) (*tls.Conn, error) { return intake.Handshake(c, s.tls("containers").Config) },
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
 		Linked:      s.store.Linked,

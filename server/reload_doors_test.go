@@ -53,7 +53,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "admin": s.tls("admin")} {
+	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "containers": s.tls("containers"), "admin": s.tls("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}
@@ -187,6 +187,7 @@ func TestEverySettingReloads(t *testing.T) {
 			}
 		})
 		pki.complete(&file.TCP.TLS, strings.TrimPrefix(key, "tcp.tls."))
+		pki.complete(&file.Containers.TLS, strings.TrimPrefix(key, "containers.tls."))
 		pki.complete(&file.Admin.TLS, strings.TrimPrefix(key, "admin.tls."))
 		done, err := s.Reload()
 		if err != nil {

@@ -13,17 +13,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -91,7 +93,7 @@ func (k *pki) config() *tls.Config {
 }
 
 // hostport is that of an address of TLS.
-func hostport(a net.Addr) string { return a.(secure.Addr).TCPAddr.String() }
+func hostport(a net.Addr) string { return strings.TrimPrefix(a.String(), "tls://") }
 
 func (k *pki) shiva(a net.Addr) *tcpClient {
 	k.t.Helper()
@@ -134,11 +136,11 @@ func (k *pki) serial(a net.Addr) string {
 
 type asking func(context.Context, string, tensor.Tensor, time.Duration) (tensor.Tensor, error)
 
-// encrypted has every door listen on TLS, and those of clients beside a plain address.
+// encrypted has every door listen on TLS, and those of clients and containers beside a plain address.
 func encrypted(k *pki, auth string) func(*config.Config) {
 	return func(c *config.Config) {
 		c.TLS.Certificates = k.settings(auth)
-		for _, list := range []*config.Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen} {
+		for _, list := range []*config.Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Containers.Listen} {
 			*list = config.Addrs{"127.0.0.1:0", "tls://127.0.0.1:0"}
 		}
 		c.Admin.Listen = "tls://127.0.0.1:0"
@@ -225,7 +227,7 @@ func TestReloadOfCertificates(t *testing.T) {
 			}
 		}
 	}
-	doors := map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin}
+	doors := map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "containers": a.Containers[1], "admin": a.Admin}
 	shows := func(when, want string) {
 		t.Helper()
 		for name, addr := range doors {
@@ -235,7 +237,10 @@ func TestReloadOfCertificates(t *testing.T) {
 		}
 	}
 	var open []*tls.Conn // from before
-	for _, addr := range doors {
+	for door, addr := range doors {
+		if door == "containers" { // it speaks first, and who does not register is parted from
+			continue
+		}
 		c, err := tls.Dial("tcp", hostport(addr), k.config())
 		if err != nil {
 			t.Fatal(err)
@@ -292,6 +297,94 @@ func TestReloadOfCertificates(t *testing.T) {
 	k.client = tls.Certificate{}
 	shows("without clients' certificates", third)
 	ask("good again")
+}
+
+// A container connects over TLS with a certificate, and may serve what its token or its certificate
+// says. What it computes is what clients get over TLS, and a reload of certificates loses no request.
+func TestContainersOverTLS(t *testing.T) {
+	k, log := newPKI(t), new(logged)
+	s, _ := loaded(t, log, func(c *config.Config) {
+		encrypted(k, config.AuthRequired)(c)
+		c.Identities = []config.Identity{
+			declared("container", "serve:m"), {Name: "anonymous", May: []string{"infer"}},
+			{Name: "camera", Certificate: config.Patterns{"cn:camera"}, May: []string{"serve:certified", "infer"}},
+		}
+	})
+	at, spec := s.Addrs().Containers[1].String(), []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}}
+	unknown := k.config()
+	unknown.Certificates = []tls.Certificate{k.authority.Client("unknown", nil).Pair(t)}
+	serve := func(name, token string, trust *tls.Config) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { // ends with ctx
+			done <- container.Serve(ctx, container.Model{
+				Name: name, Version: "1", Inputs: spec, Outputs: spec, Token: token, TLS: trust, Log: slog.New(slog.DiscardHandler),
+				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
+			}, at)
+		}()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	defer serve("m", tokenOf("container"), unknown)()
+	defer serve("certified", "", k.config())()
+	defer serve("other", tokenOf("container"), unknown)()
+	defer serve("nobody", "", unknown)()
+	budgettest.Until(t, "those that may to serve", func() bool { return serves(s, "m", "1") && serves(s, "certified", "1") })
+	budgettest.Until(t, "the others to be refused", func() bool {
+		said := log.String()
+		return strings.Contains(said, "lacks the right serve:other/1") && strings.Contains(said, "is none of this server's identities")
+	})
+	if serves(s, "other", "1") || serves(s, "nobody", "1") {
+		t.Error("a container serves without the right")
+	}
+	x, ask := rows(tensor.Float32, 7, false), k.shiva(s.Addrs().TCP[1]).ask
+	var asking sync.WaitGroup
+	reloaded := make(chan struct{})
+	for range 4 {
+		asking.Go(func() { // ends when all reloads are done
+			for over := false; !over; {
+				select {
+				case <-reloaded:
+					over = true
+				default:
+				}
+				if y, err := ask(t.Context(), "m", x, 0); err != nil || !bytes.Equal(y.Data, x.Data) {
+					t.Errorf("%d bytes, %v", len(y.Data), err)
+				}
+			}
+		})
+	}
+	for range 5 {
+		want := k.renew(nil)
+		if _, err := s.Reload(); err != nil {
+			t.Error(err)
+		}
+		if got := k.serial(s.Addrs().Containers[1]); got != want {
+			t.Errorf("certificate %s, expected %s", got, want)
+		}
+	}
+	close(reloaded)
+	asking.Wait()
+	if n := strings.Count(log.String(), "container registered"); n != 2 {
+		t.Errorf("%d registrations, expected two: reloads lost the container\n%s", n, log)
+	}
+}
+
+// A process of the server registers over TLS if there is nothing else to connect by.
+func TestProcessesOverTLS(t *testing.T) {
+	k := newPKI(t)
+	s := start(t, func(c *config.Config) {
+		encrypted(k, config.AuthNone)(c)
+		c.TLS.ClientCA = ""
+		c.Containers.Listen = config.Addrs{"tls://127.0.0.1:0"}
+		c.Supervised = []config.Container{sdk(t, "p", "own/1", 1)}
+		c.Supervised[0].Env[container.TLSCAEnv] = k.file("ca.pem")
+	})
+	budgettest.Until(t, "it to serve", func() bool { return serves(s, "own", "1") })
 }
 
 // Who has to show a certificate is no stranger.

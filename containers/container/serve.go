@@ -39,7 +39,7 @@ const (
 
 // Serve connects to the servers and answers their batches until ctx ends or every server has
 // dismissed the container by a goodbye without reconnect. Addresses are "tcp://host:port",
-// "host:port" or "ipc://path". A host that resolves to several addresses stands for several
+// "host:port", "tls://host:port" (see Model.TLS) or "ipc://path". A host that resolves to several addresses stands for several
 // servers, and is looked up again from time to time; if it has addresses of both families only
 // those of IPv4 are used, assuming that each server has both. Without addresses Serve uses those
 // of $SHIVA_SERVERS, or DefaultServer. A Model without a Token has that of the environment, see
@@ -78,6 +78,13 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return err
 		}
 		list = append(list, parsed)
+	}
+	if encrypted := func(a address) bool { return a.encrypted }; slices.ContainsFunc(list, encrypted) {
+		if _, err := m.tls(); err != nil { // what is wrong with its files is said now
+			return err
+		}
+	} else if m.TLS != nil {
+		return fmt.Errorf("container: expected an address tls://host:port with TLS, got %q", addrs)
 	}
 	if m.DrainTimeout <= 0 {
 		m.DrainTimeout = defaultDrainTimeout
@@ -183,6 +190,22 @@ type server struct {
 // An address stands for one server, or for those that a host resolves to.
 type address struct {
 	text, network, host, port string // host is empty if the address needs no lookup
+	encrypted                 bool   // by TLS
+	name                      string // of the server, as its certificate should have it
+}
+
+// at is the address of one of the servers that it stands for.
+func (a address) at(text string) address {
+	a.text = text
+	return a
+}
+
+// String is what is dialed, for people.
+func (a address) String() string {
+	if a.encrypted {
+		return "tls://" + a.text
+	}
+	return a.text
 }
 
 func parseAddress(text string) (address, error) {
@@ -196,24 +219,25 @@ func parseAddress(text string) (address, error) {
 			return address{}, fmt.Errorf("container: address %q: expected ipc://path", text)
 		}
 		return address{text: rest, network: "unix"}, nil
-	case "tcp":
+	case "tcp", "tls":
 		host, port, err := net.SplitHostPort(rest)
 		if err != nil || host == "" || port == "" {
-			return address{}, fmt.Errorf("container: address %q: expected tcp://host:port", text)
+			return address{}, fmt.Errorf("container: address %q: expected %s://host:port", text, scheme)
 		}
+		a := address{text: rest, network: "tcp", host: host, port: port, encrypted: scheme == "tls", name: host}
 		if _, err := netip.ParseAddr(host); err == nil {
-			host = ""
+			a.host = ""
 		}
-		return address{text: rest, network: "tcp", host: host, port: port}, nil
+		return a, nil
 	}
-	return address{}, fmt.Errorf("container: address %q: expected tcp:// or ipc://", text)
+	return address{}, fmt.Errorf("container: address %q: expected tcp://, tls:// or ipc://", text)
 }
 
 // follow holds a link to every server of an address until ctx ends or all of them have dismissed
 // the container.
 func (s *server) follow(ctx context.Context, a address) {
 	if a.host == "" {
-		s.link(ctx, a.network, a.text)
+		s.link(ctx, a)
 		return
 	}
 	type link struct{ cancel context.CancelFunc } // nil: that server dismissed the container
@@ -257,7 +281,7 @@ func (s *server) follow(ctx context.Context, a address) {
 				l := &link{cancel}
 				live[addr] = l
 				links.Go(func() { // ends with linkCtx or by a goodbye; joined above
-					s.link(linkCtx, a.network, addr)
+					s.link(linkCtx, a.at(addr))
 					select {
 					case dismissed <- goodbye{addr, l}:
 					case <-linkCtx.Done():
@@ -305,8 +329,8 @@ func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
 }
 
 // link holds a session with one server until ctx ends or the server dismisses the container.
-func (s *server) link(ctx context.Context, network, addr string) {
-	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", addr)
+func (s *server) link(ctx context.Context, a address) {
+	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", a.String())
 	wait, down := firstBackoff, false
 	for ctx.Err() == nil {
 		well := s.health.wait(ctx)
@@ -315,7 +339,7 @@ func (s *server) link(ctx context.Context, network, addr string) {
 		}
 		during, cancel := context.WithCancel(ctx)
 		unhook := context.AfterFunc(well, cancel)
-		err := s.session(during, log, network, addr)
+		err := s.session(during, log, a)
 		unhook()
 		cancel()
 		var refused *refusedError

@@ -502,7 +502,7 @@ func TestArguments(t *testing.T) {
 		{func(m *container.Model) { m.MaxBatch, m.Concurrency = -1, 65 }, "", "MaxBatch is negative\nConcurrency is not in 0..64"},
 		{func(m *container.Model) { m.Parameters = []byte("{") }, "", "container: model \"m\""},
 		{func(m *container.Model) { m.WarmUp = func(context.Context) error { return errors.New("no GPU") } }, "", "warm-up: no GPU"},
-		{func(*container.Model) {}, "udp://x:1", "tcp:// or ipc://"},
+		{func(*container.Model) {}, "udp://x:1", "tcp://, tls:// or ipc://"},
 		{func(*container.Model) {}, "x", "tcp://host:port"},
 		{func(*container.Model) {}, "ipc://", "ipc://path"},
 	} {

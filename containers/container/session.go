@@ -65,9 +65,13 @@ type session struct {
 }
 
 // session connects and serves until the connection ends. It returns the reason, never nil.
-func (s *server) session(ctx context.Context, log *slog.Logger, network, addr string) error {
+func (s *server) session(ctx context.Context, log *slog.Logger, a address) error {
+	secure, err := s.secure(ctx, a)
+	if err != nil {
+		return err
+	}
 	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
-	raw, err := s.model.Dial(dialCtx, network, addr)
+	raw, err := s.model.Dial(dialCtx, a.network, a.text)
 	cancel()
 	if err != nil {
 		return err
@@ -75,7 +79,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	// Handshake and registration have deadlines, but a drain must not wait for them.
 	unhook := context.AfterFunc(ctx, func() { raw.Close() })
 	defer unhook()
-	conn, err := zmtp.Client(raw, zmtp.Config{Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
+	conn, err := zmtp.Client(raw, zmtp.Config{Secure: secure, Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,10 @@ type Config struct {
 	// WriteTimeout ends a connection whose peer takes not one byte for this long while
 	// something waits to be written. Default 10 s.
 	WriteTimeout time.Duration
+	// Secure makes the handshake of TLS on the connection before anything else, within
+	// HandshakeTimeout, and returns what it is spoken through, a *tls.Conn. nil: the connection is
+	// plain.
+	Secure func(net.Conn) (net.Conn, error)
 }
 
 const (
@@ -38,7 +42,8 @@ const (
 // A Conn is one ZMTP connection after its handshake.
 type Conn struct {
 	// Set once.
-	raw     net.Conn
+	raw     net.Conn // what is read and written: the socket, or TLS on it
+	socket  net.Conn
 	limits  Limits
 	pool    *tensor.Pool
 	timeout time.Duration // of writing
@@ -81,16 +86,14 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 		raw.Close()
 		return nil, err
 	}
-	peer, err := handshake(raw, server)
-	if err == nil {
-		err = raw.SetDeadline(time.Time{})
-	}
+	conn, peer, err := shake(raw, cfg, server)
 	if err != nil {
 		raw.Close()
 		return nil, err
 	}
 	c := &Conn{
-		raw:     raw,
+		raw:     conn,
+		socket:  raw,
 		limits:  cfg.Limits.WithDefaults(),
 		pool:    cfg.Pool,
 		timeout: cfg.WriteTimeout,
@@ -105,6 +108,22 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 	}
 	c.out.init(c)
 	return c, nil
+}
+
+// shake makes the handshakes, and returns what frames are read from and written to.
+func shake(raw net.Conn, cfg Config, server bool) (conn net.Conn, peer Peer, err error) {
+	conn = raw
+	below := &carrier{Conn: raw, fd: rawConn(raw)}
+	if cfg.Secure != nil {
+		if conn, err = encrypt(below, cfg.Secure, server); err != nil {
+			return nil, Peer{}, err
+		}
+	}
+	if peer, err = handshake(conn, server); err != nil {
+		return nil, Peer{}, err
+	}
+	below.timeout = cfg.WriteTimeout
+	return conn, peer, raw.SetDeadline(time.Time{})
 }
 
 // Peer returns what the handshake says about the other side.
@@ -148,7 +167,7 @@ func (c *Conn) SetMessageLimits(bytes int64, frames int) {
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.out.close(ErrClosed)
-		c.closeErr = c.raw.Close()
+		c.closeErr = c.socket.Close()
 	})
 	c.out.join()
 	return c.closeErr

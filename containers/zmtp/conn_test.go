@@ -2,6 +2,7 @@ package zmtp_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -27,6 +29,43 @@ var transports = []struct {
 	{"tcp", func(t testing.TB) (net.Conn, net.Conn) { return socketPair(t, "tcp", "127.0.0.1:0") }},
 	{"unix", func(t testing.TB) (net.Conn, net.Conn) { return socketPair(t, "unix", t.TempDir()+"/s") }},
 	{"memory", func(t testing.TB) (net.Conn, net.Conn) { return containertest.Pipe() }},
+	{"tls", func(t testing.TB) (net.Conn, net.Conn) { return encrypted(t, "tcp", "127.0.0.1:0") }},
+}
+
+// A secured socket is one that TLS is spoken on.
+type secured struct {
+	net.Conn
+	secure func(net.Conn) (net.Conn, error)
+}
+
+// with is the socket alone, and the configuration that has the TLS.
+func with(conn net.Conn, cfg zmtp.Config) (net.Conn, zmtp.Config) {
+	if s, ok := conn.(secured); ok {
+		cfg.Secure = s.secure
+		return s.Conn, cfg
+	}
+	return conn, cfg
+}
+
+func encrypted(t testing.TB, network, addr string) (server, client net.Conn) {
+	t.Helper()
+	server, client = socketPair(t, network, addr)
+	return secure(t, server, client)
+}
+
+// secure makes a connected pair one of TLS.
+func secure(t testing.TB, server, client net.Conn) (secured, secured) {
+	t.Helper()
+	authority := certtest.New(t, "authority")
+	own := &tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}}
+	trust := &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"}
+	return secured{server, func(c net.Conn) (net.Conn, error) {
+			t := tls.Server(c, own)
+			return t, t.Handshake()
+		}}, secured{client, func(c net.Conn) (net.Conn, error) {
+			t := tls.Client(c, trust)
+			return t, t.Handshake()
+		}}
 }
 
 func socketPair(t testing.TB, network, addr string) (server, client net.Conn) {
@@ -52,8 +91,8 @@ func open(t testing.TB, server, client net.Conn, cfg zmtp.Config) (s, c *zmtp.Co
 	t.Helper()
 	var wg sync.WaitGroup
 	var cerr error
-	wg.Go(func() { c, cerr = zmtp.Client(client, cfg) })
-	s, err := zmtp.Server(server, cfg)
+	wg.Go(func() { c, cerr = zmtp.Client(with(client, cfg)) })
+	s, err := zmtp.Server(with(server, cfg))
 	wg.Wait()
 	if err != nil || cerr != nil {
 		t.Fatalf("server: %v, client: %v", err, cerr)

@@ -28,7 +28,14 @@
 // [Conn.Send] never blocks. When nothing waits, it tries one non-blocking writev on the
 // caller's goroutine; what the socket does not take is written by a goroutine that lives as
 // long as there is something to write. A connection that cannot be written to without blocking
-// in the caller (one that is not a socket of the operating system) always uses that goroutine.
+// in the caller (TLS, and one that is not a socket of the operating system) always uses that
+// goroutine.
+//
+// # TLS
+//
+// With [Config.Secure] all of it goes through TLS. A peer that speaks the one where the other is
+// expected is told so as far as it can be: a plain one by ZMTP's ERROR, one of TLS by the greeting
+// that it takes for a broken record.
 //
 // # Concurrency
 //

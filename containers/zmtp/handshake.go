@@ -12,7 +12,11 @@ import (
 	"github.com/go-zeromq/zmq4/security/null"
 )
 
-const greetingSize = 64
+const (
+	greetingSize = 64
+	greetingMark = 0xff // the first byte
+	tlsMark      = 0x16 // that of a handshake of TLS
+)
 
 // Peer is what the handshake says about the other side.
 type Peer struct {
@@ -117,7 +121,10 @@ func (g *guard) greeting() ([]byte, error) {
 
 // checkGreeting checks as much of a greeting as has arrived.
 func checkGreeting(b []byte) error {
-	if len(b) > 0 && b[0] != 0xff {
+	if len(b) > 0 && b[0] == tlsMark {
+		return protocolError("handshake: the peer speaks TLS, and this address is plain: expected tcp:// on its side, or an address of TLS (tls://) here")
+	}
+	if len(b) > 0 && b[0] != greetingMark {
 		return protocolError("handshake: first byte %#02x is not a ZeroMQ greeting", b[0])
 	}
 	if len(b) > 9 && b[9] != 0x7f {

@@ -326,7 +326,7 @@ func (s *sender) stream() error {
 // fail records the first reason and closes the socket, which wakes Receive. Close does the rest.
 func (s *sender) fail(err error) {
 	s.close(err)
-	s.conn.raw.Close()
+	s.conn.socket.Close()
 }
 
 func (s *sender) close(err error) {
@@ -354,6 +354,10 @@ func (s *sender) finish() {
 	s.mu.Lock()
 	now := !s.ending && len(s.queue) == 0 && !s.draining && s.err == nil
 	s.ending = true
+	if now && s.fd == nil { // TLS has to write its end, which may wait
+		now, s.draining = false, true
+		s.wg.Go(s.drain) // ends at once after that; joined by Close
+	}
 	s.mu.Unlock()
 	if now {
 		s.closeWrite()

@@ -202,12 +202,16 @@ type GRPC struct {
 
 // Containers is where model containers connect.
 type Containers struct {
-	// Listen are "host:port", "tcp://host:port" or "ipc://path"; a string or a list. The others
-	// are addresses for generations that cannot be told apart there: see [containers.Dialect].
+	// Listen are "host:port", "tcp://host:port", "tls://host:port" or "ipc://path"; a string or a
+	// list. The others are addresses for generations that cannot be told apart there: see
+	// [containers.Dialect].
 	Listen    Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
 	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"` // RPC v1b and v3, as v1b registers like v1
 	ListenV2  Addrs `toml:"listen_v2" default:"" restart:"it is open"`  // v1 and v2, as v2 beats like v3
 	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"` // v1 and v2a, which is v2 with floats for answers
+	// TLS is whose certificates its addresses of TLS have. A handshake of TLS is part of
+	// HandshakeTimeout, and counts among Handshakes, and not those of TLS of all doors.
+	TLS Certificates `toml:"tls"`
 	// The other settings are [containers.Settings].
 	Heartbeat        time.Duration `toml:"heartbeat"`
 	HandshakeTimeout time.Duration `toml:"handshake_timeout"`

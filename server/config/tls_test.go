@@ -53,6 +53,11 @@ func TestTLSFaults(t *testing.T) {
 		{"no address", "[tls]\n" + pair + "[admin.tls]\n" + pair, []string{
 			`x.toml:2:1: tls.cert: has no meaning: no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
 			"x.toml:5:1: admin.tls.cert: has no meaning: admin.listen has no address of TLS: expected one as tls://host:port"}},
+		{"containers", "[tls]\n" + pair + "[containers]\nlisten = \"tls://:1\"\nlisten_v2 = \"tls:x:1\"\n[containers.tls]\nclient_auth = \"required\"\n[[container]]\nname = \"a\"\ncommand = [\"a\"]\n" +
+			"[[container]]\nname = \"b\"\ncommand = [\"b\"]\nenv = { SHIVA_TLS_CA = \"ca.pem\" }\n", []string{
+			`x.toml:6:1: containers.listen_v2[0]: "tls:x:1" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
+			`x.toml:8:1: containers.tls.client_auth: "required" needs client_ca: a file with those who sign the certificates of clients`,
+			`x.toml:9:3: container[0].env: SHIVA_TLS_CA is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock`}},
 		{"taken twice", "[tls]\n" + pair + "[tcp]\nlisten = [\":7\", \"tls://localhost:7\"]\n[rest]\nlisten = \"tls://x\"\n", []string{
 			"x.toml:5:1: tcp.listen[1]: localhost:7 is already taken by tcp.listen[0]",
 			`x.toml:7:1: rest.listen: "x" is not an address: want host:port`}},

@@ -218,7 +218,25 @@ func (c Config) validateContainers(fs *faults) {
 	if commands > 0 && len(k.Listen) == 0 {
 		fs.Add("containers.listen", "empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", commands)
 	}
+	c.validateTrust(fs)
 }
+
+// validateTrust: where containers have TLS alone to connect by, those that the server starts know
+// whom they trust.
+func (c Config) validateTrust(fs *faults) {
+	plain := func(addr string) bool { _, encrypted := secure.Cut(addr); return !encrypted }
+	if list := c.Containers.Listen; len(list) == 0 || slices.ContainsFunc(list, plain) {
+		return
+	}
+	for i, p := range c.Supervised {
+		if p.Address == "" && p.Env[trustEnv] == "" {
+			fs.Add(indexKey("container", i)+".env", "%s is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock", trustEnv)
+		}
+	}
+}
+
+// trustEnv names, to containers, the file of those whose certificates they trust.
+const trustEnv = "SHIVA_TLS_CA"
 
 // commandFaults are those of a container that the server starts.
 func commandFaults(p Container) (fs setting.Faults) {
@@ -390,7 +408,7 @@ func (c Config) validateListeners(fs *faults) {
 			if path, ipc := strings.CutPrefix(addr, "ipc://"); ipc {
 				unix(key, addr, path)
 			} else {
-				check(key, strings.TrimPrefix(addr, "tcp://"))
+				check(key, strings.TrimPrefix(strings.TrimPrefix(addr, "tcp://"), "tls://"))
 			}
 		}
 	}

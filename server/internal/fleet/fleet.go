@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"time"
@@ -23,6 +24,8 @@ type Config struct {
 
 	// Identities are who containers can be.
 	Identities *identity.Registry
+	// Secure makes the server's handshake of TLS with a container.
+	Secure func(net.Conn) (*tls.Conn, error)
 	// Admit refuses a model; its error is the container's reason.
 	Admit func(scheduler.ModelID) error
 	// Registered is told of every container that connected and serves.

@@ -37,6 +37,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	l, err := containers.Listen(containers.Config{
 		Addrs:     c.Listen,
 		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
+		Secure:    ss.cfg.Secure,
 		Scheduler: ss.cfg.Scheduler,
 		Pool:      ss.cfg.Pool,
 		Arena:     ss.cfg.Arena,
@@ -70,7 +71,9 @@ func (ss *Sessions) allow(a containers.Applicant) error {
 	if a.Token != "" {
 		shown = identity.Token(a.Token)
 	}
-	shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.Conn))
+	if a.TLS != nil {
+		shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.TLS))
+	}
 	err := ss.cfg.Identities.Who(&shown).Check(identity.Serve, a.Model.String())
 	if err != nil && ss.processes.own(a.Conn) {
 		return nil

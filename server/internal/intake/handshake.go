@@ -45,6 +45,20 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Handshake makes the server's side of TLS on a connection, in turn with those of all doors, and
+// within the connection's deadline.
+func Handshake(c net.Conn, config *tls.Config) (*tls.Conn, error) {
+	return (&wire{Conn: c}).shake(config)
+}
+
+func (w *wire) shake(config *tls.Config) (*tls.Conn, error) {
+	t := tls.Server(w, config)
+	err := t.Handshake()
+	w.give()
+	w.done = err == nil
+	return t, err
+}
+
 func (w *wire) give() {
 	if w.turn {
 		w.turn = false
@@ -58,17 +72,14 @@ func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
 	_ = c.socket.SetDeadline(time.Now().Add(l.Limits().HandshakeTimeout))
 	c.wire = &wire{Conn: c.socket}
-	c.tls = tls.Server(c.wire, l.TLS().Config)
-	err := c.tls.Handshake()
-	c.wire.give()
-	if err == nil {
+	var err error
+	if c.tls, err = c.wire.shake(l.TLS().Config); err == nil {
 		err = c.socket.SetDeadline(time.Time{})
 	}
 	if err != nil {
 		l.fail(c, err)
 		return false
 	}
-	c.wire.done = true
 	c.Conn = c.tls
 	c.certificate = secure.PeerCertificate(c.tls)
 	return true

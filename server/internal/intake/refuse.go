@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"crypto/tls"
 	"io"
 	"net"
 	"time"
@@ -60,18 +59,14 @@ func (l *Listener) stay(c net.Conn, do func()) bool {
 }
 
 // refuseEncrypted is refuse for a client that can read only what is said after its handshake.
-func (l *Listener) refuseEncrypted(c net.Conn, err error) {
+func (l *Listener) refuseEncrypted(c net.Conn, reason error) {
 	stays := l.Refusal != nil && l.stay(c, func() {
-		w := &wire{Conn: c}
-		t := tls.Server(w, l.TLS().Config)
-		failed := t.Handshake()
-		w.give()
-		if failed != nil {
+		t, err := Handshake(c, l.TLS().Config)
+		if err != nil {
 			return
 		}
-		w.done = true
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-		_, _ = t.Write(l.Refusal(err))
+		_, _ = t.Write(l.Refusal(reason))
 		_ = t.CloseWrite()
 		_, _ = io.CopyN(io.Discard, t, lingerBytes)
 	})

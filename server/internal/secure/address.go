@@ -9,6 +9,9 @@ import (
 
 const scheme = "tls:"
 
+// Network is that of an address of TLS, as net.Addr has one.
+const Network = "tls"
+
 // Cut returns the host and port of an address of TLS: "tls://host:port", or "tls:host:port". ok
 // tells whether addr is one.
 func Cut(addr string) (hostport string, ok bool) {
@@ -20,7 +23,7 @@ func Cut(addr string) (hostport string, ok bool) {
 type Addr struct{ *net.TCPAddr }
 
 // Network tells it from one of plain TCP.
-func (Addr) Network() string  { return "tls" }
+func (Addr) Network() string  { return Network }
 func (a Addr) String() string { return scheme + "//" + a.TCPAddr.String() }
 
 // Open listens on an address: one of TLS, or any that package unixsocket knows. Of TLS, what the
