@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,6 +28,7 @@ type file struct {
 	inode     [2]uint64    // of the file, with its device
 	readOnly  bool         // to the server
 	used      atomic.Int64 // when it was last, in nanoseconds since 1970
+	writing   sync.Mutex   // one piece
 
 	connection any // which it ends with; nil: none
 }
@@ -124,14 +126,10 @@ func (f *file) removed() bool {
 // piece is how much is copied in one turn, so that small tensors do not wait for large ones.
 const piece = 1 << 20
 
-// inTurns does a copy of size bytes piece by piece, each when fewer than there are processors go
-// on.
-func (g *Registry) inTurns(size int, one func(from, to int) error) error {
+// inPieces does a copy of size bytes piece by piece.
+func inPieces(size int, one func(from, to int) error) error {
 	for from := 0; from < size; from += piece {
-		g.turns <- struct{}{}
-		err := one(from, min(from+piece, size))
-		<-g.turns
-		if err != nil {
+		if err := one(from, min(from+piece, size)); err != nil {
 			return err
 		}
 	}
@@ -145,8 +143,10 @@ func (g *Registry) Read(client Client, p parameter.Place, b []byte) error {
 		return err
 	}
 	at := f.Offset + p.Offset
-	return g.inTurns(len(b), func(from, to int) error {
+	return inPieces(len(b), func(from, to int) error {
+		g.turns <- struct{}{}
 		n, err := f.data.ReadAt(b[from:to], at+int64(from))
+		<-g.turns
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }
@@ -164,8 +164,13 @@ func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
 	} else if end := info.Size(); end < at+int64(len(b)) {
 		return f.failed(io.EOF, end, at, len(b))
 	}
-	return g.inTurns(len(b), func(from, to int) error {
+	return inPieces(len(b), func(from, to int) error {
+		// The kernel has one writer of a file at a time, and the others wait on a processor.
+		f.writing.Lock()
+		defer f.writing.Unlock()
+		g.turns <- struct{}{}
 		n, err := f.data.WriteAt(b[from:to], at+int64(from))
+		<-g.turns
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }
