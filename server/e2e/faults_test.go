@@ -93,8 +93,9 @@ const (
 // A load is an open-loop stream of requests, each with its own number, for as long as a test
 // does something to the containers.
 type load struct {
-	stop chan struct{}
-	done sync.WaitGroup
+	watch *stopwatch
+	stop  chan struct{}
+	done  sync.WaitGroup
 
 	asked, right, wrong, unanswered atomic.Int64
 
@@ -107,7 +108,7 @@ type load struct {
 // begin starts the load. Each request is one call of the client, which gets one answer or none:
 // a second one would be taken for the answer of the next request, and be wrong.
 func (s *shivad) begin() *load {
-	l := &load{stop: make(chan struct{}), types: map[string]int{}}
+	l := &load{watch: newStopwatch(s.t), stop: make(chan struct{}), types: map[string]int{}}
 	const clients = 8
 	for i := range clients {
 		c := s.client()
@@ -135,9 +136,9 @@ func (l *load) ask(c *shiva.Client, n int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	l.asked.Add(1)
-	began := time.Now()
+	began := l.watch.read()
 	m, err := c.Do(ctx, &shiva.Message{Namespace: "affine", Metadata: fmt.Appendf(nil, `{"timeout_ms":%d}`, deadline.Milliseconds()), Tensors: []tensor.Tensor{x}})
-	took := time.Since(began)
+	took := l.watch.read() - began
 	remote, typed := errors.AsType[*shiva.RemoteError](err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,9 +223,9 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 		l.goesOn(t)
 		victim := &replicas[i%3]
 		_ = (*victim).Process.Kill()
-		killed := time.Now()
+		killed := l.watch.read()
 		s.waitReplicas("affine", 2)
-		if d := time.Since(killed); d > time.Second {
+		if d := l.watch.read() - killed; d > time.Second {
 			t.Errorf("the death of a replica was noticed after %v", d)
 		}
 		l.goesOn(t)
@@ -247,9 +248,9 @@ func TestE2EStoppedUnderLoad(t *testing.T) {
 	for range seconds(t, 2) {
 		l.goesOn(t)
 		_ = replicas[1].Process.Signal(syscall.SIGSTOP)
-		stopped := time.Now()
+		stopped := l.watch.read()
 		s.waitReplicas("affine", 2)
-		if d := time.Since(stopped); d > time.Second {
+		if d := l.watch.read() - stopped; d > time.Second {
 			t.Errorf("suspected after %v, expected the execution timeout of 200ms", d)
 		}
 		l.goesOn(t)
@@ -340,9 +341,9 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	l := s.begin()
 	l.goesOn(t)
 	w.cut.Store(true)
-	cut := time.Now()
+	cut := l.watch.read()
 	s.waitReplicas("affine", 2)
-	if d := time.Since(cut); d > time.Second {
+	if d := l.watch.read() - cut; d > time.Second {
 		t.Errorf("readiness was wrong for %v", d)
 	}
 	// Whichever comes first: three heartbeats without a byte, or three execution timeouts
@@ -350,7 +351,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	budgettest.Until(t, "the silence to be noticed", func() bool {
 		return s.logs("container gone", "silent for") || s.logs("container gone", "no answer for")
 	})
-	t.Logf("gone after %v", time.Since(cut).Round(time.Millisecond))
+	t.Logf("gone after %v", (l.watch.read() - cut).Round(time.Millisecond))
 	w.cut.Store(false)
 	s.waitReplicas("affine", 3)
 	l.end(t, 99)

@@ -53,20 +53,21 @@ func TestE2ERollingUnderLoad(t *testing.T) {
 // last replica's death; likewise when there is one again.
 func TestE2EReadiness(t *testing.T) {
 	s := start(t, "[server]\nrequired_models = [\"affine\"]\n")
-	becomes := func(status int, since time.Time) {
+	watch := newStopwatch(t)
+	becomes := func(status int, since time.Duration) {
 		t.Helper()
 		budgettest.Until(t, "readiness "+strconv.Itoa(status), func() bool { return s.get("/readyz", nil) == status })
-		if d := time.Since(since); d > time.Second {
+		if d := watch.read() - since; d > time.Second {
 			t.Errorf("readiness was wrong for %v", d)
 		}
 	}
-	becomes(http.StatusServiceUnavailable, time.Now())
+	becomes(http.StatusServiceUnavailable, watch.read())
 	for range 3 {
 		replica := s.replica(s.containers)
 		s.waitReplicas("affine", 1)
-		becomes(http.StatusOK, time.Now())
+		becomes(http.StatusOK, watch.read())
 		_ = replica.Process.Kill()
-		becomes(http.StatusServiceUnavailable, time.Now())
+		becomes(http.StatusServiceUnavailable, watch.read())
 	}
 	if out := s.ctl("status"); !strings.Contains(out, "NOT READY") || !strings.Contains(out, "affine") {
 		t.Errorf("shivactl status:\n%s", out)

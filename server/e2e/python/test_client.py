@@ -156,12 +156,16 @@ def test_a_superseded_frame_is_told_by_which(client: Client) -> None:
     """Each on a connection of its own, as on one their answers would wait for the first."""
     others = [Client(client._name) for _ in range(2)]
     try:
-        one = client.submit("slow", np.array([0.5, 0], "f4"), stream="by", seq=1, keep="latest")
-        time.sleep(0.1)  # the first is executed when the others arrive
-        two = others[0].submit("slow", np.array([0, 0], "f4"), stream="by", seq=2, keep="latest")
-        time.sleep(0.1)
-        three = others[1].submit("slow", np.array([0, 0], "f4"), stream="by", seq=3, keep="latest")
-        error = two.exception(60)
+        for seconds in (0.5, 2, 8):  # a busy machine may have executed the first before the others arrive
+            stream = f"by {seconds}"
+            one = client.submit("slow", np.array([seconds, 0], "f4"), stream=stream, seq=1, keep="latest")
+            time.sleep(seconds / 5)
+            two = others[0].submit("slow", np.array([0, 0], "f4"), stream=stream, seq=2, keep="latest")
+            time.sleep(seconds / 5)
+            three = others[1].submit("slow", np.array([0, 0], "f4"), stream=stream, seq=3, keep="latest")
+            error = two.exception(60)
+            if error:
+                break
         assert isinstance(error, shiva_client.Superseded), error
         assert (error.by, error.code, error.retryable) == (3, 409, False)
         assert one.result(60).metadata["skipped"] == 0

@@ -1,0 +1,33 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A stopwatch measures the time in which this machine lets us run: a moment for which it stands
+// still, or belongs to others, is no delay of the server's.
+type stopwatch struct{ ran atomic.Int64 }
+
+func newStopwatch(t *testing.T) *stopwatch {
+	t.Helper()
+	const step = 2 * time.Millisecond
+	w := new(stopwatch)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for t.Context().Err() == nil {
+			began := time.Now()
+			time.Sleep(step)
+			w.ran.Add(int64(min(time.Since(began), 2*step)))
+		}
+	})
+	t.Cleanup(running.Wait)
+	return w
+}
+
+// read is the time since the beginning.
+func (w *stopwatch) read() time.Duration { return time.Duration(w.ran.Load()) }
