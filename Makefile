@@ -30,7 +30,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
-PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/sbom
 
 # The examples and the program that draws charts are modules of their own, so that the server does
 # not get their dependencies. Here they share a workspace: as parts of a dependency, the packages of
