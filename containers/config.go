@@ -39,9 +39,9 @@ type Config struct {
 	// Settings apply until [Listener.Configure] is called.
 	Settings
 	// Allow refuses a registration by returning an error, as Admit does and before it: it is about
-	// who the container is, and the error tells nothing else. It is called again by
-	// [Listener.Review]. It may be nil.
-	Allow func(Applicant) error
+	// who the container is, and the error tells nothing else. identity is how the container is
+	// known from then on. It is called again by [Listener.Review]. It may be nil.
+	Allow func(Applicant) (identity string, err error)
 	// Admit refuses a registration by returning an error, which is logged, and sent to the
 	// container if its generation has a message for it; nil admits all. It is called on the
 	// session's goroutine.
@@ -49,6 +49,8 @@ type Config struct {
 	// Registered is called for every session that has become a replica of its model, before its
 	// first batch, on the session's goroutine. It may be nil.
 	Registered func(conn net.Conn, i SessionInfo)
+	// Left is called when a session that was registered has ended. It may be nil.
+	Left func(i SessionInfo)
 	// Dismissed is called with the connection of a container just before the goodbye that asks it
 	// not to reconnect. It may be nil.
 	Dismissed func(conn net.Conn)
@@ -68,6 +70,8 @@ type Applicant struct {
 	TLS   *tls.Conn // on it; nil: it is plain
 	Model scheduler.ModelID
 	Token string // that it has shown; "": none
+
+	Registered bool // it serves, and is asked about again
 }
 
 // Settings are the part of a Config that can change while the listener is open. Zero fields mean

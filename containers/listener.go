@@ -271,6 +271,9 @@ func (l *Listener) forget(s *session) {
 	}
 	l.mu.Unlock()
 	if registered {
+		if f := l.cfg.Left; f != nil {
+			f(info)
+		}
 		s.log(slog.LevelInfo, "container gone", "reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
 	} else {
 		s.log(slog.LevelWarn, "connection ended before it registered", "reason", info.Reason)

@@ -297,7 +297,16 @@ func (s *session) register(r registration) error {
 // allow is the error for a container that may not serve the model, or no longer.
 func (s *session) allow(id scheduler.ModelID) error {
 	if f := s.listener.cfg.Allow; f != nil {
-		return f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token})
+		s.mu.Lock()
+		registered := !s.info.Registered.IsZero()
+		s.mu.Unlock()
+		who, err := f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token, Registered: registered})
+		if err == nil {
+			s.mu.Lock()
+			s.info.Identity = who
+			s.mu.Unlock()
+		}
+		return err
 	}
 	return nil
 }

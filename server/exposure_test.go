@@ -101,7 +101,7 @@ func TestUnloadByStrangers(t *testing.T) {
 			if got := strings.Contains(extensions(t, s), "model_repository"); got != c.allowed {
 				t.Errorf("model_repository announced: %v", got)
 			}
-			if got := strings.Count(log.String(), "changed by a client"); got != map[bool]int{true: 2}[c.allowed] {
+			if got := strings.Count(log.String(), "audit: done"); got != map[bool]int{true: 2}[c.allowed] {
 				t.Errorf("%d changes in the log:\n%s", got, log)
 			}
 			if c.allowed && !strings.Contains(log.String(), "name=m from=127.0.0.1:") {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -61,8 +63,14 @@ type guardedServer struct {
 
 func startGuarded(t *testing.T) *guardedServer {
 	t.Helper()
-	log := new(logged)
-	s, file := loaded(t, log, guarded)
+	log, dir := new(logged), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), make([]byte, 8), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, file := loaded(t, log, func(c *config.Config) {
+		guarded(c)
+		c.SharedMemory.Directory = dir
+	})
 	g := &guardedServer{Server: s, file: file, log: log}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	for _, name := range []string{"cat", "secret"} {
@@ -207,12 +215,10 @@ func (g *guardedServer) actions(t *testing.T) []action {
 	client := pb.NewGRPCInferenceServiceClient(g.grpc)
 	stream := func(token string) any {
 		s, err := client.ModelStreamInfer(as(t, token))
-		if err == nil {
-			err = s.Send(inferRequest("cat"))
-		}
 		if err != nil {
 			return err
 		}
+		_ = s.Send(inferRequest("cat")) // of a call that was refused meanwhile, Recv has the reason
 		_ = s.CloseSend()
 		answer, err := s.Recv()
 		switch {
@@ -238,7 +244,7 @@ func (g *guardedServer) actions(t *testing.T) []action {
 	reads, writes, anybody := []string{"admin:read", "admin:write"}, []string{"admin:write"}, []string{}
 	const question = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
 	const lesson = `{"input":[1,2],"loss":0.5}`
-	return []action{
+	all := []action{
 		{"Shiva infer", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "cat", "", row())) }},
 		{"Shiva infer by version", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "cat/1", "", row())) }},
 		{"Shiva infer by path", []string{"infer"}, func(token string) any { return orNil(g.shiva(t, token, "v2/models/cat/infer", "", row())) }},
@@ -299,6 +305,54 @@ func (g *guardedServer) actions(t *testing.T) []action {
 
 		{"a container registers", []string{"serve"}, serve},
 	}
+	return append(all, g.changes(t)...)
+}
+
+// changes are more actions that change something, each of which goes on where the one before has
+// left off.
+func (g *guardedServer) changes(t *testing.T) (list []action) {
+	memory := g.memoryDoors(t)
+	for _, door := range []string{"tcp", "rest", "grpc"} {
+		list = append(list,
+			action{door + " registers a region", []string{"infer"}, func(token string) any { return g.verdictOf(memory[door].register(token, door, "file")) }},
+			action{door + " unregisters a region", []string{"infer"}, func(token string) any { return g.verdictOf(memory[door].unregister(token, door)) }})
+	}
+	for _, c := range []struct{ what, method, path, body string }{
+		{"creates", "POST", "/v1/apps", `{"name":"catsanddogs","models":["cat"]}`},
+		{"puts", "PUT", "/v1/apps/catsanddogs", `{"name":"catsanddogs","models":["cat"],"slo":"1s"}`},
+		{"patches", "PATCH", "/v1/apps/catsanddogs", `{"slo":"2s"}`},
+		{"links", "POST", "/v1/apps/catsanddogs/links", `{"model":"secret"}`},
+		{"unlinks", "DELETE", "/v1/apps/catsanddogs/links?model=secret", ""},
+		{"forgets", "DELETE", "/v1/apps/catsanddogs/policy", ""},
+		{"deletes", "DELETE", "/v1/apps/catsanddogs", ""},
+		{"gives a cache", "PATCH", "/v1/models/cat", `{"cache":"1MiB"}`},
+		{"clears", "DELETE", "/v1/models/cat/cache", ""},
+		{"sets a version", "PUT", "/v1/models/cat/default_version", `{"version":"1"}`},
+		{"stops", "POST", "/v1/containers/catprocess/stop", "{}"},
+		{"imports", "POST", "/v1/import?discard=true", `{"format":1,"applications":[],"policies":[],"settings":{}}`},
+	} {
+		list = append(list, action{"admin " + c.what, []string{"admin:write"}, func(token string) any {
+			code, body := g.http(t, g.Addrs().Admin.String(), token, c.method, c.path, c.body)
+			if code != 200 && code != 201 && code != 401 && code != 403 {
+				t.Log(body)
+			}
+			return code
+		}})
+	}
+	return list
+}
+
+// verdictOf is for verdict what was one already.
+func (g *guardedServer) verdictOf(v any) any {
+	switch v {
+	case allowed:
+		return nil
+	case unauthenticated:
+		return 401
+	case denied:
+		return 403
+	}
+	return fmt.Errorf("%v", v)
 }
 
 func orNil(err error) any {

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -312,6 +313,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	}
 	if _, err = r.Put(ctx, d); err == nil {
 		s.history.Changed(program, "application", a.Name, "set")
+		text, _ := json.Marshal(d) // as the store has it
+		s.trail.Add(audit.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: string(text)})
 	}
 	return err
 }
@@ -325,9 +328,14 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	}
 	if err = r.Delete(ctx, name); err == nil {
 		s.history.Changed(program, "application", name, "deleted")
+		s.trail.Add(audit.Entry{Source: byProgram, Action: "delete", What: "application", Name: name})
 	}
 	return err
 }
 
 // program is who makes changes by the functions of a Server, in its history.
 const program = "the program"
+
+// byProgram is the same in the audit trail, where a signal that has the configuration read again is
+// the program's, too.
+var byProgram = audit.Source{Door: "program"}

@@ -27,6 +27,7 @@ func (s *Server) manage() {
 		Admit:       s.store.Admit,
 		Identities:  &s.identities,
 		Secure:      func(c net.Conn) (*tls.Conn, error) { return intake.Handshake(c, s.tls("containers").Config) },
+		Trail:       s.trail,
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
 		Linked:      s.store.Linked,
@@ -69,6 +70,7 @@ func (s *Server) sources() admin.Sources {
 		Containers:   manage.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
 		Documents:    manage.Documents{Store: s.store, Settings: s.settings, Log: s.log},
 		History:      s.history,
+		Trail:        s.trail,
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,
 	}
@@ -96,7 +98,7 @@ func (c configuration) Config() any {
 }
 
 // Reload is the server's.
-func (c configuration) Reload() (admin.Reloaded, error) { return c.server.Reload() }
+func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload() }
 
 func (s *Server) listening() admin.Addresses {
 	a := s.Addrs()

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 )
 
 // ReloadFrom says where Reload takes the configuration from, and who wants to know what holds
@@ -19,6 +21,16 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 // with its values before and after. After an error nothing has changed; an *admin.Error says
 // what is wrong with the configuration.
 func (s *Server) Reload() (admin.Reloaded, error) {
+	done, err := s.reload()
+	if err == nil {
+		text, _ := json.Marshal(done) // as the admin door shows it
+		s.trail.Add(audit.Entry{Source: byProgram, Action: "reload", What: "configuration", After: string(text)})
+	}
+	return done, err
+}
+
+// reload is Reload for those who note who has asked for it.
+func (s *Server) reload() (admin.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	if s.load == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -51,6 +52,7 @@ type Server struct {
 	store      *manage.Store // opened by Start, before a door
 	settings   *manage.Settings
 	history    *manage.History
+	trail      *audit.Trail
 	report     *manage.Report
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
@@ -101,6 +103,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
+	s.trail = audit.New(log)
 	s.identities.Log = log
 	s.identities.Replace(cfg.Declarations())
 	s.makePool()
@@ -141,6 +144,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.regions = regions.New(regionSettings(cfg))
+	s.regions.Trail = s.trail
 	s.manage()
 	s.predict = predict.New(predict.Config{
 		Gate:       s.gate,
@@ -149,8 +153,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Settings:   func(model string) config.Model { return s.settings.Now().Model(model) },
 		Changed:    s.history.Changed,
 		Reach:      func() string { return s.settings.Now().Server.Repository },
+		Trail:      s.trail,
 		Version:    Version,
-		Log:        log,
 	})
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	s.gate.Attach(s.sched)

@@ -42,7 +42,7 @@ func commands() []command {
 	return []command{
 		inferCommand, benchCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
-		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, statusCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, auditCommand, statusCommand,
 		exportCommand, importCommand,
 		tokensCommand, whoamiCommand,
 		completionCommand, versionCommand,

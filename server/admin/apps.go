@@ -171,7 +171,7 @@ func (s Sources) create(r *http.Request, a App) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "application", a.Name, nil, a)
+	s.audit(r, "create", "application", a.Name, nil, a, nil)
 	return reply{status: http.StatusCreated, location: "/v1/apps/" + url.PathEscape(a.Name), body: a}, nil
 }
 
@@ -209,7 +209,7 @@ func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any,
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "application", after.Name, before, after)
+	s.audit(r, "change", "application", after.Name, before, after, nil)
 	return after, nil
 }
 
@@ -265,7 +265,7 @@ func (s Sources) deleteApp(r *http.Request) (any, error) {
 		err = s.Applications.Delete(r.Context(), a.Name)
 	}
 	if err == nil {
-		s.audit(r, "application", a.Name, a, nil)
+		s.audit(r, "delete", "application", a.Name, a, nil, nil)
 	}
 	return a, err
 }
@@ -335,7 +335,7 @@ func (s Sources) forget(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "policy", name, before.Users, nil)
+	s.audit(r, "forget", "policy", name, before.Users, nil, nil)
 	return s.Learning.Learned(name, "", true, mostUsers)
 }
 

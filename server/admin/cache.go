@@ -71,6 +71,6 @@ func (s Sources) clearCache(r *http.Request) (any, error) {
 		return nil, refuse(http.StatusNotFound, "%v", err)
 	}
 	cleared := Cleared{c.Name, entries, bytes}
-	s.audit(r, "cache", c.Name, cleared, nil)
+	s.audit(r, "clear", "cache", c.Name, cleared, nil, nil)
 	return cleared, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
@@ -35,7 +36,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &boundedConn{Conn: c, from: b}
+	k := &boundedConn{Conn: c, from: b, peer: intake.PeerAddr(c)}
 	k.certificate = sync.OnceValue(func() *identity.Certificate { return identity.NewCertificate(secure.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
@@ -90,6 +91,7 @@ func (b *bounded) yieldLocked() *boundedConn {
 type boundedConn struct {
 	net.Conn
 	from    *bounded
+	peer    net.Addr
 	address netip.Addr
 	busy    atomic.Bool  // a request is in hand
 	active  atomic.Int64 // when bytes last went either way
@@ -98,6 +100,9 @@ type boundedConn struct {
 	// been read, and with it the handshake.
 	certificate func() *identity.Certificate
 }
+
+// RemoteAddr is that of the client; of a Unix socket that of its process.
+func (k *boundedConn) RemoteAddr() net.Addr { return k.peer }
 
 func (k *boundedConn) touch() { k.active.Store(time.Now().UnixNano()) }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
@@ -150,9 +151,24 @@ func (s Sources) importState(r *http.Request) (any, error) {
 	}
 	changes, err := s.Documents.Import(r.Context(), d, dry)
 	if !dry && err == nil {
-		for _, c := range changes {
-			s.audit(r, c.What, c.Name, c.Before, c.After)
-		}
+		s.auditImport(r, changes)
 	}
 	return Imported{dry, append([]Change{}, changes...)}, err
+}
+
+// auditImport notes an import as one act, with the first of what it changed.
+func (s Sources) auditImport(r *http.Request, changes []Change) {
+	const most = 20
+	type change struct {
+		What string `json:"what"`
+		Name string `json:"name"`
+	}
+	var first []change
+	for _, c := range changes {
+		if len(first) < most {
+			first = append(first, change{c.What, c.Name})
+		}
+		s.chronicle(r, c.What, c.Name, c.Before, c.After)
+	}
+	s.Trail.Add(audit.Entry{Source: s.source(r), Action: "import", What: "state", After: text(map[string]any{"changes": len(changes), "first": first})})
 }

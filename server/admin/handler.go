@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
@@ -56,6 +57,7 @@ type route struct {
 	timeout time.Duration // 0 is writeTimeout
 	early   bool          // it is answered before the server is open
 	need    need
+	asks    bool         // no method changes what an operator has made: nobody is noted
 	most    func() int64 // bytes that may be sent; nil is maxBody
 }
 
@@ -138,7 +140,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": given(s.putApp), "PATCH": given(s.patchApp), "DELETE": s.deleteApp}},
 		{path: "/v1/apps/{name}/links", methods: methods{"POST": given(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
-		{path: "/v1/apps/{name}/feedback", methods: methods{"POST": given(s.feedback)}},
+		{path: "/v1/apps/{name}/feedback", asks: true, methods: methods{"POST": given(s.feedback)}},
 		{path: "/v1/policies", methods: methods{"GET": s.policies}},
 		{path: "/v1/models", methods: methods{"GET": s.models}},
 		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": given(s.setModel)}},
@@ -153,6 +155,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.operate(Operator.Restart)}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.operate(Operator.Stop)}, timeout: longTimeout},
+		{path: "/v1/audit", methods: methods{"GET": s.trail}},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
 		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout, most: func() int64 { return s.access().ImportBytes }},
 		{path: "/v1/status", methods: methods{"GET": s.status}},
@@ -229,6 +232,9 @@ func (s Sources) serve(t route) http.HandlerFunc {
 			return
 		}
 		if err := t.need.permit(s.who(r), method); err != nil {
+			if method != http.MethodGet && t.need == aRight && !t.asks {
+				s.Trail.Add(audit.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
+			}
 			s.answer(w, r, nil, err)
 			return
 		}
@@ -300,15 +306,37 @@ func body(r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// audit logs a change: who made it, and what was before and is after; nil for nothing.
-func (s Sources) audit(r *http.Request, what, name string, before, after any) {
-	s.Log.Info("changed by an operator", "what", what, "name", name, "from", r.RemoteAddr, "before", text(before), "after", text(after))
+// source is who sent a request.
+func (s Sources) source(r *http.Request) audit.Source {
+	return audit.Source{Identity: s.who(r).Name(), Address: r.RemoteAddr, Door: "admin"}
+}
+
+// audit notes a change: who made it, and what was before and is after; nil for nothing. The error
+// is what it failed with, half way.
+func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
+	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: text(before), After: text(after)}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	s.Trail.Add(e)
+	s.chronicle(r, what, name, before, after)
+}
+
+// chronicle notes a change in the history of a model or an application.
+func (s Sources) chronicle(r *http.Request, what, name string, before, after any) {
 	if s.History != nil {
-		s.History.Changed(r.RemoteAddr, what, name, text(before)+" → "+text(after))
+		s.History.Changed(s.source(r).String(), what, name, shown(before)+" → "+shown(after))
 	}
 }
 
+// shown is text, where nothing is null.
+func shown(v any) string { return cmp.Or(text(v), "null") }
+
+// text is JSON; "" of nil.
 func text(v any) string {
+	if v == nil {
+		return ""
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err.Error()

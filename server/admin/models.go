@@ -75,7 +75,7 @@ func (s Sources) set(r *http.Request, settings map[string]*string) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "model", name, before, after)
+	s.audit(r, "change", "model", name, before, after, nil)
 	if unknown != nil {
 		return ModelVersions{Name: name, Versions: []Model{}}, nil
 	}

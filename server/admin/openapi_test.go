@@ -3,6 +3,7 @@ package admin_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
+	"github.com/shivad/shivad/server/internal/audit"
 )
 
 // description is what the test reads of an OpenAPI document.
@@ -117,12 +119,15 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 
 func door() http.Handler {
 	models := []admin.Model{{Name: "digits", Version: "1", Default: true, Ready: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1}}}, Outputs: []admin.Tensor{}, Cache: &admin.Cache{Limit: 1 << 20, Entries: 1}}}
-	return admin.Handler(admintest.New(models, admin.Status{
+	s := admintest.New(models, admin.Status{
 		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"}, State: admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
 		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
 		Warnings: []string{"look"}, Models: []admin.Health{{Name: "digits", Version: "1"}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
-	}).Sources())
+	}).Sources()
+	s.Trail = audit.New(slog.New(slog.DiscardHandler))
+	s.Trail.Add(audit.Entry{Source: audit.Source{Identity: "a", Address: "b", Door: "rest"}, Action: "load", What: "model", Name: "c", Before: "1", After: "2", Refused: true, Error: "d"})
+	return admin.Handler(s)
 }
 
 func ask(t *testing.T, h http.Handler, method, path, body string) (*httptest.ResponseRecorder, any) {
@@ -227,6 +232,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/models/{name}/explain", "/v1/models/digits/explain", "", 200},
 		{"get", "/v1/models/{name}/versions", "/v1/models/digits/versions", "", 200},
 		{"get", "/v1/models/{name}/versions/{version}", "/v1/models/digits/versions/1", "", 200},
+		{"get", "/v1/audit", "/v1/audit?limit=5", "", 200},
+		{"get", "/v1/audit", "/v1/audit?limit=0", "", 400},
 		{"get", "/v1/history/{name}", "/v1/history/digits", "", 200},
 		{"get", "/v1/history/{name}", "/v1/history/no", "", 404},
 		{"get", "/v1/containers", "", "", 200},
@@ -294,7 +301,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
-		admin.History{}, admin.Event{}, admin.Reloaded{}, admin.Setting{},
+		admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]
@@ -303,8 +310,11 @@ func TestTypesAreAsDescribed(t *testing.T) {
 			continue
 		}
 		var has, must []string
-		for i := range typ.NumField() {
-			name, options, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+		for _, f := range reflect.VisibleFields(typ) {
+			if f.Anonymous { // its fields follow
+				continue
+			}
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			has = append(has, name)
 			if options == "" {
 				must = append(must, name)

@@ -21,8 +21,6 @@ func (s Sources) reload(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range done.Changed {
-		s.audit(r, "setting", one.Key, one.Before, one.After)
-	}
+	s.audit(r, "reload", "configuration", "", nil, done, nil)
 	return done, nil
 }

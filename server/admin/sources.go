@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
@@ -29,7 +30,8 @@ type Sources struct {
 	Learning     Learning
 	Containers   Operator
 	Documents    Documents
-	History      Chronicle // nil: changes are logged only
+	History      Chronicle    // nil: there is none
+	Trail        *audit.Trail // nil: nobody is noted
 	Metrics      http.Handler
 
 	Log *slog.Logger // nil is silent
@@ -105,6 +107,6 @@ type Documents interface {
 // A Chronicle knows what served by a name and who changed it.
 type Chronicle interface {
 	Of(name string) (History, error)
-	// Changed is called for every change that an operator makes.
+	// Changed is called for every change that an operator makes, with who it is.
 	Changed(by, what, name, detail string)
 }

@@ -10,13 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -45,6 +45,9 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		who := d.who(stream.Context())
 		if !open[method.MethodName] {
 			if err := who.Enter(); err != nil {
+				if does := changes[method.MethodName]; does != [2]string{} {
+					d.As(nil).Refused(sourceOf(stream.Context(), who), does[0], does[1], "", err)
+				}
 				return err
 			}
 		}
@@ -58,6 +61,12 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 
 // open are the calls that need no identity.
 var open = map[string]bool{"ServerLive": true, "ServerReady": true}
+
+// changes are the calls that change something: what they do, and to what.
+var changes = map[string][2]string{
+	"RepositoryModelLoad": {"load", "model"}, "RepositoryModelUnload": {"unload", "model"},
+	"SystemSharedMemoryRegister": {"register", "region"}, "SystemSharedMemoryUnregister": {"unregister", "region"},
+}
 
 // shownBy is what the metadata of a call, and its connection, show of its client.
 func shownBy(ctx context.Context) identity.Shown {
@@ -151,11 +160,12 @@ func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryMod
 
 // caller is whose call it is.
 func (s *service) caller(ctx context.Context) predict.Caller {
-	by := predict.Caller{Door: connOf(ctx).Door()}
-	if p, ok := peer.FromContext(ctx); ok {
-		by.From = p.Addr.String()
-	}
-	return by
+	return predict.Caller{Source: sourceOf(ctx, s.who), Listener: connOf(ctx).Door()}
+}
+
+// sourceOf is the same, for the trail.
+func sourceOf(ctx context.Context, who *identity.Identity) audit.Source {
+	return audit.Source{Identity: who.Name(), Address: connOf(ctx).Conn.RemoteAddr().String(), Door: "grpc"}
 }
 
 // errUnimplemented is the one error that gate's table has no row for.

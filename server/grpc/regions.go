@@ -32,7 +32,7 @@ func (d *Door) fetch(r *request, client string) error {
 
 // sharer is whose regions a call may name.
 func (s *service) sharer(ctx context.Context) regions.Client {
-	return regions.Client{Address: connOf(ctx).client, Who: s.who}
+	return regions.Client{Address: connOf(ctx).client, Who: s.who, Source: sourceOf(ctx, s.who)}
 }
 
 // notOffered makes the error of a server without shared memory that of a call that there is not.

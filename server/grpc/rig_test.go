@@ -98,7 +98,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 	r.gate.Attach(r.sched)
 	cfg.Memory.Pool = r.pool
 	cfg.Predict = predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Repository: r.repository, Version: "test",
-		Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
+		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)

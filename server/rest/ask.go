@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -50,7 +51,12 @@ func (c *call) index() error {
 
 // caller is who sent the request.
 func (c *call) caller() predict.Caller {
-	return predict.Caller{From: c.r.RemoteAddr, Door: c.conn.Door()}
+	return predict.Caller{Source: c.source(), Listener: c.conn.Door()}
+}
+
+// source is the same, for the trail.
+func (c *call) source() audit.Source {
+	return audit.Source{Identity: c.who.Name(), Address: c.r.RemoteAddr, Door: "rest"}
 }
 
 // load makes a model served.

@@ -10,7 +10,9 @@ import (
 )
 
 // sharer is whose regions a request may name.
-func (c *call) sharer() regions.Client { return regions.Client{Address: c.conn.client, Who: c.who} }
+func (c *call) sharer() regions.Client {
+	return regions.Client{Address: c.conn.client, Who: c.who, Source: c.source()}
+}
 
 // fetch reads the inputs that are in shared memory. Their memory is taken when the body has been
 // read, so that a slow one does not hold it. A page of another origin uses no region: it could not

@@ -62,7 +62,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	cfg := Config{
 		Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("rest"),
 		Predict: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Repository: r.repo, Version: "test",
-			Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
+			Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Settings: Settings{

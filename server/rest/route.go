@@ -37,6 +37,7 @@ type route struct {
 	path   string
 	serve  handler
 	open   bool     // to whoever asks, without an identity: health, and what is the same on all servers
+	does   string   // to a model or a region, what changes it; "": it changes nothing
 	steps  []string // of the path
 }
 
@@ -56,13 +57,13 @@ var routes = func() []route {
 		{method: "POST", path: model + "/infer", serve: (*call).infer},
 		{method: "POST", path: model + version + "/infer", serve: (*call).infer},
 		{method: "POST", path: "/v2/repository/index", serve: (*call).index},
-		{method: "POST", path: "/v2/repository/models/{model}/load", serve: (*call).load},
-		{method: "POST", path: "/v2/repository/models/{model}/unload", serve: (*call).unload},
+		{method: "POST", path: "/v2/repository/models/{model}/load", serve: (*call).load, does: "load model"},
+		{method: "POST", path: "/v2/repository/models/{model}/unload", serve: (*call).unload, does: "unload model"},
 		{method: "GET", path: memory + "/status", serve: (*call).regionStatus},
 		{method: "GET", path: memory + "/region/{region}/status", serve: (*call).regionStatus},
-		{method: "POST", path: memory + "/region/{region}/register", serve: (*call).registerRegion},
-		{method: "POST", path: memory + "/unregister", serve: (*call).unregisterRegion},
-		{method: "POST", path: memory + "/region/{region}/unregister", serve: (*call).unregisterRegion},
+		{method: "POST", path: memory + "/region/{region}/register", serve: (*call).registerRegion, does: "register region"},
+		{method: "POST", path: memory + "/unregister", serve: (*call).unregisterRegion, does: "unregister region"},
+		{method: "POST", path: memory + "/region/{region}/unregister", serve: (*call).unregisterRegion, does: "unregister region"},
 		{method: "POST", path: "/{model}/predict", serve: (*call).clipperPredict},
 		{method: "POST", path: "/{model}/update", serve: (*call).update},
 	}
@@ -70,7 +71,7 @@ var routes = func() []route {
 		list[i].steps = strings.Split(list[i].path[1:], "/")
 	}
 	for _, p := range predict.Paths {
-		list = append(list, route{"GET", "/" + strings.Join(p.Steps, "/"), func(c *call) error { return c.tell(p) }, p.Open, p.Steps})
+		list = append(list, route{method: "GET", path: "/" + strings.Join(p.Steps, "/"), serve: func(c *call) error { return c.tell(p) }, open: p.Open, steps: p.Steps})
 	}
 	return list
 }()
@@ -121,8 +122,12 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.who = c.identify()
 	err := c.who.Enter()
-	if err == nil || found.open {
+	switch {
+	case err == nil || found.open:
 		err = found.serve(c)
+	case found.does != "":
+		action, what, _ := strings.Cut(found.does, " ")
+		c.door.predict.As(nil).Refused(c.source(), action, what, c.model, err)
 	}
 	if err != nil {
 		c.fail(err)

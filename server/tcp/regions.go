@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -303,7 +304,7 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 	} else if len(steps) != 1 {
 		action = ""
 	}
-	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who}
+	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who, Source: audit.Source{Identity: who.Name(), Address: s.transport.Peer(), Door: "tcp"}}
 	var value any
 	switch {
 	case action == "status":

@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -26,6 +27,8 @@ type Config struct {
 	Identities *identity.Registry
 	// Secure makes the server's handshake of TLS with a container.
 	Secure func(net.Conn) (*tls.Conn, error)
+	// Trail is told who registers, is refused, leaves and is replaced; nil: nobody is noted.
+	Trail *audit.Trail
 	// Admit refuses a model; its error is the container's reason.
 	Admit func(scheduler.ModelID) error
 	// Registered is told of every container that connected and serves.

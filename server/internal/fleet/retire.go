@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
 )
 
 // A retirement is the state of Retire: which versions are on their way out.
@@ -103,7 +104,8 @@ func (ss *Sessions) Retire() {
 				}
 			}
 			if r.note(id, idle) || told > 0 {
-				ss.cfg.Log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(idle))
+				ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "retire", What: "model", Name: id.String(),
+					After: fmt.Sprintf(`{"told_goodbye":%d,"stay_idle":%d}`, told, len(idle))})
 			}
 		}
 		timer.Stop()

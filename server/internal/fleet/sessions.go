@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
@@ -47,7 +49,9 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Registered: func(conn net.Conn, i containers.SessionInfo) {
 			ss.cfg.Registered(conn, i)
 			ss.processes.registered(conn, i.Model)
+			ss.note(i, "register")
 		},
+		Left:      func(i containers.SessionInfo) { ss.note(i, "leave") },
 		Dismissed: ss.processes.dismissed,
 		Silent:    ss.processes.kill,
 		Name:      ss.cfg.Name,
@@ -62,11 +66,11 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	return nil
 }
 
-// allow is the error for a container that may not serve a model. It is known by the token in its
-// hello, and by the certificate of its connection where its listener verifies some. The server's
-// own processes need no token: what they serve is in the configuration, and the kernel tells that
-// they are the ones.
-func (ss *Sessions) allow(a containers.Applicant) error {
+// allow is whose a container is, and the error if it may not serve a model. It is known by the
+// token in its hello, and by the certificate of its connection where its listener verifies some.
+// The server's own processes need no token: what they serve is in the configuration, and the kernel
+// tells that they are the ones.
+func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	var shown identity.Shown
 	if a.Token != "" {
 		shown = identity.Token(a.Token)
@@ -74,11 +78,27 @@ func (ss *Sessions) allow(a containers.Applicant) error {
 	if a.TLS != nil {
 		shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.TLS))
 	}
-	err := ss.cfg.Identities.Who(&shown).Check(identity.Serve, a.Model.String())
+	who := ss.cfg.Identities.Who(&shown)
+	err = who.Check(identity.Serve, a.Model.String())
 	if err != nil && ss.processes.own(a.Conn) {
-		return nil
+		return "", nil
 	}
-	return err
+	if err != nil && !a.Registered { // one that is, leaves
+		ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: who.Name(), Address: a.Conn.RemoteAddr().String(), Door: "containers"},
+			Action: "register", What: "container", Name: a.Model.String(), Refused: true, Error: err.Error()})
+	}
+	return who.Name(), err
+}
+
+// note has the trail say what a container has done.
+func (ss *Sessions) note(i containers.SessionInfo, action string) {
+	about, _ := json.Marshal(struct { // of texts
+		RPC      string `json:"rpc"`
+		Instance string `json:"instance,omitempty"`
+		Reason   string `json:"reason,omitempty"`
+	}{i.Generation, i.Label, i.Reason})
+	ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: i.Identity, Address: i.Remote, Door: "containers"},
+		Action: action, What: "container", Name: i.Model.String(), After: string(about)})
 }
 
 // Review parts from the containers whose identities may serve their models no longer.

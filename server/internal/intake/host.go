@@ -34,6 +34,13 @@ func (h Host) String() string {
 	return h.addr.String()
 }
 
+// PeerAddr is the address of the other end: on a Unix socket that of its process, as
+// "uid=1000,pid=4711".
+func PeerAddr(c net.Conn) net.Addr {
+	_, peer := peerOf(c)
+	return peer
+}
+
 // peerOf tells whose a connection is, and its address.
 func peerOf(c net.Conn) (Host, net.Addr) {
 	if s, ok := c.(*net.UnixConn); ok {

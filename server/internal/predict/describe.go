@@ -33,7 +33,7 @@ type ServerMetadata struct {
 // models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := s.extensions(slices.Concat(Extensions, extensions))
-	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Door: door}) != nil {
+	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Listener: door}) != nil {
 		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
 	}
 	return ServerMetadata{"shivad", s.cfg.Version, all}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	g.Attach(r.sched)
 	r.Service = predict.New(predict.Config{
 		Regions: regions.New(regions.Settings{}), Gate: g, Repository: r.repo, Version: "test",
-		Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
+		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 		Settings: func(name string) config.Model { return config.Default().Model(name) },
 	})
 	r.door = r.Service.Door(m.Door("test"))

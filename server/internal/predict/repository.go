@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -30,33 +31,42 @@ type Repository interface {
 
 // A Caller is who requests a change. The zero value is the program itself, which may do everything.
 type Caller struct {
-	From string   // the client's address
-	Door net.Addr // the address that the client's door listens on
+	audit.Source
+	Listener net.Addr // the address that the client has connected to
 }
 
 // permit is the error for a caller who may not load and unload models. Where identities are
 // declared, the right to load says who may, wherever they are; server.repository then only closes
 // the door to all.
 func (s *Service) permit(c Caller) error {
-	if c.Door == nil {
+	if c.Listener == nil {
 		return nil
 	}
 	switch reach := s.cfg.Reach(); {
-	case reach == config.RepositoryAll, reach == config.RepositoryLocal && (Local(c.Door) || s.view.Who().Name() != ""):
+	case reach == config.RepositoryAll, reach == config.RepositoryLocal && (Local(c.Listener) || s.view.Who().Name() != ""):
 		return nil
 	case reach == config.RepositoryLocal:
 		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines reach (%s): server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
-			gate.ErrPermissionDenied, c.Door)
+			gate.ErrPermissionDenied, c.Listener)
 	}
 	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
 }
 
 // permitModel is permit for one model.
-func (s *Service) permitModel(c Caller, model string) error {
-	if err := s.view.Who().Check(identity.Load, model); err != nil {
-		return err
+func (s *Service) permitModel(c Caller, model, action string) error {
+	err := s.view.Who().Check(identity.Load, model)
+	if err == nil {
+		err = s.permit(c)
 	}
-	return s.permit(c)
+	if err != nil {
+		s.Refused(c.Source, action, "model", model, err)
+	}
+	return err
+}
+
+// Refused notes that somebody was refused a change for want of a right.
+func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
+	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: gate.Text(err)})
 }
 
 // managedNames are those of models whose processes are the server's, as far as whoever asks may
@@ -76,14 +86,18 @@ func Local(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// changed logs a change that a caller has made to a model, and reports it.
+// changed notes a change that a caller has made to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
-	if c.Door != nil {
-		s.cfg.Log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
-		if err == nil {
-			s.cfg.Changed(c.From, "model", model, did)
-		}
+	if c.Listener == nil {
+		return
 	}
+	e := audit.Entry{Source: c.Source, Action: did, What: "model", Name: model}
+	if err != nil {
+		e.Error = gate.Text(err)
+	} else {
+		s.cfg.Changed(c.Source.String(), "model", model, did)
+	}
+	s.cfg.Trail.Add(e)
 }
 
 // A State is that of a version of a model, in the words of the model_repository extension.
@@ -145,7 +159,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 // Load starts a model, if its processes are the server's. Parameters of the request (another
 // configuration, files) are refused: a model is configured in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
-	if err := s.permitModel(by, model); err != nil {
+	if err := s.permitModel(by, model, "load"); err != nil {
 		return err
 	}
 	if len(parameters) > 0 {
@@ -165,7 +179,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 
 // Unload stops a model, if its processes are the server's.
 func (s *Service) Unload(by Caller, model string) error {
-	if err := s.permitModel(by, model); err != nil {
+	if err := s.permitModel(by, model, "unload"); err != nil {
 		return err
 	}
 	if err := s.managed(model, "unloaded"); err != nil {

@@ -1,10 +1,9 @@
 package predict
 
 import (
-	"log/slog"
-
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -14,10 +13,10 @@ import (
 type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
-	Reach      func() string // who may load and unload models: server.repository
-	Log        *slog.Logger
+	Reach      func() string                   // who may load and unload models: server.repository
 	Settings   func(model string) config.Model // in effect for a model
 	Regions    *regions.Registry               // of shared memory
+	Trail      *audit.Trail                    // nil: nobody is noted
 	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -36,6 +38,8 @@ type Region struct {
 
 // A Registry has the regions of a server. Make one with New.
 type Registry struct {
+	Trail *audit.Trail // of who registers what; nil: nobody is noted. Set before the first use
+
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy that goes on
 	refused  [refusals]atomic.Uint64
@@ -105,6 +109,7 @@ func (g *Registry) RegisterFor(client Client, r Region, connection any) error {
 	if err != nil {
 		g.refused[reasonOf(err)].Add(1)
 	}
+	g.note(client, "register", r.Name, r, err)
 	return err
 }
 
@@ -210,8 +215,16 @@ func (g *Registry) forget() {
 // Unregister forgets a region of the client's identity, and all of them without a name. One that
 // there is not is none any more, and no error.
 func (g *Registry) Unregister(client Client, name string) error {
+	dropped, err := g.unregister(client, name)
+	if err != nil || len(dropped) > 0 {
+		g.note(client, "unregister", name, dropped, err)
+	}
+	return err
+}
+
+func (g *Registry) unregister(client Client, name string) (dropped []string, err error) {
 	if err := g.permit(client); err != nil {
-		return err
+		return nil, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -219,9 +232,25 @@ func (g *Registry) Unregister(client Client, name string) error {
 	for one := range g.regions {
 		if one.identity == mine.identity && (name == "" || one == mine) {
 			g.drop(one)
+			dropped = append(dropped, one.name)
 		}
 	}
-	return nil
+	return dropped, nil
+}
+
+// note has the trail say what a client has done, or was refused for want of a right.
+func (g *Registry) note(client Client, action, name string, after any, err error) {
+	e := audit.Entry{Source: client.Source, Action: action, What: "region", Name: name}
+	switch {
+	case err == nil:
+		text, _ := json.Marshal(after) // of texts and numbers
+		e.After = string(text)
+	case errors.Is(err, gate.ErrPermissionDenied) || errors.Is(err, gate.ErrUnauthenticated):
+		e.Refused, e.Error = true, gate.Text(err)
+	default:
+		return // nothing has changed
+	}
+	g.Trail.Add(e)
 }
 
 // Close forgets all regions.

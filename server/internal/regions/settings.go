@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 )
@@ -31,6 +32,7 @@ func (s *Settings) entitled(identity string) bool {
 type Client struct {
 	Address string             // as gate.ClientOf has it
 	Who     *identity.Identity // nil: nobody is declared
+	Source  audit.Source       // the same, for the trail
 }
 
 // owned is a name of the client's.

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var auditCommand = command{
+	name: "audit", short: "show who did what to which thing last, or was refused it",
+	help: `One line for each act that changed something, by whatever door, and for each that was refused for want of a right: what
+operators change, models that clients load and unload, regions of shared memory, containers that register and leave. Requests
+and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has
+the last thousand since its start, and all of them in its log ("audit:"). Times are UTC.
+
+With --json: {"entries": [{"at", "identity", "address", "door", "action", "what", "name", "before", "after", "refused",
+"error"}]}; what is empty is left out.
+`,
+	takes: []kind{nothing},
+	flags: func(f *flag.FlagSet) any {
+		most := new(int)
+		f.IntVar(most, "limit", 1000, "show the last `N`")
+		return most
+	},
+	run: func(c *cli, opts any, args []string) error {
+		if len(args) > 0 {
+			return usage("audit", "unexpected argument %q", args[0])
+		}
+		var a admin.Audit
+		if err := c.get("/v1/audit?limit="+strconv.Itoa(*opts.(*int)), &a); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(a)
+		}
+		return c.printAudit(a)
+	},
+}
+
+func (c *cli) printAudit(a admin.Audit) error {
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "AT\tWHO\tDOOR\tACTION\tWHAT\tNAME\tRESULT")
+	for _, e := range a.Entries {
+		result := "done"
+		switch {
+		case e.Refused:
+			result = "refused: " + e.Error
+		case e.Error != "":
+			result = "failed: " + e.Error
+		case e.Before != "" || e.After != "":
+			result = cmp.Or(e.Before, "-") + " → " + cmp.Or(e.After, "-")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.DateTime), cmp.Or(e.Source.String(), "-"), e.Door, e.Action, e.What,
+			cmp.Or(e.Name, "-"), result)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,23 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/shivad/shivad/server/internal/audit"
+)
+
+// An Audit is the answer to /v1/audit: who did what last, or was refused it.
+type Audit struct {
+	Entries []audit.Entry `json:"entries"` // the oldest first
+}
+
+// mostAudited is how many entries are shown unless ?limit says otherwise: all that there are.
+const mostAudited = 1000
+
+func (s Sources) trail(r *http.Request) (any, error) {
+	most, err := limit(r, mostAudited, "entries")
+	if err != nil {
+		return nil, err
+	}
+	return Audit{s.Trail.List(most)}, nil
+}

@@ -1,0 +1,133 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+// audited are the actions of the table that change something, with what the trail says of each.
+var audited = map[string]string{
+	"HTTP unload": "rest unload model catprocess", "gRPC unload": "grpc unload model catprocess",
+	"admin writes": "admin change model cat", "admin reloads": "admin reload configuration ",
+	"a container registers":  "containers register container catfish/2",
+	"tcp registers a region": "tcp register region tcp", "tcp unregisters a region": "tcp unregister region tcp",
+	"rest registers a region": "rest register region rest", "rest unregisters a region": "rest unregister region rest",
+	"grpc registers a region": "grpc register region grpc", "grpc unregisters a region": "grpc unregister region grpc",
+	"admin creates": "admin create application catsanddogs", "admin puts": "admin change application catsanddogs",
+	"admin patches": "admin change application catsanddogs", "admin links": "admin change application catsanddogs",
+	"admin unlinks": "admin change application catsanddogs", "admin forgets": "admin forget policy catsanddogs",
+	"admin deletes": "admin delete application catsanddogs", "admin gives a cache": "admin change model cat",
+	"admin clears": "admin clear cache cat", "admin sets a version": "admin change model cat",
+	"admin stops": "admin stop container catprocess", "admin imports": "admin import state ",
+}
+
+// Whatever changes something leaves one entry, with who it was and from where, also where it is
+// refused for want of a right. What changes nothing leaves none.
+func TestAudit(t *testing.T) {
+	g := startGuarded(t)
+	const all = 1000
+	seen := len(g.trail.List(all))
+	fresh := func() []audit.Entry {
+		list := g.trail.List(all)[seen:]
+		seen += len(list)
+		return list
+	}
+	known := 0
+	for _, a := range g.actions(t) {
+		what, changes := audited[a.what]
+		if changes {
+			known++
+		}
+		for _, who := range append([]string{"", "unknown"}, rightsOfCats...) {
+			token, name := tokenOf(who), who
+			if who == "" || who == "unknown" {
+				token, name = who, ""
+			}
+			got := verdict(t, a.do(token))
+			if a.what == "a container registers" && got == allowed {
+				budgettest.Until(t, "the container to leave", func() bool { return len(g.trail.List(all)) >= seen+2 })
+			}
+			list := fresh()
+			if a.what == "a container registers" && got == allowed {
+				if last := list[len(list)-1]; last.Action != "leave" || last.Identity != name || last.Name != "catfish/2" {
+					t.Errorf("a container that leaves: %+v", last)
+				}
+				list = list[:len(list)-1]
+			}
+			if !changes {
+				if len(list) > 0 {
+					t.Errorf("%s as %q leaves %+v", a.what, who, list)
+				}
+				continue
+			}
+			if len(list) != 1 {
+				t.Errorf("%s as %q (%s) leaves %+v, expected one entry", a.what, who, got, list)
+				continue
+			}
+			e := list[0]
+			said := strings.Join([]string{e.Door, e.Action, e.What, e.Name}, " ")
+			if e.Identity != name || !strings.HasPrefix(e.Address, "127.0.0.1:") || e.At.IsZero() || e.Refused != (got != allowed) {
+				t.Errorf("%s as %q (%s) leaves %+v", a.what, who, got, e)
+			}
+			switch {
+			case got == allowed && (said != what || e.Error != ""):
+				t.Errorf("%s as %q is %q, %s, expected %q", a.what, who, said, e.Error, what)
+			case got != allowed && (e.Error == "" || !strings.HasPrefix(said, e.Door+" ") || strings.Fields(what)[0] != e.Door):
+				t.Errorf("%s as %q is refused as %q: %s", a.what, who, said, e.Error)
+			}
+		}
+	}
+	if known != len(audited) {
+		t.Errorf("%d of %d actions were tried", known, len(audited))
+	}
+
+	// Nothing is changed by a dry run, by what is wrong, or by what is not there.
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/v1/import?dry_run=true", `{"format":1,"applications":[],"policies":[],"settings":{}}`}, {"PATCH", "/v1/models/cat", `{"objective":"x"}`},
+		{"DELETE", "/v1/apps/absent", ""}, {"POST", "/v1/apps/cats/feedback", `{"input":[1,2],"loss":0.5}`},
+	} {
+		code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:write"), c.method, c.path, c.body)
+		if list := fresh(); len(list) > 0 {
+			t.Errorf("%s %s: %d %s leaves %+v", c.method, c.path, code, body, list)
+		}
+	}
+	if _, err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if list := fresh(); len(list) != 1 || list[0].Door != "program" || list[0].Action != "reload" {
+		t.Errorf("a reload by the program leaves %+v", list)
+	}
+	if text := g.log.String(); strings.Count(text, "audit: ") < len(audited) {
+		t.Error("the log lacks entries")
+	}
+}
+
+// The admin door shows the trail to who may read it. Lying names are shown as what they are.
+func TestAuditIsShown(t *testing.T) {
+	g := startGuarded(t)
+	client := pb.NewGRPCInferenceServiceClient(g.grpc)
+	liar := "cat\n\x1b[2Jidentity=admin" + strings.Repeat("ä", 100<<10)
+	if _, err := client.RepositoryModelUnload(as(t, tokenOf("infer")), &pb.RepositoryModelUnloadRequest{ModelName: liar}); err == nil {
+		t.Fatal("unloaded")
+	}
+	code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/audit?limit=1", "")
+	var shown admin.Audit
+	if err := json.Unmarshal([]byte(body), &shown); err != nil || code != 200 || len(shown.Entries) != 1 {
+		t.Fatal(code, body, err)
+	}
+	e := shown.Entries[0]
+	if e.Identity != "infer" || !e.Refused || !strings.HasPrefix(e.Name, `cat\n\x1b[2Jidentity=adminä`) || len(body) > 4<<10 || strings.Contains(g.log.String(), "\x1b") {
+		t.Errorf("%s", body)
+	}
+	for _, right := range []string{"infer", "feedback", "load", "serve"} {
+		if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf(right), "GET", "/v1/audit", ""); code != 403 {
+			t.Errorf("as %s: %d %s", right, code, body)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package audit
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode"
+)
+
+func from(identity, address string) Source {
+	return Source{Identity: identity, Address: address, Door: "admin"}
+}
+
+// A trail is bounded in number and in bytes, and whoever has the most of it loses its oldest.
+func TestBounds(t *testing.T) {
+	trail := New(slog.New(slog.DiscardHandler))
+	trail.Add(Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", Name: "first"})
+	trail.Add(Entry{Source: from("", "10.0.0.9:1"), Action: "change", Name: "of no identity"})
+	for i := range 3 * mostEntries {
+		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true, Name: fmt.Sprint("refused ", i)})
+		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "register", Name: fmt.Sprint(i)})
+	}
+	list := trail.List(mostEntries + 1)
+	counts := map[string]int{}
+	for _, e := range list {
+		counts[e.crowd()]++
+	}
+	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["nobody"] < mostEntries/3 || counts["identity bob"] < mostEntries/3 {
+		t.Errorf("%d entries, the first %+v; of each %v", len(list), list[0], counts)
+	}
+	if last := list[len(list)-1].Name; last != fmt.Sprint(3*mostEntries-1) {
+		t.Errorf("the last is %s", last)
+	}
+	if got := trail.List(2); len(got) != 2 || got[1].Name != list[len(list)-1].Name {
+		t.Errorf("the last two are %+v", got)
+	}
+	for i := range mostEntries {
+		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "change", Before: strings.Repeat("x", 1<<20), After: strings.Repeat("\x00", 1<<20), Name: fmt.Sprint(i)})
+	}
+	size := 0
+	for _, e := range trail.List(mostEntries) {
+		size += e.size()
+	}
+	if size > mostBytes || size != trail.bytes || trail.List(mostEntries)[0].Name != "first" {
+		t.Errorf("%d bytes, by its own count %d", size, trail.bytes)
+	}
+	for key, c := range trail.crowds {
+		if c.entries == 0 {
+			t.Errorf("%s has nothing, and is remembered", key)
+		}
+	}
+}
+
+// Whatever others call their things, an entry and its line are of one line and bounded.
+func TestLyingNames(t *testing.T) {
+	var log bytes.Buffer
+	trail := New(slog.New(slog.NewTextHandler(&log, nil)))
+	for _, name := range []string{"a\nlevel=INFO msg=\"audit: done\" identity=root", "\x1b[2J\x1b[31m", "a\x00b", "\xff\xfe", "\u202egnirts", strings.Repeat("ä", 1<<20), "x" + strings.Repeat("ä", 1<<20), strings.Repeat("\n", 1<<20)} {
+		trail.Add(Entry{Source: Source{Identity: name, Address: name, Door: "rest"}, Action: name, What: name, Name: name, Before: name, After: name, Error: name})
+	}
+	for _, e := range trail.List(mostEntries) {
+		for _, text := range []string{e.Identity, e.Address, e.Action, e.What, e.Name, e.Before, e.After, e.Error} {
+			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) || len(text) > 5*mostText {
+				t.Errorf("%.100q, %d bytes", text, len(text))
+			}
+		}
+	}
+	if got := strings.Count(log.String(), "\n"); got != 8 || strings.ContainsAny(log.String(), "\x00\x1b") {
+		t.Errorf("%d lines", got)
+	}
+	if got := printable(`{"name":"digits"}`, mostText); got != `{"name":"digits"}` {
+		t.Errorf("JSON becomes %s", got)
+	}
+	if got := printable("ää", 3); got != "ä…" {
+		t.Errorf("cut: %q", got)
+	}
+}
+
+// A source that does a thousand things in a second does not fill the log, and others have their
+// lines.
+func TestLogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		trail := New(slog.New(slog.NewTextHandler(&log, nil)))
+		lines := func() int { defer log.Reset(); return strings.Count(log.String(), "\n") }
+		for range 500 {
+			trail.Add(Entry{Source: from("", "10.0.0.1:1"), Refused: true})
+		}
+		trail.Add(Entry{Source: from("ann", "10.0.0.1:1"), Action: "change"})
+		if got := lines(); got != linesASecond+1 {
+			t.Errorf("%d lines, expected %d", got, linesASecond+1)
+		}
+		time.Sleep(time.Second)
+		trail.Add(Entry{Source: from("", "10.0.0.1:1"), Refused: true})
+		if text := log.String(); !strings.Contains(text, `"others that were not logged"=480`) || lines() != 1 {
+			t.Errorf("the next line is %s", text)
+		}
+	})
+	var none *Trail
+	none.Add(Entry{})
+	if none.List(1) == nil {
+		t.Error("no trail has no list")
+	}
+}
