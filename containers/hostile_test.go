@@ -484,10 +484,11 @@ func TestHostileNames(t *testing.T) {
 // TestStuckReader: the write timeout ends a container that reads nothing, its rows go to others,
 // and it delays neither clients nor other containers, nor new ones.
 func TestStuckReader(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}})
+	settings := containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: settings, Pool: tensor.NewPool(256 << 20)})
 	const row = 4 << 20 // floats: more than the sockets' buffers hold
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
-	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
+	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, MaxBatch: 1, Slots: 1}
 	stuck, err := containertest.NewPeer(dial(t, r))
 	if err != nil {
 		t.Fatal(err)
@@ -497,14 +498,34 @@ func TestStuckReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait(t, echoID, 1)
+	// Those that read have time to, however busy the machine is.
+	settings.WriteTimeout = time.Minute
+	if err := r.Configure(settings); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan struct{}) // closed when the stuck one has a batch
+	large.Answer = func(b *containertest.Batch) containertest.Reply {
+		<-sent
+		return containertest.Reply{Outputs: b.Inputs}
+	}
+	join := func() *containertest.Container {
+		t.Helper()
+		c, err := containertest.Dial(t.Context(), r.Dialable()[0], large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	join()
+	r.wait(t, echoID, 2)
+	x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
-			if err != nil {
-				t.Error(err)
-				return
-			}
 			out, err := r.infer(echoID, x)
 			if err != nil {
 				t.Error(err)
@@ -513,12 +534,12 @@ func TestStuckReader(t *testing.T) {
 			out[0].Release()
 		})
 	}
-	budgettest.Until(t, "a batch to go out", func() bool { return r.Sessions()[0].Batches > 0 })
-	good, err := containertest.Dial(t.Context(), r.Dialable()[0], large)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer good.Close()
+	budgettest.Until(t, "a batch to go to each, or the stuck one to be gone already", func() bool {
+		list := r.Sessions()
+		return len(list) == 1 || list[0].Batches > 0 && list[1].Batches > 0
+	})
+	close(sent)
+	join()
 	wg.Wait()
 	r.logs(t, "container gone", "does not read")
 }
