@@ -43,12 +43,15 @@ export GOWORK := $(CURDIR)/.ci/go.work
 # most of their time.
 AT_ONCE := -p 3
 
+# Packages whose tests take longest begin first, so that none is waited for alone in the end.
+LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
+
 # vet and staticcheck take as long as compiling. The tag e2e adds nothing, since only tests have it;
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: soaks, and tests of processes, wait most of their time.
-CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python+e2e
+# Checks joined by + run at once: soaks, and tests of sockets and processes, wait most of their time.
+CHECKS := fmt tidy scripts vet staticcheck unit race reuse+fuzz soak+python+e2e
 
 .PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak dist dist-check clean
 
@@ -109,11 +112,12 @@ imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
 # What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take
-# as long as the other tests of their package; here they are whole, and run once. The tag poll has
-# the load generator wait as it does on other systems than Linux.
+# as long as the other tests of their package, and a fifth of what other tests repeat; here they are
+# whole, and run once. The tag poll has the load generator wait as it does on other systems than
+# Linux.
 LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
 unit: redis ## unit tests, golden vectors and allocation budgets
-	go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(PACKAGES)
+	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
 	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags purego -run Swap ./shiva/tensor
@@ -131,18 +135,19 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
   TestPromises|TestBanditsLearn|TestProbabilities|TestNumbersStayFinite|TestUsersLearn|$\
   TestDefaultIsBest|TestSplitIsSticky)$$
 
-# A buffer that is poisoned on release, and not reused, makes every later read of it a race. The
-# reuse of messages and buffers is tested without poison, in the packages that do it: by the same
-# build, with its checks turned off (-count=1, as the cache of results does not see that).
+# A buffer that is poisoned on release, and not reused, makes every later read of it a race.
 #
 # What draws has one goroutine, and packages without tests would be compiled all the same. go-redis
 # has 20,000 methods, most of which only call others: to inline them is half of half a minute.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=github.com/redis/go-redis/v9=-l
-race: PACKAGES := ./... ./examples/...
+race: PACKAGES := $(LONGEST) ./... ./examples/...
 race: redis ## the same under the race detector, with buffers poisoned when released
 	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
-	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '$(SERIAL)|^TestMisuse$$' ./shiva/... ./server/tcp ./containers/arena
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
+
+# By the same build, with its checks turned off (-count=1, as the cache of results does not see that).
+reuse: ## races where messages and buffers are reused instead of poisoned, in the packages that do it
+	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '$(SERIAL)|^TestMisuse$$' ./server/tcp ./shiva/... ./containers/arena
 
 # Both wait more than they work, so they run at once.
 soak: ## the scheduler under the race detector, and the whole server, for SOAKTIME (1m)

@@ -3,12 +3,14 @@ package scheduler
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows,
 // and each with every execution time of the spread.
 func TestDeadlineAgainstAllWindows(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(budgettest.Rounds(500)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		prof := newProfile(1 + rng.IntN(40))
 		a, b, noise := rng.Int64N(10_000), 1+rng.Int64N(1000), rng.Float64()*0.3

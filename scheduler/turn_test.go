@@ -136,12 +136,12 @@ func TestNoStreamStarves(t *testing.T) {
 		"sizes and shapes": {fixed: 60 * ms, row: 10 * ms, batch: 8, rows: []int{1, 1, 1, 1, 4, 8}, width: []int{2, 2, 2, 2, 2, 3}},
 	}
 	const interval = time.Second / 30
-	crowds := []int{0, 1, 10}
-	if budgettest.Race {
-		crowds = crowds[:2]
+	deadlines, crowds := []time.Duration{90 * ms, 150 * ms, 180 * ms, 300 * ms, time.Second}, []int{0, 1, 10}
+	if !budgettest.Whole() {
+		deadlines, crowds = []time.Duration{150 * ms, time.Second}, crowds[:2]
 	}
 	for name, s := range scenes {
-		for _, within := range []time.Duration{90 * ms, 150 * ms, 180 * ms, 300 * ms, time.Second} {
+		for _, within := range deadlines {
 			for _, crowd := range crowds {
 				t.Run(fmt.Sprintf("%s/%v/crowd %d", name, within, crowd), func(t *testing.T) {
 					c, executed := s.film(t, within, crowd)

@@ -18,8 +18,12 @@ const OfFaulty = 0.95
 // TestFaults: no fault of a container, and no row, degrades a model permanently: light load, then
 // a load that needs the best sizes, of which the first 5 s do not count.
 func TestFaults(t *testing.T) {
+	few := []string{"linear", "steps of 16 rows"}
+	if !budgettest.Whole() {
+		few = few[:1]
+	}
 	for _, p := range Kinds() {
-		if !*allFaults && !slices.Contains([]string{"linear", "steps of 16 rows"}, p.Name) || budgettest.Race && p.Name != "linear" {
+		if !*allFaults && !slices.Contains(few, p.Name) {
 			continue
 		}
 		for _, c := range p.Faulty() {

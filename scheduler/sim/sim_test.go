@@ -11,7 +11,7 @@ import (
 // TestPromises checks, in the few hardest cells, the promises that bench/goodput checks in all.
 func TestPromises(t *testing.T) {
 	profiles := Profiles()
-	if budgettest.Race { // ten times as slow, and there is one goroutine
+	if !budgettest.Whole() { // there is one goroutine
 		profiles = profiles[1:2]
 	}
 	for _, p := range profiles {

@@ -7,6 +7,8 @@
 package budgettest
 
 import (
+	"flag"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -41,4 +43,36 @@ func Until(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("not within %v: %s\n%s", patience, what, stacks[:runtime.Stack(stacks, true)])
 		}
 	}
+}
+
+// slower is how many times as long what a test repeats takes under the race detector, at least.
+const slower = 5
+
+// Whole reports whether a test does all that it can. It does a part under the race detector, and
+// unless SHIVA_ROUNDS=all is in the environment, as it is in "make unit": so "go test ./..." tries a
+// change in half a minute, and "make test" does everything.
+func Whole() bool { return !Race && os.Getenv("SHIVA_ROUNDS") == "all" }
+
+// Rounds is how often a test repeats what it does, or how much it does at once: n times, or a fifth
+// of that where it does a part.
+func Rounds(n int) int {
+	if !Whole() {
+		return n / slower
+	}
+	return n
+}
+
+// atOnce is how many tests RunWaiting has run at the same time.
+const atOnce = "8"
+
+// RunWaiting runs the tests of a package in which those that run in parallel mostly wait: they need
+// no core each, so more of them run at once, unless the flag -parallel says how many.
+func RunWaiting(m *testing.M) (code int) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		_ = flag.Set("test.parallel", atOnce) // which there is in every test's program
+	}
+	return m.Run()
 }

@@ -15,9 +15,6 @@ import (
 // "make mutants" asks for a million.
 var count = flag.Int("mutants", 0, "requests that tests make of random choices; 0: as many as each test says")
 
-// slower is how many times as long a request takes under the race detector.
-const slower = 5
-
 // budget is what one request may take. Most take less than a millisecond.
 const budget = 5 * time.Second
 
@@ -54,13 +51,11 @@ func (t *Tally) note(kind any) {
 }
 
 // Drive runs run with n strings of random choices, the same in every run, or with as many as
-// the flag -mutants says. If nearly all that run has counted were refused, or nearly none, the
+// [budgettest.Rounds] or the flag -mutants says. If nearly all that run has counted were refused, or nearly none, the
 // requests were not nearly right: that fails t as well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
-	if budgettest.Race {
-		n /= slower
-	}
+	n = budgettest.Rounds(n)
 	if *count > 0 {
 		n = *count
 	}
