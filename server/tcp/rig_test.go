@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -25,10 +26,13 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
+
+func TestMain(m *testing.M) { os.Exit(budgettest.RunWaiting(m)) }
 
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
 // are in memory, or on sockets.
@@ -93,12 +97,19 @@ func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*C
 	onTransports(t, test)
 }
 
-// onTransports runs a test of what only the kernel shows on each transport for sockets.
+// onTransports runs a test of what only the kernel shows on each transport for sockets, on all at
+// once, since such tests mostly wait.
 func onTransports(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
-	t.Run("tcp", func(t *testing.T) { test(t, newSocketRig) })
-	t.Run("unix", func(t *testing.T) { test(t, newUnixRig) })
-	t.Run("tls", func(t *testing.T) { test(t, newTLSRig) })
+	for name, newSocketRig := range transports {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newSocketRig)
+		})
+	}
 }
+
+// transports are those for sockets.
+var transports = map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig, "unix": newUnixRig, "tls": newTLSRig}
 
 func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 	t.Helper()
