@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,9 +36,6 @@ const (
 func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
-		return r, err
-	}
-	if err := os.WriteFile(filepath.Join(bin, "hostile.toml"), []byte(hostileConfig), 0o600); err != nil {
 		return r, err
 	}
 	s, err := startSystem(ctx, o, "hostile", bin, workloads)

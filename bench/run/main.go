@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, search, stall, large, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, identities, search, stall, large, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -94,6 +94,9 @@ var parts = []struct {
 	}},
 	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideUnread(ctx, o, bin))
+	}},
+	{"identities", func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(guarded(ctx, o, bin))
 	}},
 	{"search", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.ratios, err = search(ctx, o, bin)
@@ -201,7 +204,7 @@ func run(ctx context.Context, o options) (err error) {
 // programs returns the programs of the named systems.
 func programs(names []string) []string {
 	of := map[string][]string{
-		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
+		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "guarded": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
 	}
 	var list []string
 	for _, name := range names {

@@ -101,6 +101,11 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		s.grpc = addrs[4]
 	}
 	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
+	config, err := configure(name, bin)
+	if err != nil {
+		return nil, err
+	}
+	shivad = append(shivad, config...)
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch)}
 	for _, w := range loads {
 		if d := w.declaration(); !slices.Contains(models, d) {
@@ -112,10 +117,7 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops))
 	case "door":
 		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
-	case "hostile":
-		shivad = append(shivad, "--config", filepath.Join(bin, "hostile.toml"))
-		fallthrough
-	case "go", "unread", gzipBombs.name, rapidResets.name:
+	case "go", "guarded", "hostile", "unread", gzipBombs.name, rapidResets.name:
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)...))

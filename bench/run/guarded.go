@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/shivad/shivad/bench/internal/ratio"
+)
+
+// configurations are what a shivad is started with, by the name of its system. Others have none.
+var configurations = map[string]string{
+	"hostile": hostileConfig,
+	"guarded": identities(100),
+}
+
+// identities declares as many, each with a token and rights by pattern, and what whoever shows
+// nothing may: the load and its container. The server looks up both alike, once for each
+// connection, and checks the right to each model.
+func identities(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "[[identity]]\nname = \"client-%d\"\ntoken_sha256 = \"%x\"\nmay = [\"infer:model-%d-*\", \"feedback\"]\n",
+			i, sha256.Sum256(fmt.Append(nil, i)), i)
+	}
+	b.WriteString("[[identity]]\nname = \"anonymous\"\nmay = [\"infer:small\", \"infer:image\", \"serve:*\"]\n")
+	return b.String()
+}
+
+// configure writes the configuration of a system, if it has one, and returns the arguments for it.
+func configure(name, bin string) ([]string, error) {
+	text, ok := configurations[name]
+	if !ok {
+		return nil, nil
+	}
+	path := filepath.Join(bin, name+".toml")
+	return []string{"--config", path}, os.WriteFile(path, []byte(text), 0o600)
+}
+
+// guarded measures what identities cost the Shiva door: the rate of small requests with them on to
+// that without, two servers that take turns.
+func guarded(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: "identities on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
+	all, err := systems(ctx, o, bin, []string{"go", "guarded"}, workloads[deep:deep+1])
+	if err != nil {
+		return r, err
+	}
+	for round, with := range all["guarded"][0] {
+		r.Rounds = append(r.Rounds, with.rate/all["go"][0][round].rate)
+	}
+	return r, nil
+}
