@@ -305,7 +305,8 @@ func TestDialStuck(t *testing.T) {
 	next := <-o.conns // reconnected
 	defer next.Close()
 	budgettest.Until(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
-	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond}); err != nil { // now it may take its time
+	// From now on executions may take longer.
+	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup

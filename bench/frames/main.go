@@ -2,7 +2,8 @@
 // back: a frame of video and a picture, over each protocol, to containers in Go and in Python and
 // to other servers. All models are the identity, so that nothing but the way is measured.
 //
-//	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-copies] [-chart FILE.svg] [-pages]
+//	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-copies] [-pages]
+//	       [-chart FILE.svg]
 //
 // With -only it measures the turns whose names match, of which those of a run are printed, and what
 // bars are between them.

@@ -75,11 +75,11 @@ type Model struct {
 	Bytes bool
 	// Token shows servers who the container is; "" is that of the environment, see package token.
 	Token string
-	// TLS is how TLS is spoken with servers at "tls://host:port": whose certificates are trusted, the
-	// container's own, and the name of the server if it is not the host. nil is what the environment
-	// says (see TLSCAEnv), and otherwise the authorities of the system and no certificate. Serve makes
-	// a copy for each connection, so GetClientCertificate may return one that was renewed. It is an
-	// error without an address of TLS.
+	// TLS is how TLS is spoken with servers at "tls://host:port": whose certificates are trusted,
+	// the container's own, and the name of the server if it is not the host. nil is what the
+	// environment says (see TLSCAEnv), and otherwise the authorities of the system and no
+	// certificate. Serve makes a copy for each connection, so GetClientCertificate may return one
+	// that was renewed. It is an error without an address of TLS.
 	TLS *tls.Config
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string

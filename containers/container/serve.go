@@ -39,11 +39,11 @@ const (
 
 // Serve connects to the servers and answers their batches until ctx ends or every server has
 // dismissed the container by a goodbye without reconnect. Addresses are "tcp://host:port",
-// "host:port", "tls://host:port" (see Model.TLS) or "ipc://path". A host that resolves to several addresses stands for several
-// servers, and is looked up again from time to time; if it has addresses of both families only
-// those of IPv4 are used, assuming that each server has both. Without addresses Serve uses those
-// of $SHIVA_SERVERS, or DefaultServer. A Model without a Token has that of the environment, see
-// package token.
+// "host:port", "tls://host:port" (see Model.TLS) or "ipc://path". A host that resolves to several
+// addresses stands for several servers, and is looked up again from time to time; if it has
+// addresses of both families only those of IPv4 are used, assuming that each server has both.
+// Without addresses Serve uses those of $SHIVA_SERVERS, or DefaultServer. A Model without a Token
+// has that of the environment, see package token.
 //
 // Serve returns nil after a drain, the error of an invalid Model or address or of WarmUp, and
 // context.DeadlineExceeded if DrainTimeout was too short. Functions of the model that have not

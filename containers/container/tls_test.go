@@ -191,8 +191,8 @@ func TestTLSAndPlain(t *testing.T) {
 	}
 }
 
-// TestTLSOfEnvironment: without Model.TLS the environment has the files. They are read anew for each
-// connection.
+// TestTLSOfEnvironment: without Model.TLS the environment has the files. They are read anew for
+// each connection.
 func TestTLSOfEnvironment(t *testing.T) {
 	ours := certtest.New(t, "ours")
 	mine := ours.Client("camera", nil)

@@ -12,9 +12,9 @@ import (
 )
 
 // A carrier is the socket below TLS. TLS cannot go on after a write that has failed, as the peer
-// would miss the rest of a record; so the time that a slow peer is given, for the next bytes and not
-// for a message, is given here. It lets TLS be closed without waiting, too: the end of a connection
-// that TLS itself writes may wait for the peer to read.
+// would miss the rest of a record; so the time that a slow peer is given, for the next bytes and
+// not for a message, is given here. It lets TLS be closed without waiting, too: the end of a
+// connection that TLS itself writes may wait for the peer to read.
 type carrier struct {
 	net.Conn
 	fd      syscall.RawConn // nil: what it holds cannot be told
@@ -45,7 +45,8 @@ func (c *carrier) Write(p []byte) (n int, err error) {
 // unsent is how many bytes the socket holds that the peer has not taken.
 func (c *carrier) unsent() (bytes int) {
 	if c.fd != nil {
-		_ = c.fd.Control(func(fd uintptr) { bytes = unsent(fd) }) // a socket that is closed will say so itself
+		// A socket that is closed will say so itself.
+		_ = c.fd.Control(func(fd uintptr) { bytes = unsent(fd) })
 	}
 	return bytes
 }
