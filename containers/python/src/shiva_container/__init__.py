@@ -18,12 +18,14 @@ talks to the servers itself.
 from .addresses import Address
 from .container import Container, serve
 from .models import Batch, Feedback, Model, Request, declared_models, model
+from .secure import TLS
 from .tensors import DATATYPES, DeclarationError, Tensor, TensorError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DATATYPES",
+    "TLS",
     "Address",
     "Batch",
     "Container",

@@ -26,19 +26,21 @@ class Address:
     host: str
     port: int = 0
     path: str = ""
+    encrypted: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse ``[tcp://]host[:port]``, ``[v6]:port`` or ``ipc:///path``."""
+        """Parse ``[tcp://]host[:port]``, ``[v6]:port``, ``tls://host[:port]`` or ``ipc:///path``."""
         text = text.strip()
         if text.startswith("ipc://"):
             path = text.removeprefix("ipc://")
             if not path:
                 raise ValueError("ipc:// needs the path of a socket")
             return cls("", path=path)
-        rest = text.removeprefix("tcp://")
+        encrypted = text.startswith("tls://")
+        rest = text.removeprefix("tls://" if encrypted else "tcp://")
         if "://" in rest:
-            raise ValueError(f"server address {text!r}: tcp:// or ipc:// expected")
+            raise ValueError(f"server address {text!r}: tcp://, tls:// or ipc:// expected")
         if rest.startswith("["):
             host, bracket, port = rest[1:].partition("]")
             port = port.removeprefix(":") if bracket else "?"
@@ -46,8 +48,8 @@ class Address:
             host, _, port = rest.partition(":")
         number = int(port) if port.isdecimal() else DEFAULT_PORT if not port else -1
         if not host or not 0 < number < 65536:
-            raise ValueError(f"server address {text!r}: host:port, tcp://host:port or ipc:///path expected")
-        return cls(host, number)
+            raise ValueError(f"server address {text!r}: [tcp:// or tls://]host:port, or ipc:///path, expected")
+        return cls(host, number, encrypted=encrypted)
 
     @property
     def literal(self) -> bool:
@@ -62,10 +64,16 @@ class Address:
         """The address as ZeroMQ writes it."""
         if self.path:
             return f"ipc://{self.path}"
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+        return self._at(self.host)
+
+    def _at(self, host: str) -> str:
+        address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        if not self.encrypted:
+            return f"tcp://{address}"
+        return f"tls://{address}" if host == self.host else f"tls://{self.host}@{address}"
 
     def resolve(self) -> list[str]:
-        """The endpoints behind the name now. OSError if there are none.
+        """The endpoints behind the name now; those of TLS have the name. OSError if there are none.
 
         A server usually has an IPv4 and an IPv6 address; registering through both would count it
         twice, so IPv6 is used only where there is no IPv4.
@@ -78,7 +86,7 @@ class Address:
             raise OSError(f"not a host name: {e}") from e
         v4 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET}
         v6 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET6}
-        return sorted(Address(host, self.port).endpoint() for host in v4 or v6)
+        return sorted(self._at(host) for host in v4 or v6)
 
 
 def parse_servers(servers: str | Iterable[str] | None) -> list[Address]:

@@ -1,4 +1,4 @@
-"""One connection to a server: a socket that never blocks, and ZMTP on it."""
+"""One connection to a server: a socket that never blocks, TLS on it or not, and ZMTP."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 from collections import deque
 
 from . import zmtp
+from .secure import RECORD, TLS, Encrypted, what_is_wrong
 from .tensors import Buffer
 
 _CHUNK = 64 << 10
@@ -24,10 +25,18 @@ class Lost(Exception):
 class Connection:
     """A connection from the first attempt to its end. One thread at a time may use it."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Begin to connect to ``tcp://address:port`` or ``ipc://path``. OSError."""
-        self.socket = _socket(endpoint)
+    def __init__(self, endpoint: str, tls: TLS | None = None) -> None:
+        """Begin to connect to ``tcp://address:port``, ``tls://[name@]address:port`` or ``ipc://path``.
+
+        OSError; ValueError if a file of ``tls`` is wrong.
+        """
+        self._context = (tls or TLS()).context() if endpoint.startswith("tls://") else None
+        self._name = tls.server_name if tls and tls.server_name else _server_name(endpoint)
+        self.socket: socket.socket | Encrypted = _socket(endpoint)
+        self.reached = False
+        """Whether somebody listens there."""
         self.connected = False
+        """Whether bytes of ZMTP can go both ways: with TLS its handshake is over."""
         self.drained = False
         """Whether the last read emptied the socket, so that the next can wait for the poller."""
         self.partial = 0
@@ -45,6 +54,11 @@ class Connection:
             self.socket.close()
             raise
 
+    @property
+    def pending(self) -> bool:
+        """Whether something has arrived of which no poller knows."""
+        return isinstance(self.socket, Encrypted) and self.socket.pending
+
     def receive(self) -> list[list[Buffer]] | None:
         """Read once; the messages that were completed by it, or None if there was nothing to read.
 
@@ -55,21 +69,22 @@ class Connection:
             if not self.connected:
                 return None
         decoder = self._decoder
+        at_once = RECORD if self._context else _CHUNK
         if decoder.error:
             raise Lost(f"whoever listens there is no server for containers: {decoder.error}")
         target = decoder.target
         try:
             if target is None:
                 data = self.socket.recv(_CHUNK)
-                count, most = len(data), _CHUNK
+                count, most = len(data), at_once
             else:
-                count, most = self.socket.recv_into(target), len(target)
+                count, most = self.socket.recv_into(target), min(len(target), at_once)
         except (BlockingIOError, InterruptedError):
             if self._failed:  # and everything before it has been read
                 raise Lost(self._failed) from None
             return None
         except OSError as e:
-            raise Lost(e.strerror or str(e)) from e
+            raise Lost(what_is_wrong(e)) from e
         if not count:
             raise Lost("closed inside a message" if decoder.partial else "")
         messages = decoder.feed(data) if target is None else decoder.filled(count)
@@ -124,14 +139,20 @@ class Connection:
                 count -= len(unsent.popleft())
             if count:
                 unsent[0] = memoryview(unsent[0])[count:]
-        self.unsent = not self.connected
+        if isinstance(self.socket, Encrypted):
+            self.unsent = not self.connected and self.socket.wants_write
+        else:
+            self.unsent = not self.connected
 
     def finish(self) -> bool:
         """Send the rest, hang up, and read until the peer hangs up, too. False when that is done.
 
         A socket that is closed with something unread is reset, and what was sent last may be lost.
         """
-        self.flush()
+        try:
+            self.flush()
+        except Lost:  # it was never connected, and the handshake says so again
+            return False
         if self._failed or not self.connected:
             return False
         try:
@@ -151,22 +172,30 @@ class Connection:
 
     def _connect(self, endpoint: str) -> None:
         self._unsent.append(zmtp.GREETING)
+        assert isinstance(self.socket, socket.socket)
         code = self.socket.connect_ex(_address(endpoint))
         if code and not isinstance(error := OSError(code, os.strerror(code)), BlockingIOError):
             raise error
 
     def _connected(self) -> None:
         """Find out whether the attempt has succeeded."""
-        if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise Lost(os.strerror(code))
+        if isinstance(self.socket, socket.socket):
+            if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise Lost(os.strerror(code))
+            try:
+                self.socket.getpeername()
+            except OSError:
+                return
+            self.reached = True
+            if self._context:
+                self.socket = Encrypted(self.socket, self._context, self._name)
         try:
-            self.socket.getpeername()
-        except OSError:
-            return
-        self.connected = True
+            self.connected = self.socket.shake() if isinstance(self.socket, Encrypted) else True
+        except OSError as e:
+            raise Lost(f"no TLS with the server: {what_is_wrong(e)}") from e
 
     def _fail(self, error: OSError) -> None:
-        self._failed = f"cannot send: {error.strerror or error}"
+        self._failed = f"cannot send: {what_is_wrong(error)}"
         self._unsent.clear()
         self.unsent = False
 
@@ -186,5 +215,10 @@ def _socket(endpoint: str) -> socket.socket:
 def _address(endpoint: str) -> str | tuple[str, int]:
     if path := endpoint.removeprefix("ipc://") if endpoint.startswith("ipc://") else "":
         return "\0" + path[1:] if path.startswith("@") else path
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    host, _, port = endpoint.partition("://")[2].rpartition("@")[2].rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _server_name(endpoint: str) -> str:
+    name, _, address = endpoint.partition("://")[2].rpartition("@")
+    return name or address.rpartition(":")[0].strip("[]")

@@ -15,13 +15,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from . import wire
-from .addresses import Resolver, parse_servers
+from .addresses import Address, Resolver, parse_servers
 from .arena import AVAILABLE
 from .connection import Connection
 from .link import Link
 from .models import Model, declared_models, error_text
 from .poller import READ, WRITE, Poller
 from .runner import Runner
+from .secure import TLS
 from .session import EXCUSE_SECONDS
 from .tensors import DeclarationError
 
@@ -89,6 +90,7 @@ class Container:
         instance: str | None = None,
         arena: bool = True,
         token: str | None = None,
+        tls: TLS | None = None,
     ) -> None:
         for one in models:
             _check_served(one)
@@ -96,6 +98,7 @@ class Container:
         if not self._models:
             raise DeclarationError("no model to serve: decorate a function with @model")
         self._addresses = parse_servers(servers)
+        self._tls = _trust(self._addresses, tls)
         self._arena = arena and AVAILABLE
         self._token = environment_token() if token is None else token
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
@@ -298,6 +301,7 @@ class Container:
                         self._poller.wake,
                         self._leave,
                         arena=self._arena,
+                        tls=self._tls,
                     )
                     link.wanted = runner not in self._unfit
                     self._links.append(link)
@@ -328,6 +332,17 @@ class Container:
         self._stopping = True
 
 
+def _trust(addresses: list[Address], tls: TLS | None) -> TLS | None:
+    """How to speak TLS with those of the servers that do; what is wrong with it is said now."""
+    if not any(address.encrypted for address in addresses):
+        if tls is not None:
+            raise ValueError("a server tls://host:port is expected with tls")
+        return None
+    tls = tls or TLS.from_environment()
+    tls.context()
+    return tls
+
+
 def _check_served(one: object) -> None:
     if isinstance(one, str):
         raise DeclarationError(f"serve() takes models; {one!r} is where a server is: say serve(servers={one!r})")
@@ -352,15 +367,16 @@ def serve(
     drain_seconds: float = DRAIN_SECONDS,
     arena: bool = True,
     token: str | None = None,
+    tls: TLS | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
     ``models``
         what to serve; all models of this process if none is given.
     ``servers``
-        ``"host:port"``, several separated by commas or in a list, ``ipc:///path``; else
-        ``$SHIVA_SERVERS``, else 127.0.0.1:7000. The models register with each. A name is followed:
-        all its addresses are used, and looked up again as they change.
+        ``"host:port"``, several separated by commas or in a list, ``tls://host:port``,
+        ``ipc:///path``; else ``$SHIVA_SERVERS``, else 127.0.0.1:7000. The models register with
+        each. A name is followed: all its addresses are used, and looked up again as they change.
     ``instance``
         a label that the server shows for this process; host and process id by default.
     ``drain_seconds``
@@ -373,6 +389,10 @@ def serve(
     ``token``
         what shows the servers who the container is; else ``$SHIVA_TOKEN``, else what is in the file
         ``$SHIVA_TOKEN_FILE``, else none. It is read once.
+    ``tls``
+        how TLS is spoken with servers at ``tls://host:port``; else as ``$SHIVA_TLS_CA``,
+        ``$SHIVA_TLS_CERT``, ``$SHIVA_TLS_KEY``, ``$SHIVA_TLS_NAME`` and ``$SHIVA_TLS_INSECURE``
+        say. ValueError if a file is wrong.
 
     RuntimeError if a model cannot warm up.
     """
@@ -380,7 +400,7 @@ def serve(
         return
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    container = Container(*models, servers=servers, instance=instance, arena=arena, token=token)
+    container = Container(*models, servers=servers, instance=instance, arena=arena, token=token, tls=tls)
     asked = False
     pid = os.getpid()
 

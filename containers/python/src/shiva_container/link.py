@@ -8,6 +8,7 @@ held during calls that do not block only. Which thread polls the socket matters 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import threading
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from .arena import Arena
 from .connection import Connection, Lost
 from .models import Model
+from .secure import TLS
 from .session import Delivery, End, Lesson, Outcome, Session, State
 from .tensors import Buffer
 
@@ -62,6 +64,7 @@ class Link:
         leave: Callable[[Connection], None],
         *,
         arena: bool = False,
+        tls: TLS | None = None,
     ) -> None:
         self.model = model
         self.endpoint = endpoint
@@ -84,6 +87,7 @@ class Link:
         self._attend = attend
         self._leave = leave
         self._arena = arena
+        self._tls = tls
         self._connection: Connection | None = None
         self._attempts = 0
         self._next_try = 0.0
@@ -181,10 +185,12 @@ class Link:
         arena = Arena() if self._arena else None
         self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
         try:
-            self._connection = Connection(self.endpoint)
+            self._connection = Connection(self.endpoint, self._tls)
             self.blocked = True
         except OSError as e:
             self.session.lost(self._why(e.strerror or str(e)))
+        except ValueError as e:  # a file that was good when the process began
+            self.session.lost(str(e))
 
     def _read(self, session: Session) -> None:
         """Read a burst of messages, and then handle the end of the connection, if it has ended.
@@ -196,7 +202,9 @@ class Link:
         if connection is None or session.ended:
             return
         try:
-            for _ in range(_BURST):
+            for turn in itertools.count():
+                if turn >= _BURST and not connection.pending:
+                    return
                 messages = connection.receive()
                 if messages is None:
                     return
@@ -239,7 +247,10 @@ class Link:
         """Why there is no session any more, as far as the connection shows."""
         if self.session is not None and self.session.welcomed is not None:
             return f"connection lost: {what}" if what else "connection lost"
-        if self._connection is None or not self._connection.connected:
+        connection = self._connection
+        if connection is not None and connection.reached and not connection.connected:
+            return what or "the server hung up before the handshake of TLS was over"
+        if connection is None or not connection.connected:
             return f"{what}: nobody listens there; does shivad run, and is that its port for containers?"
         return (
             f"no session: {what or 'whoever listens there hung up'}; is that the server's port for containers "
