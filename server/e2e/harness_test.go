@@ -33,8 +33,15 @@ func root(t *testing.T) string {
 	return dir
 }
 
+// binary is a program of the tree: that in SHIVA_E2E_BIN if it is set and has one, else that of
+// "make build".
 func binary(t *testing.T, name string) string {
 	t.Helper()
+	if path := filepath.Join(os.Getenv("SHIVA_E2E_BIN"), name); filepath.IsAbs(path) {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
 	path := filepath.Join(root(t), "bin", name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%s is not built: run the end-to-end tests with `make e2e`", name)
