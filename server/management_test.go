@@ -121,12 +121,12 @@ func TestApplicationsAreManaged(t *testing.T) {
 	o.expect("GET", "/v1/policies", ``, 200, `{"name":"exp4","parameters":[{"name":"eta",`, `"name":"weights","wants":"for each`)
 	o.expect("POST", "/v1/import?dry_run=true", `{"format":1,"applications":[{"name":"dry","models":["echo"]}]}`, 200, `"name":"dry"`)
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[{"name":"wet","models":["echo"]}]}`, 200, `"name":"wet"`)
-	if strings.Contains(log.String(), "dry") || !strings.Contains(log.String(), "name=wet") {
+	if strings.Contains(log.String(), "dry") || !strings.Contains(log.String(), `what=state name="" after="{\"changes\":1,\"first\":[{\"what\":\"application\",\"name\":\"wet\"}]}"`) {
 		t.Errorf("what an import did, and not what one would do, belongs in the log:\n%s", log.String())
 	}
 	for _, want := range []string{
 		`before="{\"name\":\"app\",\"models\":[\"echo/1\"],\"policy\":\"single\"}" after="{\"name\":\"app\",\"models\":[\"echo/1\",\"later/*\"],`,
-		`what=application name=app from=127.0.0.1:`, `before=null after="{\"name\":\"app\",\"models\":[\"echo\"],\"policy\":\"exp4\"`,
+		`from=127.0.0.1:`, `door=admin action=create what=application name=app after="{\"name\":\"app\",\"models\":[\"echo\"],\"policy\":\"exp4\"`,
 		`before="{\"name\":\"new\",`,
 	} {
 		if !strings.Contains(log.String(), want) {

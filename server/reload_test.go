@@ -67,7 +67,7 @@ func TestReload(t *testing.T) {
 	if status, _ := o.do("GET", "/readyz", ""); status != 503 {
 		t.Errorf("ready without a model that is required now: %d", status)
 	}
-	if !strings.Contains(log.String(), "configuration reloaded") || !strings.Contains(log.String(), "what=setting name=admin.profiling from=127.0.0.1:") {
+	if !strings.Contains(log.String(), "configuration reloaded") || !strings.Contains(log.String(), "door=admin action=reload what=configuration") || !strings.Contains(log.String(), `{\"key\":\"admin.profiling\",\"before\":false,\"after\":true}`) {
 		t.Errorf("the log does not say what was changed:\n%s", log)
 	}
 

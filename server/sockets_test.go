@@ -159,7 +159,7 @@ func TestUsersOfSockets(t *testing.T) {
 	if got := unload(dialing(t, a.REST[1]), "localhost"); got != 200 {
 		t.Errorf("by a Unix socket: %d", got)
 	}
-	if !strings.Contains(log.String(), `name=m from="`+me+",pid="+strconv.Itoa(os.Getpid())) {
+	if !strings.Contains(log.String(), `from="`+me+",pid="+strconv.Itoa(os.Getpid())+`" door=rest action=unload what=model name=m`) {
 		t.Errorf("the log does not say who it was:\n%s", log)
 	}
 	_, err := newGRPC(t, a.GRPC[1]).client.RepositoryModelUnload(t.Context(), &pb.RepositoryModelUnloadRequest{ModelName: "m"})
