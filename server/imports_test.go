@@ -58,14 +58,15 @@ containers/containertest:   containers containers/zmtp containers/internal/wire 
 
 server/internal/nearest:
 server/internal/audit:
-server/internal/identity:   scheduler/naming scheduler/setting
+server/internal/quota:      scheduler scheduler/setting shiva/tensor
+server/internal/identity:   server/internal/quota scheduler/naming scheduler/setting
 server/internal/browser:
 server/internal/secure:     scheduler/setting shiva/unixsocket
-server/internal/intake:     scheduler server/internal/secure server/metrics shiva/unixsocket | scheduler/setting
+server/internal/intake:     server/internal/quota scheduler server/internal/secure server/metrics shiva/unixsocket | scheduler/setting
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva/jsontext scheduler/setting
-server/config:              server/internal/identity scheduler scheduler/naming server/internal/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
+server/config:              server/internal/quota server/internal/identity scheduler scheduler/naming server/internal/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
 server/admin:               server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
 server/admin/admintest:     server/admin
 server/memory:
@@ -75,17 +76,17 @@ server/internal/apps:       server/internal/gate server/internal/nearest server/
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest
-server/internal/gate:        server/internal/identity server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/gate:        server/internal/quota server/internal/identity server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
-server/internal/predict:     server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
+server/internal/predict:     server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
-server/internal/manage:      containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
-server/tcp:                  server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
-server/rest:                 server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
+server/internal/manage:      server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
+server/tcp:                  server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
+server/rest:                 server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate server/internal/intake scheduler shiva/tensor google.golang.org/grpc google.golang.org/protobuf
-server/grpc:                 server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server/grpc:                 server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
+server:                      server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 

@@ -33,12 +33,13 @@ type door struct {
 // openDoors opens those that have an address, and that of containers in any case.
 func (s *Server) openDoors(c config.Config) error {
 	s.regions.Configure(regionSettings(c))
+	s.addresses.Configure(c.Limits.AddressQuota(), c.Server.LimitLoopback)
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.describe, Identities: &s.identities, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: s.tcpSettings(c),
 		})
 		if err != nil {
@@ -48,7 +49,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Identities: &s.identities, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
 		})
 		if err != nil {
 			return err
@@ -57,7 +58,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Identities: &s.identities, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
+			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
 		})
@@ -91,6 +92,7 @@ func (s *Server) addrs(name string) []net.Addr {
 // configureDoors gives the doors that are open what of a configuration can change meanwhile.
 func (s *Server) configureDoors(c config.Config) {
 	s.regions.Configure(regionSettings(c))
+	s.addresses.Configure(c.Limits.AddressQuota(), c.Server.LimitLoopback)
 	s.containers.Configure(c.Containers)
 	for _, d := range s.doors {
 		d.configure(c)

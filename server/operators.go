@@ -52,6 +52,9 @@ func (s *Server) manage() {
 		Regions:   s.regions,
 		Sessions:  s.containers,
 		Processes: s.processes,
+
+		Identities: &s.identities,
+		Addresses:  &s.addresses,
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/rest"
@@ -38,6 +39,7 @@ type inEffect struct {
 	Containers containers.Settings
 	Regions    regions.Settings
 	TLS        map[string]any // by door: what of it can be compared
+	Quota      quota.Limits   // of an address
 	Policies   []scheduler.ModelConfig
 	Process    []any // what the program that embeds the server has been told
 
@@ -52,6 +54,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
 		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
+	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
 	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "containers": s.tls("containers"), "admin": s.tls("admin")} {
 		if c != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
@@ -41,6 +42,7 @@ type Server struct {
 	metrics    *metrics.Metrics
 	gate       *gate.Gate
 	identities identity.Registry
+	addresses  quota.Addresses // of clients that show none
 	regions    *regions.Registry
 	predict    *predict.Service
 	library    func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
@@ -159,9 +161,10 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	s.gate.Attach(s.sched)
 	s.metrics.Attach(metrics.Sources{
-		Server:    s.report.Gauges,
-		Models:    s.report.Stats,
-		Learned:   s.store.Gauges,
+		Server:     s.report.Gauges,
+		Models:     s.report.Stats,
+		Learned:    s.store.Gauges,
+		Identities: s.report.IdentityGauges, Addresses: s.report.AddressGauges,
 		MaxModels: func() int { return s.settings.Now().Admin.MetricsModels },
 	})
 	return s, nil

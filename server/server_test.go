@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -74,6 +76,23 @@ func stop(t testing.TB, s *Server) {
 	if err := s.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
+	if left := takenOf(s); left != "" {
+		budgettest.Until(t, "quotas are given back: "+left, func() bool { return takenOf(s) == "" })
+	}
+}
+
+// takenOf is what of quotas is in use; "": nothing.
+func takenOf(s *Server) (taken string) {
+	all := s.addresses.Top(1 << 20)
+	for _, u := range s.identities.Usage() {
+		all = append(all, u)
+	}
+	for _, u := range all {
+		if u.Has != [quota.Kinds]int64{} {
+			taken += fmt.Sprintf("%s has %v of %v; ", u.Whose, u.Has, [...]quota.Kind{0, 1, 2, 3, 4, 5, 6})
+		}
+	}
+	return taken
 }
 
 func echo(b *scheduler.Batch) error {

@@ -14,6 +14,7 @@ var statusCommand = command{
 	name: "status", short: "show what the server does, its containers and its processes",
 	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
 "readiness": {"ready", "state", "reason", "degraded"}, "warnings": [...], "listen": {...}, "doors": [...],
+"clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],
 "payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
 "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
 "models": [...], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
@@ -87,6 +88,9 @@ func (c *cli) printStatus(s admin.Status) error {
 
 	fmt.Fprintln(c.stdout)
 	if err := c.printHealth(s.Models); err != nil {
+		return err
+	}
+	if err := c.printClients(s.Clients); err != nil {
 		return err
 	}
 	if err := c.printSessions(s.Sessions); err != nil {
@@ -173,6 +177,46 @@ func (c *cli) printHealth(all []admin.Health) error {
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
+}
+
+// printClients lists identities and addresses with a line for each quota that they have, or have
+// something of.
+func (c *cli) printClients(all []admin.Client) error {
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CLIENT\tREQUESTS\tBYTES\tQUOTA\tUSED\tLIMIT\tREFUSED\tLAST REFUSED")
+	for _, one := range all {
+		head := fmt.Sprintf("%s\t%d\t%s", one.Name, one.Requests, size(one.Bytes))
+		for _, q := range one.Quotas {
+			used, limit, last := amount(q.Quota, q.Used), amount(q.Quota, q.Limit), "-"
+			if strings.HasSuffix(q.Quota, "_per_second") {
+				used = "-"
+			}
+			if q.Limit == 0 {
+				limit = "-"
+			}
+			if q.Refused > 0 {
+				last = seconds(q.Since) + " ago"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", head, q.Quota, used, limit, q.Refused, last)
+			head = "\t\t"
+		}
+		if len(one.Quotas) == 0 {
+			fmt.Fprintf(w, "%s\t-\t-\t-\t-\t-\n", head)
+		}
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// amount is how much of a quota.
+func amount(quota string, n int64) string {
+	if strings.Contains(quota, "bytes") {
+		return size(n)
+	}
+	return fmt.Sprint(n)
 }
 
 // age is a span of time since something that there may not be.

@@ -86,6 +86,7 @@ type Status struct {
 	Warnings  []string  `json:"warnings"` // what an operator should look at, in sentences
 	Listen    Addresses `json:"listen"`
 	Doors     []Door    `json:"doors"`
+	Clients   []Client  `json:"clients"`       // every identity, and the addresses that are over a quota, or near one
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
 	Shared    Shared    `json:"shared_bytes"`  // what of it containers on this machine share
 	Regions   Regions   `json:"regions"`       // of clients' own shared memory
@@ -134,6 +135,23 @@ type Door struct {
 	Name        string `json:"name"`
 	Connections int    `json:"connections"`
 	InFlight    int    `json:"in_flight"` // requests not answered yet
+}
+
+// A Client is an identity, or an address, with what it has taken of its quotas.
+type Client struct {
+	Name     string  `json:"name"`     // identity "cam", address 192.0.2.1
+	Requests int64   `json:"requests"` // so far, those that were refused among them
+	Bytes    int64   `json:"bytes"`    // of these
+	Quotas   []Quota `json:"quotas"`   // those that it has, or has something of
+}
+
+// A Quota is one of a client's.
+type Quota struct {
+	Quota   string  `json:"quota"` // its key in the file
+	Limit   int64   `json:"limit"` // requests, bytes, connections or streams; 0: none
+	Used    int64   `json:"used"`  // now; of a rate 0
+	Refused uint64  `json:"refused"`
+	Since   float64 `json:"refused_seconds,omitempty"` // since the last one was refused; left out: none was
 }
 
 // Usage is how much of a limit is in use.

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -280,7 +281,36 @@ type Limits struct {
 	// Overloaded. 0 = a quarter. Deflate ends at a ratio of 1,032.
 	UnpackRatio int   `toml:"unpack_ratio" default:"32" min:"1" max:"2000"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
+	// PerAddress is the quota of each address from which clients connect that show no identity. See
+	// Server.LimitLoopback; each door has connections_per_address.
+	PerAddress Quota `toml:"per_address"`
 }
+
+// A Quota is how much a client may ask for in a second, and have at a time; 0 = any. What is above it
+// is answered Overloaded. Bounds are those of package quota.
+type Quota struct {
+	RequestsPerSecond int   `toml:"requests_per_second"`
+	BytesPerSecond    Bytes `toml:"bytes_per_second" default:"0B"` // of requests, those in shared memory too
+	RequestsInFlight  int   `toml:"requests_in_flight"`
+	BytesInFlight     Bytes `toml:"bytes_in_flight" default:"0B"` // of these requests
+	// UnreadBytes is how much of answers may wait to be read, with those that are about to come.
+	UnreadBytes Bytes `toml:"unread_bytes" default:"0B"`
+	GRPCStreams int   `toml:"grpc_streams"` // calls, each of which is a stream of HTTP/2
+	// Burst is how much of a second's requests and bytes may come at once; 0 = those of a second.
+	Burst time.Duration `toml:"burst"`
+}
+
+// limits are those of package quota.
+func (q Quota) limits() quota.Limits {
+	return quota.Limits{Burst: q.Burst, Of: [quota.Kinds]int64{
+		quota.RequestsPerSecond: int64(q.RequestsPerSecond), quota.BytesPerSecond: int64(q.BytesPerSecond),
+		quota.RequestsInFlight: int64(q.RequestsInFlight), quota.BytesInFlight: int64(q.BytesInFlight),
+		quota.UnreadBytes: int64(q.UnreadBytes), quota.GRPCStreams: int64(q.GRPCStreams),
+	}}
+}
+
+// AddressQuota is that of an address.
+func (l Limits) AddressQuota() quota.Limits { return l.PerAddress.limits() }
 
 // SharedMemory is which files clients may register as regions of shared memory, for tensors that
 // do not travel through their connection.
@@ -444,6 +474,14 @@ type Identity struct {
 	// colon, of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
 	// "admin:write".
 	May []string `toml:"may"`
+	// Quota is for all of its clients together, whatever doors they come through.
+	Quota IdentityQuota `toml:"quota"`
+}
+
+// An IdentityQuota is that of an identity.
+type IdentityQuota struct {
+	Quota
+	Connections int `toml:"connections"` // through all doors
 }
 
 // Hashes is a list of hashes; the file may give a single string.
@@ -455,7 +493,9 @@ type Patterns []string
 // Declarations are the identities as package identity takes them.
 func (c Config) Declarations() (list []identity.Declaration) {
 	for _, i := range c.Identities {
-		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May})
+		limits := i.Quota.limits()
+		limits.Of[quota.Connections] = int64(i.Quota.Connections)
+		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Quota: limits})
 	}
 	return list
 }

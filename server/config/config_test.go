@@ -75,14 +75,18 @@ func TestSampleIsComplete(t *testing.T) {
 // allKeys lists the keys of c as they stand in what WriteTOML writes.
 func allKeys(t *testing.T, c Config) []string {
 	var keys []string
-	table := ""
+	table, list := "", ""
 	for s := bufio.NewScanner(strings.NewReader(text(t, c))); s.Scan(); {
 		line := s.Text()
 		switch {
 		case strings.HasPrefix(line, "[["):
-			table = strings.Trim(line, "[]") + "[0]"
+			list = strings.Trim(line, "[]")
+			table = list + "[0]"
 		case strings.HasPrefix(line, "["):
 			table = strings.Trim(line, "[]")
+			if rest, inside := strings.CutPrefix(table, list+"."); inside && list != "" {
+				table = list + "[0]." + rest
+			}
 		case line != "":
 			key, _, _ := strings.Cut(line, " =")
 			keys = append(keys, table+"."+key)

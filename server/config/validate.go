@@ -301,6 +301,8 @@ func (c Config) validateLimits(fs *faults) {
 	if l.MetadataBytes > l.MessageBytes {
 		fs.Add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first", l.MetadataBytes, l.MessageBytes)
 	}
+	perAddress := l.AddressQuota()
+	fs.of("limits.per_address", perAddress.Faults())
 	if l.PayloadBytes < l.MessageBytes {
 		fs.Add("limits.payload_bytes", "%v is below limits.message_bytes, %v: a message of that size never fits", l.PayloadBytes, l.MessageBytes)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -140,6 +141,14 @@ func (c *conn) look(now time.Time) {
 	case still >= enough:
 		c.stand()
 	}
+}
+
+// charge takes what a request needs of its client's quotas.
+func (c *conn) charge(use *quota.Use, who *identity.Identity, bytes int64) error {
+	if err := c.Claim(who.Account()); err != nil {
+		return err
+	}
+	return use.Begin(who.Payers(c.Account()), bytes, time.Now())
 }
 
 type connKey struct{}

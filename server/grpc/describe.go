@@ -20,15 +20,23 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // unary makes a handler of a generated one, whose message is received as all are.
 func (d *Door) unary(method grpc.MethodDesc) handler {
-	bounds := func() wire.Bounds {
-		s := d.settings.Load()
-		return wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
-	}
 	return func(w *wire.Stream, stream grpc.ServerStream) error {
+		who := d.who(stream.Context())
+		var use quota.Use
+		defer use.End()
+		bounds := func() wire.Bounds {
+			s := d.settings.Load()
+			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
+			if !open[method.MethodName] {
+				b.Admit = func(bytes int64) error { return connOf(stream.Context()).charge(&use, who, bytes) }
+			}
+			return b
+		}
 		decode := func(into any) error {
 			if err := d.receiveOne(stream.Context(), w, bounds, func(m *wire.Message) {
 				if err := proto.Unmarshal(m.All(), into.(proto.Message)); err != nil {
@@ -42,7 +50,6 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 			}
 			return unimplemented[method.MethodName]
 		}
-		who := d.who(stream.Context())
 		if !open[method.MethodName] {
 			if err := who.Enter(); err != nil {
 				if does := changes[method.MethodName]; does != [2]string{} {
@@ -55,6 +62,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		if err != nil {
 			return err
 		}
+		use.Answered()
 		return wire.Lost(stream.SendMsg(answer))
 	}
 }

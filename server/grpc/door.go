@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"path"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -35,6 +37,7 @@ type Config struct {
 	Predict *predict.Service
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
+	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
 	Log        *slog.Logger
 	Metrics    *metrics.Door
 
@@ -109,7 +112,7 @@ func Listen(cfg Config) (*Door, error) {
 		d.identities = new(identity.Registry)
 	}
 	l, err := intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	})
@@ -140,9 +143,11 @@ func Listen(cfg Config) (*Door, error) {
 			})
 			return reply, err
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer d.recovered(&err)
-			return d.throttle(stream.Context(), func() error { return next(srv, stream) })
+			return d.throttle(stream.Context(), func() error {
+				return d.counted(stream.Context(), info.FullMethod, func() error { return next(srv, stream) })
+			})
 		}),
 	)
 	d.server.RegisterService(d.description(), &service{door: d})
@@ -204,6 +209,25 @@ func (d *Door) recovered(err *error) {
 func (d *Door) bug(p any) error {
 	d.log.Error("panic in the grpc door", "panic", p, "stack", string(debug.Stack()))
 	return fmt.Errorf("%w: panic: %v", gate.ErrInternal, p)
+}
+
+// counted runs a call, which is a stream of HTTP/2, if its client's quotas allow one more.
+func (d *Door) counted(ctx context.Context, method string, run func() error) error {
+	if open[path.Base(method)] {
+		return run()
+	}
+	c, who := connOf(ctx), d.who(ctx)
+	err := c.Claim(who.Account())
+	var taken quota.Payers
+	if err == nil {
+		taken, err = who.Payers(c.Account()).Open(quota.GRPCStreams)
+	}
+	if err != nil {
+		d.Refused(err, time.Now())
+		return statusOf(err).Err()
+	}
+	defer taken.Close(quota.GRPCStreams)
+	return run()
 }
 
 // description is the service's, with handlers of ours before the generated ones: all of its

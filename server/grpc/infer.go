@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest
@@ -41,6 +42,17 @@ func (d *Door) bounds(r *request) func() wire.Bounds {
 	}
 }
 
+// charged are the bounds of a request on a connection, whose client has quotas.
+func (d *Door) charged(r *request, c *conn) func() wire.Bounds {
+	bounds := d.bounds(r)
+	return func() wire.Bounds {
+		b := bounds()
+		b.Admit = func(bytes int64) error { return c.charge(&r.use, r.Who, bytes) }
+		b.More = func(bytes int64) error { return r.use.More(bytes, time.Now()) }
+		return b
+	}
+}
+
 // infer is ModelInfer.
 func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	var r request
@@ -49,7 +61,7 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	r.Who = d.who(stream.Context())
 	err := r.Who.Enter() // before memory is taken for its message
 	if err == nil {
-		err = d.receiveOne(stream.Context(), w, d.bounds(&r), r.read)
+		err = d.receiveOne(stream.Context(), w, d.charged(&r, connOf(stream.Context())), r.read)
 	}
 	if err != nil {
 		d.Refused(err, began)
@@ -75,12 +87,14 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 		d.Refused(err, arrived)
 		return nil, err
 	}
-	r.Arrived, r.Source, r.Client, r.Outbox = arrived, c.source, c.client, room
+	r.Arrived, r.Source, r.Client, r.Outbox, r.Use = arrived, c.source, c.client, room, &r.use
 	a, err := d.Infer(ctx, &r.Question)
+	r.use.Answered()
 	if err != nil {
 		return nil, err
 	}
 	reply := &reply{answer: a, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
+	reply.out.use, r.use = r.use, quota.Use{}
 	if r.Values.Timing {
 		reply.took = time.Since(arrived)
 	}
@@ -155,9 +169,11 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 // places: beyond that the client waits, by gRPC's flow control.
 func (p *pipeline) receive(work *sync.WaitGroup) {
 	defer close(p.line)
+	var r *request
 	defer func() {
-		if r := recover(); r != nil {
-			p.fault = p.door.bug(r)
+		if x := recover(); x != nil {
+			p.fault = p.door.bug(x)
+			r.release()
 		}
 	}()
 	d := p.door
@@ -171,9 +187,13 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			p.fault = predict.Late(p.ctx, scheduler.ErrCanceled)
 			return
 		}
-		r := &request{streamed: true}
+		r = &request{streamed: true}
 		began := time.Now()
-		resumed, err := p.wire.Receive(d.bounds(r), true, r.read)
+		bounds := d.charged(r, connOf(p.ctx))
+		resumed, err := p.wire.Receive(func() wire.Bounds {
+			r.Who = d.identities.Who(&shown) // as of now: a call may last for days
+			return bounds()
+		}, true, r.read)
 		if err == io.EOF {
 			return
 		}
@@ -182,8 +202,8 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		case err == nil:
 			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
 			before, r.Submitted = l.passed, l.pass
-			r.Who = d.identities.Who(&shown) // as of now: a call may last for days
 			arrived := time.Now()
+			r := r
 			work.Go(func() {
 				defer l.leave()
 				defer l.turn.end()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -36,7 +37,8 @@ type outbox struct {
 type place struct {
 	call  *gate.Call
 	room  int
-	taken chan struct{} // closed when there is room
+	err   error         // why there will be none
+	taken chan struct{} // closed when there is room, or an error
 }
 
 // setLimit changes how many bytes of answers may be on their way out.
@@ -52,9 +54,9 @@ func (o *outbox) setLimit(bytes int) {
 func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
 	o.mu.Lock()
 	if len(o.line) == 0 && !o.shut {
-		if room, ok := o.box.Admit(call); ok {
+		if room, ok, err := o.box.Admit(call); ok || err != nil {
 			o.mu.Unlock()
-			return room, nil
+			return room, err
 		}
 	}
 	p := &place{call: call, taken: make(chan struct{})}
@@ -65,7 +67,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	defer late.Stop()
 	select {
 	case <-p.taken:
-		return p.room, nil
+		return p.room, p.err
 	case <-ctx.Done():
 		err = scheduler.ErrCanceled
 	case <-late.C:
@@ -78,7 +80,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 		o.admitLocked() // the one behind may be smaller
 		return 0, err
 	}
-	return p.room, nil // admitted at the same moment
+	return p.room, p.err // admitted at the same moment
 }
 
 // admitLocked admits the requests for whose answers there is room by now.
@@ -86,7 +88,7 @@ func (o *outbox) admitLocked() {
 	for len(o.line) > 0 && !o.shut {
 		p := o.line[0]
 		var ok bool
-		if p.room, ok = o.box.Admit(p.call); !ok {
+		if p.room, ok, p.err = o.box.Admit(p.call); !ok && p.err == nil {
 			return
 		}
 		o.line[0] = nil
@@ -116,6 +118,7 @@ func (o *outbox) Take(size int) {
 type departure struct {
 	outbox *outbox
 	size   int          // of the answer, as the outbox counts it
+	use    quota.Use    // of the request, from when its answer is there
 	parts  atomic.Int32 // its holdings, and the reply itself
 }
 
@@ -127,6 +130,7 @@ func (o *outbox) depart(size int) *departure {
 
 func (d *departure) done() {
 	if d.parts.Add(-1) == 0 {
+		d.use.End() // before that lets others in
 		d.outbox.Take(d.size)
 	}
 }
@@ -174,10 +178,10 @@ func (h *holding) Put(*[]byte) {
 	delete(o.held, h)
 	o.since = time.Now()
 	o.mu.Unlock()
-	if held {
+	if held { // or end has done it
 		h.buf.Release()
+		h.of.done()
 	}
-	h.of.done()
 }
 
 // still returns since when grpc-go has given nothing back; zero if nothing is held.
@@ -213,5 +217,6 @@ func (o *outbox) end() {
 	o.mu.Unlock()
 	for h := range held {
 		h.buf.Release()
+		h.of.done()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
@@ -21,6 +22,9 @@ func (d *Door) fetch(r *request, client string) error {
 		at := r.inputs[i].place
 		if at.Region == "" {
 			continue
+		}
+		if err := r.use.More(min(at.Size, left), time.Now()); err != nil { // Fetch refuses what is larger
+			return err
 		}
 		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -37,6 +38,7 @@ type request struct {
 	raw        []wire.Bytes
 	fault      error // what is wrong with the parameters
 
+	use      quota.Use
 	streamed bool        // it is one of a ModelStreamInfer
 	limits   gate.Limits // that held when it began
 }
@@ -67,6 +69,7 @@ func (r *request) release() {
 		r.inputs[i].contents.Release()
 	}
 	r.Question.Release()
+	r.use.End()
 }
 
 // read fills r, whose memory is the caller's to release whatever comes of it.

@@ -37,7 +37,7 @@ func statusOf(err error) *status.Status {
 	}
 	var detailed *status.Status
 	if errors.Is(row.Err, scheduler.ErrOverloaded) {
-		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(retryAfter, gate.Again(err)))})
 	} else {
 		detailed, err = s.WithDetails(info)
 	}

@@ -50,26 +50,32 @@ var (
 	receivedDesc    = desc("received_bytes_total", "Bytes from clients.", "door")
 	sentDesc        = desc("sent_bytes_total", "Bytes to clients.", "door")
 
-	payloadDesc        = desc("payload_bytes", "Memory for payloads that is in use.")
-	payloadLimitDesc   = desc("payload_limit_bytes", "Limit of the memory for payloads in use.")
-	regionsDesc        = desc("regions", "Regions of shared memory that clients have registered.")
-	regionBytesDesc    = desc("region_bytes", "Bytes of the regions of shared memory that clients have registered.")
-	regionRefusalsDesc = desc("region_refusals_total", "Registrations of regions of shared memory that were refused.", "reason")
-	refusalsDesc       = desc("payload_refusals_total", "Times that memory for a payload was refused.")
-	restartsDesc       = desc("process_restarts_total", "Restarts of supervised processes.", "container")
-	payloadIdleDesc    = desc("payload_idle_bytes", "Free memory for payloads that the process has not returned to the system.")
-	arenaDesc          = desc("arena_bytes", "Memory for payloads that is shared with containers on this machine, in use and free.")
-	readableDesc       = desc("container_readable_bytes", "Inputs in shared memory that containers may be reading.")
-	arenaUsedDesc      = desc("arena_used_bytes", "Of the memory that is shared with containers, what is in use.")
-	replacedDesc       = desc("arena_replaced_bytes", "Of the memory that is shared with containers, segments that were replaced, until requests and containers let go of them.")
-	outputsDesc        = desc("container_output_bytes", "Shared memory that containers write outputs to, whole until their sessions end.")
-	unpackedDesc       = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
-	unpackLimitDesc    = desc("unpacked_limit_bytes", "Limit of that part.")
-	sessionsDesc       = desc("container_sessions", "Connected containers.")
-	stateDesc          = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
-	usersDesc          = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
-	forgottenDesc      = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
-	buildDesc          = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
+	payloadDesc          = desc("payload_bytes", "Memory for payloads that is in use.")
+	payloadLimitDesc     = desc("payload_limit_bytes", "Limit of the memory for payloads in use.")
+	regionsDesc          = desc("regions", "Regions of shared memory that clients have registered.")
+	regionBytesDesc      = desc("region_bytes", "Bytes of the regions of shared memory that clients have registered.")
+	regionRefusalsDesc   = desc("region_refusals_total", "Registrations of regions of shared memory that were refused.", "reason")
+	refusalsDesc         = desc("payload_refusals_total", "Times that memory for a payload was refused.")
+	restartsDesc         = desc("process_restarts_total", "Restarts of supervised processes.", "container")
+	payloadIdleDesc      = desc("payload_idle_bytes", "Free memory for payloads that the process has not returned to the system.")
+	arenaDesc            = desc("arena_bytes", "Memory for payloads that is shared with containers on this machine, in use and free.")
+	readableDesc         = desc("container_readable_bytes", "Inputs in shared memory that containers may be reading.")
+	arenaUsedDesc        = desc("arena_used_bytes", "Of the memory that is shared with containers, what is in use.")
+	replacedDesc         = desc("arena_replaced_bytes", "Of the memory that is shared with containers, segments that were replaced, until requests and containers let go of them.")
+	outputsDesc          = desc("container_output_bytes", "Shared memory that containers write outputs to, whole until their sessions end.")
+	unpackedDesc         = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
+	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of that part.")
+	sessionsDesc         = desc("container_sessions", "Connected containers.")
+	stateDesc            = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
+	usersDesc            = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
+	forgottenDesc        = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
+	identityRequestsDesc = desc("identity_requests_total", "Requests of an identity, those that its quotas refused among them.", "identity")
+	identityBytesDesc    = desc("identity_request_bytes_total", "Bytes of these.", "identity")
+	identityRefusedDesc  = desc("identity_refused_total", "What was refused to an identity, by quota.", "identity", "quota")
+	identityUsedDesc     = desc("identity_used", "What an identity has of a quota that is no rate.", "identity", "quota")
+	identityQuotaDesc    = desc("identity_quota", "The quota of an identity, where it has one.", "identity", "quota")
+	addressRefusedDesc   = desc("address_refused_total", "What was refused to addresses, by quota.", "quota")
+	buildDesc            = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
 // Describe sends nothing: which series there are depends on the models, so Metrics is what the
@@ -243,6 +249,29 @@ func (m *Metrics) collectSources(out collection, s *Sources) {
 			up = 1
 		}
 		out.gauge(stateDesc, up)
+	}
+	if s.Identities != nil {
+		for _, g := range s.Identities() {
+			name := strings.ToValidUTF8(g.Identity, "\uFFFD")
+			out.counter(identityRequestsDesc, g.Requests, name)
+			out.counter(identityBytesDesc, g.Bytes, name)
+			for _, q := range g.Quotas {
+				if !strings.HasSuffix(q.Name, "_per_second") {
+					out.gauge(identityUsedDesc, float64(q.Used), name, q.Name)
+				}
+				if q.Limit > 0 || q.Refused > 0 {
+					out.counter(identityRefusedDesc, q.Refused, name, q.Name)
+					out.gauge(identityQuotaDesc, float64(q.Limit), name, q.Name)
+				}
+			}
+		}
+	}
+	if s.Addresses != nil {
+		for _, q := range s.Addresses() {
+			if q.Name != "connections" { // see connections_closed_total
+				out.counter(addressRefusedDesc, q.Refused, q.Name)
+			}
+		}
 	}
 	if s.Learned != nil {
 		for _, g := range s.Learned() {

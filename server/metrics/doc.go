@@ -88,6 +88,13 @@
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is
 //	                                        away or the disk full
 //	policy_users, policy_users_forgotten_total  {application}
+//	identity_requests_total       {identity}                those that its quotas refused among them
+//	identity_request_bytes_total  {identity}                of these
+//	identity_refused_total        {identity, quota}         quota is its key in the file
+//	identity_used                 {identity, quota}         in flight, unread, open; of a rate none
+//	identity_quota                {identity, quota}         where it has one
+//	address_refused_total         {quota}                   of all addresses together: those that
+//	                                                         there are, status shows
 //	build_info                    {version, goversion}       always 1
 //
 // Requests that never found a model have model="" and version="". The series of the cache are

@@ -55,10 +55,13 @@ var other = id{name: "_other"}
 
 // Sources are values that other rooms have, read when Prometheus asks. What is nil is not shown.
 type Sources struct {
-	Server    func() ServerGauges
-	Models    func() []scheduler.Stats
-	Learned   func() []LearnedGauges
-	MaxModels func() int // how many have series of their own; nil: MaxModels
+	Server  func() ServerGauges
+	Models  func() []scheduler.Stats
+	Learned func() []LearnedGauges
+	// Identities are those that are configured, and Addresses the quotas of all addresses together.
+	Identities func() []IdentityGauges
+	Addresses  func() []QuotaGauges
+	MaxModels  func() int // how many have series of their own; nil: MaxModels
 }
 
 // ServerGauges is the state of the server as a whole.
@@ -87,6 +90,21 @@ type LearnedGauges struct {
 	Application string
 	Users       int
 	Forgotten   uint64 // to make room for others
+}
+
+// IdentityGauges is what an identity has asked for, and has of its quotas.
+type IdentityGauges struct {
+	Identity        string
+	Requests, Bytes uint64
+	Quotas          []QuotaGauges
+}
+
+// QuotaGauges is one quota.
+type QuotaGauges struct {
+	Name    string // its key in the file
+	Limit   int64  // 0: none
+	Used    int64  // of a rate 0
+	Refused uint64
 }
 
 // New returns the metrics of one server. version is the server's own.

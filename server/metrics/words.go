@@ -48,13 +48,14 @@ const (
 	ClosedCancels                       // it cancelled nearly all of its requests
 	ClosedAddressLimit                  // there were as many of its address as the door's connections_per_address already
 	ClosedConnectionLimit               // there were as many as the door's connections already, or no descriptor left
+	ClosedQuota                         // its identity has as many connections as its quota allows
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug
 	closedReasons
 )
 
 var closedNames = [closedReasons]string{
-	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "draining", "error",
+	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "quota", "draining", "error",
 }
 
 // String is the label.

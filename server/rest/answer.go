@@ -86,10 +86,7 @@ func (c *call) refused(err error, arrived time.Time) error {
 
 // retryAfter is the time until a new attempt makes sense, in whole seconds.
 func retryAfter(err error) string {
-	if o, ok := errors.AsType[*scheduler.OverloadedError](err); ok && o.RetryAfter > time.Second {
-		return strconv.FormatInt(int64((o.RetryAfter+time.Second-1)/time.Second), 10)
-	}
-	return "1"
+	return strconv.FormatInt(int64((max(gate.Again(err), 1)+time.Second-1)/time.Second), 10)
 }
 
 // discard reads the rest of a request's body, within the time and size that a body may have, and
@@ -130,6 +127,7 @@ func (c *call) begin(status int) {
 		c.w.Header().Set("Connection", "close")
 	}
 	c.begun = true
+	c.use.Answered()
 	c.w.WriteHeader(status)
 }
 

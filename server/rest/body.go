@@ -94,9 +94,11 @@ type body struct {
 	known int64     // bytes of it, if announced; -1: unknown
 	got   int64
 	limit int64
-	name  string    // of limit, as a setting
-	pack  *unpacker // nil: it is not compressed
-	share gate.Share
+
+	charged int64     // bytes that its client's quotas know of
+	name    string    // of limit, as a setting
+	pack    *unpacker // nil: it is not compressed
+	share   gate.Share
 	// buf is being filled. Until whole hands it over, close releases it, however reading ends.
 	buf *tensor.Buffer
 }
@@ -107,7 +109,7 @@ func (c *call) open() (*body, error) {
 	if n := c.r.ContentLength; n > limit {
 		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
-	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, name: "limits.message_bytes",
+	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
 		share: c.settings.Memory.Plain()}
 	b.from = b.in
 	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
@@ -139,6 +141,12 @@ func (b *body) Read(p []byte) (int, error) {
 	p = p[:min(int64(len(p)), b.limit-b.got+1)]
 	n, err := b.read(p)
 	b.got += int64(n)
+	if more := b.got - b.charged; more > 0 {
+		if err := b.in.call.use.More(more, time.Now()); err != nil {
+			return 0, err
+		}
+		b.charged = b.got
+	}
 	switch {
 	case b.got > b.limit || b.in.clock.Bytes > b.limit:
 		return 0, tooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.clock.Bytes, b.name, b.limit)

@@ -165,6 +165,9 @@ func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (
 	if err != nil {
 		return clipperAnswer{}, c.refused(err, arrived)
 	}
+	part := c.use.Part()
+	defer part.End()
+	question.Use = &part
 	a, err := c.door.predict.Infer(c.r.Context(), question)
 	if err != nil {
 		return clipperAnswer{}, err

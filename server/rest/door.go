@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -30,6 +31,7 @@ type Config struct {
 	Predict *predict.Service
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
+	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
 	Metrics    *metrics.Door
 	Log        *slog.Logger
 
@@ -82,7 +84,7 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {

@@ -27,6 +27,7 @@ func (c *call) infer() error {
 		return c.refused(err, q.Arrived)
 	}
 	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
+	q.Use = &c.use
 	q.complete()
 	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -32,6 +33,9 @@ func (q *request) fetch(b *body) error {
 		in := &q.inputs[i]
 		if in.place.Region == "" {
 			continue
+		}
+		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil { // Fetch refuses what is larger
+			return err
 		}
 		if err := q.call.door.predict.Regions().Fetch(q.call.sharer(), &in.Tensor, in.place, left, memory.Get); err != nil {
 			return err

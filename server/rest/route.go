@@ -8,10 +8,13 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shivad/shivad/server/internal/browser"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/metrics"
 )
 
 // A call is a request on its way through a handler.
@@ -26,6 +29,7 @@ type call struct {
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
+	use      quota.Use
 }
 
 // A handler answers a request. If it has not answered, its error is the answer.
@@ -121,17 +125,29 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.who = c.identify()
+	defer c.use.End()
+	if err := c.admit(found); err != nil {
+		c.fail(err)
+	}
+}
+
+// admit has a request served, if its client may ask at all and has not asked too much.
+func (c *call) admit(found *route) error {
+	if found.open {
+		return found.serve(c)
+	}
+	if err := c.charge(); err != nil {
+		return err
+	}
 	err := c.who.Enter()
-	switch {
-	case err == nil || found.open:
-		err = found.serve(c)
-	case found.does != "":
+	if err == nil {
+		return found.serve(c)
+	}
+	if found.does != "" {
 		action, what, _ := strings.Cut(found.does, " ")
 		c.door.predict.As(nil).Refused(c.source(), action, what, c.model, err)
 	}
-	if err != nil {
-		c.fail(err)
-	}
+	return err
 }
 
 // identify is whose request it is. A browser shows its reader's certificate for any page that asks,
@@ -142,6 +158,29 @@ func (c *call) identify() *identity.Identity {
 		shown.Certificate = c.conn.certificate
 	}
 	return c.door.identities.Who(&shown)
+}
+
+// charge takes what the request needs of its client's quotas. What of its body was not announced is
+// charged as it arrives.
+func (c *call) charge() error {
+	now := time.Now()
+	err := c.conn.Claim(c.who.Account())
+	if err != nil {
+		c.w.Header().Set("Connection", "close")
+		c.conn.Because(metrics.ClosedQuota)
+	} else {
+		err = c.use.Begin(c.who.Payers(c.conn.Account()), c.announced(), now)
+	}
+	if err != nil {
+		return c.refused(err, now)
+	}
+	return nil
+}
+
+// announced is the size of the body as far as the head tells it. What is larger than a body may be is
+// refused before any of it is read.
+func (c *call) announced() int64 {
+	return max(0, min(c.r.ContentLength, c.settings.Limits.MessageBytes))
 }
 
 // service is what the door's service is to whoever asks.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
@@ -25,6 +26,8 @@ type call struct {
 	question question
 	arrived  time.Time
 
+	use      quota.Use
+	bytes    int64   // of the message
 	control  []byte  // the answer's metadata, if no model answered
 	err      error   // the refusal, if there was one before the scheduler, or of feedback
 	room     int     // of the session's outbox: what is expected, then what has come
@@ -128,6 +131,7 @@ func (l *loop) freeCall(c *call) {
 		c.feedback = nil
 	}
 	l.recycle(c)
+	c.use.End()
 	c.session, c.namespace, c.next = nil, "", nil
 	c.control, c.err, c.room = nil, nil, 0
 	c.shared, c.held, c.inFlight, c.answered = nil, false, false, false

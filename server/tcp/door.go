@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
@@ -30,6 +31,7 @@ type Config struct {
 	// predict's function of that name. nil: there are none.
 	Describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
 	Identities *identity.Registry
+	Addresses  *quota.Addresses  // quotas of where clients are; nil: there are none
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
 	Log        *slog.Logger
@@ -80,7 +82,7 @@ func Listen(cfg Config) (*Door, error) {
 	d := newDoor(cfg)
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
+		Addrs: cfg.Addrs, Access: cfg.Access, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {

@@ -129,6 +129,7 @@ func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	defer l.turns.Unlock()
 	l.look()
 	k.session = l.newSession(e.door.opened.Add(1), k)
+	k.session.conn = k.place
 	return nil, gnet.None
 }
 

@@ -117,6 +117,13 @@ func (s *session) place(c *call) (waits bool, err error) {
 	for i := range c.message.Tensors {
 		left -= int64(len(c.message.Tensors[i].Data))
 	}
+	var moved int64
+	for i := range c.shared.Inputs {
+		moved += min(c.shared.Inputs[i].Size, left) // one that is larger is refused below
+	}
+	if err := c.use.More(moved, s.loop.now); err != nil {
+		return false, err
+	}
 	c.fetching = true
 	s.loop.door.copies.Go(func() { c.fetch(left) })
 	return true, nil

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -22,9 +24,11 @@ import (
 type session struct {
 	loop      *loop
 	transport transport
-	id        uint64 // of the connection, never 0
-	client    string // gate.ClientOf, once it has named a stream
-	index     int    // in loop.sessions
+	conn      *intake.Conn   // of the transport, for quotas; nil: nobody has let it in
+	claimed   *quota.Account // for which conn counted last; nil: for none
+	id        uint64         // of the connection, never 0
+	client    string         // gate.ClientOf, once it has named a stream
+	index     int            // in loop.sessions
 
 	decoder    *shiva.Decoder // borrowed from the loop while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
@@ -180,14 +184,21 @@ func (s *session) readInto(d *shiva.Decoder) {
 
 // question takes one message, or the fault that stands in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
-	s.clock = intake.Clock{}
 	c := s.line(m)
+	c.bytes = s.clock.Bytes
+	s.clock = intake.Clock{}
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
 		s.finish(c)
 		return
 	}
-	if s.held == 0 && s.submit(c) {
-		return
+	if s.held == 0 {
+		submitted, err := s.submit(c)
+		if c.err = err; err != nil {
+			s.finish(c)
+		}
+		if submitted || err != nil {
+			return
+		}
 	}
 	if c.held = true; s.held == 0 {
 		s.firstHeld = c
@@ -195,25 +206,35 @@ func (s *session) question(m *shiva.Message, err error) {
 	s.held++
 }
 
-// submit has a call submitted at the end of this turn, if there is room for its answer.
-func (s *session) submit(c *call) bool {
+// submit has a call submitted at the end of this turn, if there is room for its answer. An error is
+// the call's.
+func (s *session) submit(c *call) (ok bool, err error) {
 	if c.fetching {
-		return false
+		return false, nil
 	}
-	var ok bool
 	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
-	if c.room, ok = s.outbox.Admit(&c.gate); ok {
+	if c.room, ok, err = s.outbox.Admit(&c.gate); ok {
 		c.inFlight = true
 		s.inFlight++
 		s.loop.pending = append(s.loop.pending, c)
 	}
-	return ok
+	return ok, err
 }
 
 // submitHeld submits the calls for whose answers there is room by now, in their order.
 func (s *session) submitHeld() {
-	for s.held > 0 && !s.gone && !s.ending && s.submit(s.firstHeld) {
-		s.unhold(s.firstHeld)
+	for s.held > 0 && !s.gone && !s.ending {
+		c := s.firstHeld
+		ok, err := s.submit(c)
+		if !ok && err == nil {
+			return
+		}
+		s.unhold(c)
+		if err != nil {
+			c.err, c.answered = err, true
+			c.use.Answered()
+			s.settle(c)
+		}
 	}
 }
 
@@ -284,6 +305,9 @@ func (s *session) open(c *call, fault error) error {
 		return unreadable
 	}
 	c.question.Who = who
+	if err := s.charge(c, who); err != nil {
+		return err
+	}
 	var ok bool
 	if c.control, ok, err = s.region(who, m); ok {
 		return err
@@ -330,6 +354,24 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 	return identities.Who(&s.shown), nil
 }
 
+// charge takes what a message needs of its client's quotas. One that asks for health takes nothing.
+func (s *session) charge(c *call, who *identity.Identity) error {
+	switch {
+	case s.conn == nil:
+		return nil
+	case strings.HasPrefix(c.namespace, "v2/health/"), c.namespace == shiva.LiveNamespace, c.namespace == shiva.ReadyNamespace:
+		return nil
+	}
+	if a := who.Account(); a != s.claimed {
+		if err := s.conn.Claim(a); err != nil {
+			s.leaveFor(metrics.ClosedQuota)
+			return err
+		}
+		s.claimed = a
+	}
+	return c.use.Begin(who.Payers(s.conn.Account()), c.bytes, s.loop.now)
+}
+
 // route turns the message of c, whose inputs are there, into a call, or feedback, or an error.
 func (s *session) route(c *call) (err error) {
 	cfg, m, q := s.loop.settings, c.message, &c.question
@@ -359,7 +401,7 @@ func (s *session) route(c *call) (err error) {
 	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, tensors, &q.Params); err != nil {
 		return err
 	}
-	c.gate.Owner = c
+	c.gate.Owner, c.gate.Use = c, &c.use
 	if c.shared != nil {
 		return c.checkOutputs(s.loop.door)
 	}
@@ -392,6 +434,7 @@ func (s *session) fault(c *call, err error) error {
 // finish notes that c's answer is known.
 func (s *session) finish(c *call) {
 	c.answered = true
+	c.use.Answered()
 	if s.gone {
 		s.loop.freeCall(c)
 		return
@@ -400,7 +443,12 @@ func (s *session) finish(c *call) {
 		c.room, c.err = s.outbox.Put(&c.gate, c.room)
 	}
 	s.submitHeld()
-	// The line before it may be long, and what is not needed is not to wait with it.
+	s.settle(c)
+}
+
+// settle makes an answer ready to leave. The line before it may be long, and what is not needed is
+// not to wait with it.
+func (s *session) settle(c *call) {
 	if err := c.failure(); err != nil {
 		r := &refusal{gate.Text(err), gate.Bare(err)}
 		c.err, c.gate.Err = r, nil

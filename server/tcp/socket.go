@@ -115,6 +115,7 @@ func (s *sockets) enroll(in *intake.Conn) {
 	l.look()
 	k.session = l.newSession(s.door.opened.Add(1), k)
 	k.session.shown.Certificate = identity.NewCertificate(in.PeerCertificate())
+	k.session.conn = in
 	l.turns.Unlock()
 	s.conns.Go(k.run) // until the session ends, for which stop waits
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -21,6 +22,10 @@ import (
 // With -tags invariants it panics when it is used in another order.
 type Call struct {
 	Owner Owner // set by the door before Submit
+
+	// Use is what the request has taken of its client's quotas, where Outbox counts its answer; nil:
+	// there are none. It is the door's, which sets it after Open.
+	Use *quota.Use
 
 	// Set by Open.
 
@@ -204,7 +209,7 @@ func (c *Call) Close() {
 	c.owned = c.owned[:0]
 	clear(c.Inputs)
 	c.Inputs = nil
-	c.Owner, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil
+	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cached.Version, c.cached.Salt = nil, ""

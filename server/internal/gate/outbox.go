@@ -55,14 +55,25 @@ func (o *Outbox) Waiting() int { return o.waiting }
 
 // Admit takes room for the answer to an open call, and says how much. It is false when there is
 // none until others have left.
-func (o *Outbox) Admit(c *Call) (expected int, ok bool) {
+//
+// A client that is over its quota of unread answers waits as well, as long as some of them are here:
+// what it reads makes room. If none is, it is refused, since it would wait for what it reads of
+// another connection, and nobody would tell it.
+func (o *Outbox) Admit(c *Call) (expected int, ok bool, err error) {
 	expected = o.expect(c)
-	if used := o.promised + o.waiting; used > 0 && used+expected > o.room() {
+	used := o.promised + o.waiting
+	if used > 0 && used+expected > o.room() {
 		o.short = true
-		return 0, false
+		return 0, false, nil
+	}
+	if used > 0 && !c.Use.Fits(expected) {
+		return 0, false, nil
+	}
+	if err := c.Use.Promise(expected); err != nil {
+		return 0, false, err
 	}
 	o.promised += expected
-	return expected, true
+	return expected, true, nil
 }
 
 // expect is how large the answer to a call will be.
@@ -87,6 +98,7 @@ func (o *Outbox) expect(c *Call) int {
 // it.
 func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	o.promised -= expected
+	defer func() { c.Use.Became(size) }()
 	if c.Err != nil {
 		return 0, nil
 	}

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
@@ -67,6 +69,17 @@ func Bare(err error) error {
 		return e
 	}
 	return StatusOf(err).Err
+}
+
+// Again is when it is worth sending a request again that was refused; 0: nothing is known.
+func Again(err error) time.Duration {
+	if e, ok := errors.AsType[*scheduler.OverloadedError](err); ok {
+		return e.RetryAfter
+	}
+	if e, ok := errors.AsType[*quota.Error](err); ok {
+		return e.Again
+	}
+	return 0
 }
 
 // Outcome is how a request ended, for the metrics: with an error or without, and with an

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // Refusals, on all doors.
@@ -29,6 +30,7 @@ type Declaration struct {
 	Tokens       []string // the SHA-256 of each, in hexadecimal
 	Certificates []string // patterns of names in certificates
 	May          []string
+	Quota        quota.Limits
 }
 
 // maxName bounds the name of an identity, in bytes.
@@ -66,6 +68,9 @@ func (d Declaration) Faults() (fs setting.Faults) {
 	for i, text := range d.May {
 		_, err := parse(text)
 		fs.Check("may["+strconv.Itoa(i)+"]", err)
+	}
+	for _, f := range d.Quota.Faults() {
+		fs.Add("quota."+f.Key, "%s", f.Text)
 	}
 	return fs
 }
@@ -114,6 +119,8 @@ type Identity struct {
 	all    []grant // in the order of the file
 	nobody string  // not "": it has no rights since nothing, or nothing known, was shown
 
+	account *quota.Account // nil: it is nobody
+
 	// Routes is the gate's: what of its routes the identity may use.
 	Routes atomic.Value
 }
@@ -137,6 +144,26 @@ func (i *Identity) Name() string {
 		return ""
 	}
 	return i.name
+}
+
+// Account is what connections of the identity count for; nil of nil and of nobody.
+func (i *Identity) Account() *quota.Account {
+	if i == nil {
+		return nil
+	}
+	return i.account
+}
+
+// Payers are those that requests of the identity from an address are charged to: itself, and the
+// address where that is all that is known of the client.
+func (i *Identity) Payers(address *quota.Account) quota.Payers {
+	switch {
+	case i == nil || i.account == nil:
+		return quota.Payers{address}
+	case i.name == Anonymous:
+		return quota.Payers{address, i.account}
+	}
+	return quota.Payers{i.account}
 }
 
 // A Description is an identity as it is told who it is.

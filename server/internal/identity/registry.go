@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // A Registry has the identities of a server. The zero Registry has none.
@@ -13,7 +15,8 @@ type Registry struct {
 	// set before the first Replace.
 	Log *slog.Logger
 
-	table atomic.Pointer[table] // nil: no identity is declared
+	table    atomic.Pointer[table] // nil: no identity is declared
+	accounts quota.Identities
 }
 
 // A table is the identities of one configuration. Immutable.
@@ -32,6 +35,11 @@ type table struct {
 // Replace makes the declarations hold, which have no Faults, for everybody at once: what a
 // connection has shown is looked up again at its next request.
 func (r *Registry) Replace(list []Declaration) {
+	limits := make(map[string]quota.Limits, len(list))
+	for _, d := range list {
+		limits[d.Name] = d.Quota
+	}
+	accounts := r.accounts.Replace(limits)
 	if len(list) == 0 {
 		r.table.Store(nil)
 		return
@@ -47,6 +55,7 @@ func (r *Registry) Replace(list []Declaration) {
 	}
 	for _, d := range list {
 		i := d.identity()
+		i.account = accounts[d.Name]
 		t.list = append(t.list, i)
 		if d.Name == Anonymous {
 			t.silent = i
@@ -67,6 +76,9 @@ func (r *Registry) Replace(list []Declaration) {
 
 // Declared reports whether there are identities. Without any everybody may do everything.
 func (r *Registry) Declared() bool { return r.table.Load() != nil }
+
+// Usage is what identities have taken of their quotas, by name.
+func (r *Registry) Usage() map[string]quota.Usage { return r.accounts.Usage() }
 
 // Unmatched are the rights of each identity, by its name, whose patterns match none of the names.
 func (r *Registry) Unmatched(names []string) map[string][]string {

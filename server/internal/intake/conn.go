@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -19,7 +20,9 @@ type Conn struct {
 	peer     net.Addr
 	why      atomic.Pointer[metrics.Closed]
 	left     sync.Once
-	lingers  atomic.Bool // the listener closes it
+	lingers  atomic.Bool    // the listener closes it
+	account  *quota.Account // of the host; nil: there are no quotas
+	claims   quota.Claims
 
 	// Set by shake of a connection to an address of TLS; but for socket nil of others.
 	socket      net.Conn
@@ -37,6 +40,13 @@ func (c *Conn) RemoteAddr() net.Addr { return c.peer }
 
 // Door is the address that the client has connected to, as the door listens on it.
 func (c *Conn) Door() net.Addr { return c.door }
+
+// Account is the quota of where the client is; nil: there is none.
+func (c *Conn) Account() *quota.Account { return c.account }
+
+// Claim counts the connection for an identity's account as well, nil for none, until it ends. The
+// error is that of an identity that has too many.
+func (c *Conn) Claim(a *quota.Account) error { return c.claims.Add(a) }
 
 // Read reads and counts.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -68,6 +78,10 @@ func (c *Conn) Leave() {
 	c.left.Do(func() {
 		c.Because(metrics.ClosedByClient)
 		c.listener.leave(c.host)
+		c.claims.End()
+		if c.account != nil {
+			c.listener.Addresses.Leave(c.host.String())
+		}
 		c.listener.Metrics.Closed(*c.why.Load())
 	})
 }

@@ -31,6 +31,9 @@ func (h Host) String() string {
 	if h.unix {
 		return fmt.Sprintf("uid=%d", h.user)
 	}
+	if !h.addr.IsValid() {
+		return "unknown"
+	}
 	return h.addr.String()
 }
 

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -52,7 +53,7 @@ func (l Limits) perAddress(host Host) (most int, free bool) {
 	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// Config of a Listener. All fields must be set but Access, TLS and Refusal.
+// Config of a Listener. All fields must be set but Access, TLS, Addresses and Refusal.
 type Config struct {
 	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
 	// packages secure and unixsocket).
@@ -63,6 +64,8 @@ type Config struct {
 	TLS     func() *secure.Config // that of the next connection to an address of TLS
 	Metrics *metrics.Door
 	Log     *slog.Logger
+	// Addresses have the quotas of where clients are; nil: there are none.
+	Addresses *quota.Addresses
 	// Refusal returns the bytes that a connection above a limit is sent before it is closed. nil:
 	// it is sent nothing.
 	Refusal func(error) []byte
@@ -182,6 +185,9 @@ func (l *Listener) accept(from net.Listener) {
 				l.refuse(raw, err)
 			}
 			continue
+		}
+		if l.Addresses != nil {
+			c.account = l.Addresses.Enter(c.host.String(), c.host == Host{} || c.host.here())
 		}
 		if !encrypted {
 			l.offer(c)

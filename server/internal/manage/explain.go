@@ -32,6 +32,9 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		about = append(about, heard(target)...)
 		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
 	}
+	for i := range all {
+		all[i].Sentences = append(all[i].Sentences, r.overQuota()...)
+	}
 	return all
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -35,6 +37,9 @@ type Report struct {
 	Regions   *regions.Registry  // and of clients
 	Sessions  *fleet.Sessions
 	Processes *fleet.Processes
+
+	Identities *identity.Registry
+	Addresses  *quota.Addresses
 }
 
 // Ready reports whether the server takes requests, and if not, why.
@@ -140,6 +145,7 @@ func (r *Report) Status() admin.Status {
 		Uptime:    time.Since(r.Started).Seconds(),
 		Readiness: r.Ready(),
 		Listen:    r.Listening(),
+		Clients:   r.clients(),
 		Shared:    r.shared(),
 		Regions:   clientRegions(r.Regions.Usage()),
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},

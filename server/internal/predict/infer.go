@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -58,7 +59,8 @@ type Question struct {
 	Source  uint64             // the connection's, from NewSource
 	Client  string             // the machine at its other end (gate.ClientOf); "" = this program
 	Who     *identity.Identity // whose rights hold; nil: all do
-	Outbox  Outbox             // bounds the answers that the client has not read; nil: they are not bounded
+	Outbox  Outbox             // bounds the answers that the client has not read; nil: it has one at a time
+	Use     *quota.Use         // what the request has taken of its client's quotas; nil: there are none
 
 	Submitted func() // called when the request has its place behind earlier ones; nil: nobody waits for that
 }
@@ -263,10 +265,10 @@ func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err 
 
 // ask waits for room for the answer to a call, submits it, and waits for the answer.
 func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err error) {
+	c.gate.Use = q.Use
 	o := q.Outbox
 	if o == nil {
-		d.wait(ctx, c, q)
-		return 0, c.gate.Err
+		o = new(alone)
 	}
 	room, err := o.Admit(ctx, &c.gate)
 	if err != nil {
@@ -278,6 +280,18 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	}
 	return size, err
 }
+
+// alone is the Outbox of a client that has one answer at a time. Its size is its Use's concern only.
+type alone struct{ box gate.Outbox }
+
+func (a *alone) Admit(_ context.Context, c *gate.Call) (expected int, err error) {
+	expected, _, err = a.box.Admit(c)
+	return expected, err
+}
+
+func (a *alone) Put(c *gate.Call, expected int) (size int, err error) { return a.box.Put(c, expected) }
+
+func (a *alone) Take(size int) { a.box.Take(size) }
 
 // Late makes ErrCanceled of a request ErrDeadlineExceeded if the context's deadline has passed.
 // The context itself may say otherwise, since transports cancel it then.

@@ -57,6 +57,10 @@ type Bounds struct {
 	Text    int           // bytes of strings, see [Message.Charge]
 	Timeout time.Duration // until the message is complete, see [intake.Allowance]; 0: none
 	Memory  *gate.Memory
+
+	// Admit is asked when the size of the message is known, before any of it is read, and More when it
+	// has unpacked to so much more. An error is the message's. nil: nobody minds.
+	Admit, More func(bytes int64) error
 }
 
 func (b *Bounds) exceeded(n int64) error {
@@ -102,9 +106,12 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 	in := &pieces{transport: s.transport, left: int(size)}
 	defer in.free()
 	m := &Message{source: in, end: int(size), bounds: b, share: b.Memory.Plain(), text: b.Text}
-	switch header[0] {
-	case 0:
-	case 1:
+	if b.Admit != nil {
+		m.Fail(b.Admit(size))
+	}
+	switch {
+	case m.err != nil, header[0] == 0:
+	case header[0] == 1:
 		u, err := unpack(s.transport.RecvCompress(), in, &m.bounds)
 		if err != nil {
 			return false, err
@@ -115,7 +122,12 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 	default:
 		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", gate.ErrProtocol, header[0])
 	}
-	read(m)
+	if m.err == nil {
+		read(m)
+	}
+	if m.err == nil && b.More != nil {
+		m.Fail(b.More(int64(m.pos) - size))
+	}
 	if m.err == nil || !resume {
 		return m.err == nil, m.err
 	}

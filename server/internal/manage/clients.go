@@ -1,0 +1,88 @@
+package manage
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// topAddresses is how many addresses are shown. There may be as many as anybody likes.
+const topAddresses = 8
+
+// payers are the identities by name, and then the addresses that are over a quota, or near one.
+func (r *Report) payers() []quota.Usage {
+	all := r.Identities.Usage()
+	var list []quota.Usage
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, all[name])
+	}
+	return append(list, r.Addresses.Top(topAddresses)...)
+}
+
+// clients are those who have quotas, as operators see them.
+func (r *Report) clients() []admin.Client {
+	out := []admin.Client{}
+	for _, u := range r.payers() {
+		c := admin.Client{Name: u.Whose, Requests: u.Requests, Bytes: u.Bytes, Quotas: []admin.Quota{}}
+		for k := range quota.Kind(quota.Kinds) {
+			if u.Limits.Of[k] == 0 && u.Has[k] == 0 && u.Refused[k] == 0 {
+				continue
+			}
+			q := admin.Quota{Quota: k.String(), Limit: u.Limits.Of[k], Used: u.Has[k], Refused: u.Refused[k]}
+			if u.Refused[k] > 0 {
+				q.Since = max(u.Since[k].Seconds(), 0.001)
+			}
+			c.Quotas = append(c.Quotas, q)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// overQuota says who was refused what lately. It is said of every model: such requests reach none.
+func (r *Report) overQuota() (out []string) {
+	for _, u := range r.payers() {
+		for k := range quota.Kind(quota.Kinds) {
+			if u.Lately(k) && u.Limits.Of[k] > 0 {
+				out = append(out, fmt.Sprintf("%s is over its quota %s = %s: %d were refused, the last one %v ago, whatever model they were for. Raise the quota, or let it ask for less.",
+					sentence(u.Whose), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
+			}
+		}
+	}
+	return out
+}
+
+func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// IdentityGauges is what the metrics read of identities.
+func (r *Report) IdentityGauges() []metrics.IdentityGauges {
+	var out []metrics.IdentityGauges
+	for name, u := range r.Identities.Usage() {
+		out = append(out, metrics.IdentityGauges{Identity: name, Requests: uint64(u.Requests), Bytes: uint64(u.Bytes),
+			Quotas: quotas(func(k quota.Kind) metrics.QuotaGauges {
+				return metrics.QuotaGauges{Limit: u.Limits.Of[k], Used: u.Has[k], Refused: u.Refused[k]}
+			})})
+	}
+	return out
+}
+
+// AddressGauges is what the metrics read of all addresses together.
+func (r *Report) AddressGauges() []metrics.QuotaGauges {
+	refused := r.Addresses.Refused()
+	return quotas(func(k quota.Kind) metrics.QuotaGauges { return metrics.QuotaGauges{Refused: refused[k]} })
+}
+
+func quotas(of func(quota.Kind) metrics.QuotaGauges) []metrics.QuotaGauges {
+	out := make([]metrics.QuotaGauges, quota.Kinds)
+	for k := range quota.Kind(quota.Kinds) {
+		out[k] = of(k)
+		out[k].Name = k.String()
+	}
+	return out
+}

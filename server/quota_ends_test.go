@@ -1,0 +1,265 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Whatever a request takes of a quota is given back, however it ends, and on every door. What it
+// is refused by is another test's (TestQuotas); here the quotas are there and large.
+func TestQuotasAreGivenBack(t *testing.T) {
+	s, file := loaded(t, new(logged), func(c *config.Config) {
+		c.Server.LimitLoopback = true
+		anonymous := config.Identity{Name: "anonymous", May: []string{"infer"}}
+		for _, q := range []*config.Quota{&anonymous.Quota.Quota, &c.Limits.PerAddress} {
+			*q = config.Quota{RequestsPerSecond: 1e6, BytesPerSecond: 1 << 40, RequestsInFlight: 1e6, BytesInFlight: 1 << 40, UnreadBytes: 1 << 40, GRPCStreams: 1e6}
+		}
+		anonymous.Quota.Connections = 1e6
+		c.Identities = []config.Identity{anonymous, declared("other", "infer")}
+		late, slow := config.Model{Policy: c.Defaults}, config.Model{Policy: c.Defaults}
+		late.Deadline, late.Objective, slow.Keep = 20*time.Millisecond, 10*time.Millisecond, 1
+		c.Models = map[string]config.Model{"late": late, "slow": slow}
+	})
+	slow := withSlow(t, s)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	for name, send := range map[string]scheduler.WorkerFunc{
+		"late":   slow.Send,
+		"failed": func(b *scheduler.Batch) error { b.Fail(fmt.Errorf("it cannot")); return nil },
+		"panics": func(*scheduler.Batch) error { panic("boom") },
+	} {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, send, scheduler.ReplicaOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range payingDoors {
+		for _, end := range quotaEnds {
+			t.Run(end.how+"/"+d.name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				slow.hold()
+				e := &ending{s: s, file: file, slow: slow, ctx: ctx, dial: func() payingClient { return d.dial(t, s, "", "127.0.0.1") }}
+				end.do(t, e)
+				for _, c := range e.clients {
+					c.close()
+				}
+				select {
+				case <-slow.released():
+				default:
+					slow.letGo()
+				}
+				budgettest.Until(t, "nothing is left", func() bool { return takenOf(s) == "" })
+			})
+		}
+	}
+	for name, u := range s.identities.Usage() {
+		if name == "anonymous" && (u.Requests < 40 || u.Bytes == 0) {
+			t.Errorf("it has not been charged: %+v", u)
+		}
+	}
+}
+
+// An ending is what a test of one has.
+type ending struct {
+	s       *Server
+	file    *config.Config
+	slow    *heldModel
+	ctx     context.Context
+	dial    func() payingClient
+	clients []payingClient
+}
+
+// client is a new one, which is closed in the end.
+func (e *ending) client() payingClient {
+	c := e.dial()
+	e.clients = append(e.clients, c)
+	return c
+}
+
+// fails asks, and is to be told an error with these words.
+func (e *ending) fails(t *testing.T, model, words string) {
+	t.Helper()
+	// Without a deadline, which over gRPC would take the place of the model's.
+	if err := e.client().ask(t.Context(), model, manyRows); err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("%v, want an error of %q", err, words)
+	}
+}
+
+// holds begins a request that is executed until letGo.
+func (e *ending) holds(t *testing.T, ctx context.Context, c payingClient, stream ...string) chan error {
+	t.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- c.ask(ctx, "slow", manyRows, stream...) }()
+	select {
+	case <-e.slow.arrived():
+	case err := <-answered:
+		t.Fatalf("it is not held: %v", err)
+	}
+	if takenOf(e.s) == "" {
+		t.Error("it is held, and counted nowhere")
+	}
+	return answered
+}
+
+var quotaEnds = []struct {
+	how string
+	do  func(t *testing.T, e *ending)
+}{
+	{"answered", func(t *testing.T, e *ending) {
+		c := e.client()
+		for range 3 {
+			if err := c.ask(e.ctx, "echo", manyRows); err != nil {
+				t.Error(err)
+			}
+		}
+	}},
+	{"no such model", func(t *testing.T, e *ending) { e.fails(t, "nobody", "nobody") }},
+	{"no rows that fit", func(t *testing.T, e *ending) {
+		if err := e.client().ask(e.ctx, "echo", 1, strings.Repeat("x", 2000)); err == nil {
+			t.Error("a name of 2,000 bytes is a stream's")
+		}
+	}},
+	{"deadline", func(t *testing.T, e *ending) { e.fails(t, "late", "deadline") }},
+	{"container failed", func(t *testing.T, e *ending) { e.fails(t, "failed", "it cannot") }},
+	{"panic", func(t *testing.T, e *ending) { e.fails(t, "panics", "") }},
+	{"cancelled", func(t *testing.T, e *ending) {
+		ctx, cancel := context.WithCancel(e.ctx)
+		answered := e.holds(t, ctx, e.client())
+		cancel()
+		if err := <-answered; err == nil {
+			t.Error("it was answered")
+		}
+	}},
+	{"disconnected", func(t *testing.T, e *ending) {
+		c := e.client()
+		ctx, cancel := context.WithCancel(e.ctx)
+		answered := e.holds(t, ctx, c)
+		c.close()
+		cancel()
+		if err := <-answered; err == nil {
+			t.Error("it was answered")
+		}
+	}},
+	{"superseded", func(t *testing.T, e *ending) {
+		first := e.holds(t, e.ctx, e.client(), "s")
+		others := make(chan error, 2)
+		for range 2 {
+			c := e.client()
+			go func() { others <- c.ask(e.ctx, "slow", fewRows, "s") }()
+		}
+		if err := <-others; err == nil || !strings.Contains(err.Error(), "newer frame") {
+			t.Errorf("%v, want that of a superseded frame", err)
+		}
+		e.slow.letGo()
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		if err := <-others; err != nil {
+			t.Error(err)
+		}
+	}},
+	{"half a message", func(t *testing.T, e *ending) {
+		switch c := e.client().(type) {
+		case *shivaPayer:
+			m := c.message("echo", manyRows)
+			if _, err := c.Write(append(c.message("echo", fewRows), m[:len(m)/2]...)); err != nil {
+				t.Error(err)
+			}
+			if err := c.answer(); err != nil { // so the other has arrived, or is about to
+				t.Error(err)
+			}
+		case *restPayer:
+			conn, err := from("127.0.0.1")(e.ctx, "tcp", e.s.Addrs().REST[0].String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+			budgettest.Until(t, "it is charged", func() bool { return takenOf(e.s) != "" })
+		case *grpcPayer:
+			e.opens(t, c)
+		case payStream:
+			e.opens(t, c.grpcPayer)
+		}
+	}},
+	{"unread", func(t *testing.T, e *ending) {
+		const requests, rows = 16, 128 << 10 // 1 MiB each
+		switch c := e.client().(type) {
+		case *shivaPayer:
+			for range requests {
+				if _, err := c.Write(c.message("echo", rows)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case *restPayer:
+			conn, err := from("127.0.0.1")(e.ctx, "tcp", e.s.Addrs().REST[0].String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}]}`, requests*rows, 8*requests*rows)
+			fmt.Fprintf(conn, "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s", len(head), len(head)+8*requests*rows, head)
+			if _, err := conn.Write(make([]byte, 8*requests*rows)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil { // of the answer
+				t.Fatal(err)
+			}
+		case *grpcPayer:
+			e.leavesUnread(t, c, requests, rows)
+		case payStream:
+			e.leavesUnread(t, c.grpcPayer, requests, rows)
+		}
+	}},
+	{"reload", func(t *testing.T, e *ending) {
+		answered := e.holds(t, e.ctx, e.client())
+		whole := e.file.Identities
+		e.file.Identities = whole[1:] // without the one that asks
+		for range 2 {
+			if _, err := e.s.Reload(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.slow.letGo()
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		e.file.Identities = whole
+		if _, err := e.s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}},
+}
+
+// opens begins a call, and sends nothing.
+func (e *ending) opens(t *testing.T, c *grpcPayer) {
+	if _, err := pb.NewGRPCInferenceServiceClient(c.conn).ModelStreamInfer(e.ctx); err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "it is charged", func() bool { return takenOf(e.s) != "" })
+}
+
+// leavesUnread asks, and reads one answer.
+func (e *ending) leavesUnread(t *testing.T, c *grpcPayer, requests, rows int) {
+	s, err := pb.NewGRPCInferenceServiceClient(c.conn).ModelStreamInfer(e.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range requests {
+		if err := s.Send(inferRows("echo", rows)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+}
