@@ -19,14 +19,17 @@ var configurations = map[string]string{
 
 // identities declares as many, each with a token and rights by pattern, and what whoever shows
 // nothing may: the load and its container. The server looks up both alike, once for each
-// connection, and checks the right to each model.
+// connection, and checks the right to each model. Each request is charged to two payers that have
+// every quota, none of which is reached: the identity, and the address.
 func identities(n int) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintf(&b, "[[identity]]\nname = \"client-%d\"\ntoken_sha256 = \"%x\"\nmay = [\"infer:model-%d-*\", \"feedback\"]\n",
 			i, sha256.Sum256(fmt.Append(nil, i)), i)
 	}
-	b.WriteString("[[identity]]\nname = \"anonymous\"\nmay = [\"infer:small\", \"infer:image\", \"serve:*\"]\n")
+	const quota = "requests_per_second = 10000000\nbytes_per_second = \"1TiB\"\nrequests_in_flight = 1000000\nbytes_in_flight = \"1TiB\"\nunread_bytes = \"1TiB\"\n"
+	b.WriteString("[[identity]]\nname = \"anonymous\"\nmay = [\"infer:small\", \"infer:image\", \"serve:*\"]\n[identity.quota]\nconnections = 1000000\n" + quota)
+	b.WriteString("[limits.per_address]\n" + quota + "[server]\nlimit_loopback = true\n")
 	return b.String()
 }
 
@@ -43,7 +46,7 @@ func configure(name, bin string) ([]string, error) {
 // guarded measures what identities cost the Shiva door: the rate of small requests with them on to
 // that without, two servers that take turns.
 func guarded(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
-	r = ratio.Ratio{What: "identities on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
+	r = ratio.Ratio{What: "identities and quotas on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
 	all, err := systems(ctx, o, bin, []string{"go", "guarded"}, workloads[deep:deep+1])
 	if err != nil {
 		return r, err
