@@ -395,7 +395,11 @@ func TestNoWarningOfCertifiedClients(t *testing.T) {
 		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 			c.TLS.Certificates = k.settings(auth)
 			c.Admin.Listen = "tls://0.0.0.0:0"
+			c.Containers.Listen = config.Addrs{"tls://127.0.0.1:0"} // which nobody reaches from elsewhere
 		})
+		if strings.Contains(log.String(), "containers.listen") {
+			t.Errorf("the log warns of an address of this machine:\n%s", log)
+		}
 		if got := strings.Contains(log.String(), "without authentication"); got != want {
 			t.Errorf("%s: the log warns: %v\n%s", auth, got, log)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
@@ -77,8 +78,9 @@ func (s *Service) managedNames() []string {
 
 // Local reports whether only this machine reaches a listener.
 func Local(a net.Addr) bool {
-	if encrypted, ok := a.(secure.Addr); ok {
-		a = encrypted.TCPAddr
+	if hostport, ok := secure.Cut(a.String()); ok { // of a door, or of containers
+		at, err := netip.ParseAddrPort(hostport)
+		return err == nil && at.Addr().IsLoopback()
 	}
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.IP.IsLoopback()
