@@ -53,7 +53,7 @@ STRICT := -tags invariants ./shiva/tensor
 # Checks joined by + run at once: soaks, and tests of sockets and processes, wait most of their time.
 CHECKS := fmt tidy scripts vet staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
