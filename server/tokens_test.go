@@ -51,15 +51,18 @@ func TestTokensAreTold(t *testing.T) {
 			_, body := g.http(t, s.Addrs().REST[0].String(), token, "GET", path, "")
 			told.WriteString(body)
 		}
+		c := dial(t, s) // which is another's
+		fmt.Fprintln(&told, g.shivaOn(t, c, tokenOf("infer"), "cat", "", row()), g.shivaOn(t, c, token, "cat", "", row()))
+		c.Close()
 		_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
 		fmt.Fprintln(&told, err)
-		c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
+		dog, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
 		fmt.Fprintln(&told, err)
 		if err == nil {
-			c.Close()
+			dog.Close()
 		}
 	}
-	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/v1/audit", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
 		code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "GET", path, "")
 		if code != 200 {
 			t.Errorf("%s: %d", path, code)
