@@ -16,8 +16,8 @@ import (
 func TestLargestSettings(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		atMost(reflect.ValueOf(c).Elem())
-		// The delay may not be as long as the other settings.
-		c.Defaults.Delay, c.Defaults.Objective = 0, time.Hour
+		// These may not be as long as the other settings.
+		c.Defaults.Delay, c.Defaults.Objective, c.Limits.PerAddress.Burst = 0, time.Hour, time.Minute
 		c.Models["echo_FP32"] = config.Model{Policy: c.Defaults}
 	})
 	join(t, s, "echo_FP32", tensor.Float32, tensor.Shape{-1, 3}, nil)
