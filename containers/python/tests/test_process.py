@@ -77,6 +77,27 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+def test_a_second_signal_may_come_within_the_first(tmp_path: Path) -> None:
+    nested = """
+import signal
+from shiva_container import Container
+drain = Container.drain
+def signalled(self, timeout):
+    Container.drain = drain
+    drain(self, timeout)
+    signal.raise_signal(signal.SIGTERM)
+Container.drain = signalled
+"""
+    with Fake() as fake, start(tmp_path, fake.endpoint, nested + SCRIPT.replace("DELAY", "3600")) as process:
+        peer, _ = fake.hello()
+        ask(fake, peer)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
 ASIDE = """
 import signal, threading, time
 threading.Thread(target=time.sleep, args=[3600], daemon=True).start()

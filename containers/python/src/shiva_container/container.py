@@ -409,11 +409,12 @@ def serve(
         if os.getpid() != pid:  # a forked child has this handler, but not our threads
             signal.signal(number, before.get(signal.Signals(number), signal.SIG_DFL))
             signal.raise_signal(number)
-        elif asked:
+            return
+        again, asked = asked, True  # first: the second signal may come while this one is handled
+        if again:
             container.stop()
         else:
             container.drain(drain_seconds)
-        asked = True
 
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
