@@ -19,11 +19,11 @@ import (
 // is in flight at a time, and there are no ids. Numbers are little-endian:
 //
 //	S->C  code u8 | rows N u32 | ...
-//	      1 int32, 2 float64, 3 uint8     elements of each row u32 | the rows
-//	      4 int32, 5 float64, 6 uint8     size of what follows u32 | N x (elements u32 | the row)
-//	      7 texts                         size of what follows u32 | N x size u32 | LZ4: texts, "\n"
+//	      1 int32, 2 float64, 3 uint8   elements of each row u32 | the rows
+//	      4 int32, 5 float64, 6 uint8   size of what follows u32 | N x (elements u32 | the row)
+//	      7 texts                       size of what follows u32 | N x size u32 | LZ4: texts, "\n"
 //	C->S  float64 for each row
-//	S->C  0 | 0 u32                       goodbye
+//	S->C  0 | 0 u32                     goodbye
 //	C->S  1234 u32
 //
 // Rows of one length are sent as 1 to 3, since some containers knew no other codes. Clipper's LZ4

@@ -17,7 +17,7 @@ import (
 //	S->C  '' | 2 | t                                                 its answer; t=1: register
 //	C->S  '' | 0 | name | version | input type                       registration, text
 //	S->C  '' | 1 | id | 0 | size u64 | header | size u64 | content
-//	C->S  '' | 1 | id | content              v2: u32 N, u32 sizes, texts; v2a: float32 for each row
+//	C->S  '' | 1 | id | content            v2: u32 N, u32 sizes, texts; v2a: float32 for each row
 //
 // The size frames have 8 bytes, contrary to the document: containers in Java and C++ crash on 4.
 type v2 struct {

@@ -1,11 +1,11 @@
 // Package server puts the rooms together: doors for clients, the gate, the scheduler, and the
 // listener that model containers connect to.
 //
-//	clients ──Shiva───► server/tcp ────────────► gate ─► scheduler ─► containers ──ZMTP─► containers
-//	clients ──V2/HTTP─► server/rest ─► predict ───┤
-//	clients ──gRPC────► server/grpc ─► predict ───┤
-//	a program ──Server.Ask───────────► predict ───┘
-//	operator ─HTTP────► server/admin                     supervisor ─────► their processes
+//	clients ─Shiva───► server/tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
+//	clients ─V2/HTTP─► server/rest ─► predict ──┤
+//	clients ─gRPC────► server/grpc ─► predict ──┤
+//	a program ─Server.Ask───────────► predict ──┘
+//	operator ─HTTP───► server/admin                    supervisor ─────► their processes
 //
 // A Go program may have the whole server inside: it makes one with [New], adds models of its
 // own to its [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door

@@ -91,7 +91,7 @@ func (a *Answer) Release() {
 type Frame struct {
 	Seq     int64         // the client's number of it; negative: it has none
 	Age     time.Duration // when it was answered: since captured_at, else since it was asked
-	Skipped int           // frames of the stream that were superseded since the last one that was executed
+	Skipped int           // frames of the stream superseded since the last one that was executed
 }
 
 // A Choice is what an application did with a request.

@@ -45,9 +45,11 @@ type Server struct {
 	addresses  quota.Addresses // of clients that show none
 	regions    *regions.Registry
 	predict    *predict.Service
-	library    func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
-	clock      *clock.Clock         // the scheduler's
-	sched      *scheduler.Scheduler
+	// library is the way in of the program that the server is part of, which counts as a door of
+	// that name.
+	library func() *predict.Door
+	clock   *clock.Clock // the scheduler's
+	sched   *scheduler.Scheduler
 
 	containers *fleet.Sessions
 	processes  *fleet.Processes
@@ -199,7 +201,8 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
-	if err := s.store.Open(s.gate, s.containers.Changed); err != nil { // a version may be linked no longer
+	// On a change Retire looks again: a version may be linked no longer.
+	if err := s.store.Open(s.gate, s.containers.Changed); err != nil {
 		return err
 	}
 	s.settings.Read()

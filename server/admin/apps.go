@@ -18,12 +18,17 @@ import (
 // An App is an application: a name that stands for one or several models, which a policy
 // chooses among, combines and judges.
 type App struct {
-	Name   string         `json:"name"`
-	Models []string       `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
+	Name string `json:"name"`
+	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" all that
+	// have a live replica.
+	Models []string       `json:"models"`
 	Policy string         `json:"policy"`           // "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
-	SLO    string         `json:"slo,omitempty"`    // deadline of a request that brings none, as "50ms"; "" = the model's
-	Keep   setting.Keep   `json:"keep,omitzero"`    // frames of a stream that may wait, if the request does not say; 0 = as the models are configured
+	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.
+	SLO string `json:"slo,omitempty"`
+	// Keep is how many frames of a stream may wait, if the request does not say; 0 = as the models
+	// are configured.
+	Keep setting.Keep `json:"keep,omitzero"`
 	// Default is answered when no model has answered in time or none can: an object with the
 	// value of one row for each output.
 	Default json.RawMessage `json:"default,omitempty"`
@@ -68,7 +73,7 @@ type Policy struct {
 type Parameter struct {
 	Name    string `json:"name"`
 	Wants   string `json:"wants"`   // the values that it takes, in words
-	Default any    `json:"default"` // null: none that a value could say, as for weights that are equal or learned
+	Default any    `json:"default"` // null: no value says it, as for equal or learned weights
 }
 
 // PolicyList is the answer to /v1/policies.
@@ -188,7 +193,8 @@ func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
 			return v, err
 		}
 		v, err = s.create(r, next)
-		if !isStatus(err, http.StatusConflict) || r.Context().Err() != nil { // else it came meanwhile
+		// After a conflict it is there: somebody has created it meanwhile.
+		if !isStatus(err, http.StatusConflict) || r.Context().Err() != nil {
 			return v, err
 		}
 	}

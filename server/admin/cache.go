@@ -13,7 +13,7 @@ type Cache struct {
 	Misses  uint64 `json:"misses"`      // all others
 	Evicted uint64 `json:"evicted"`     // answers that made room for others
 	Expired uint64 `json:"expired"`     // answers older than cache_ttl
-	NotKept uint64 `json:"not_kept"`    // answers too large, or that there was no payload memory for
+	NotKept uint64 `json:"not_kept"`    // answers too large, or with no payload memory for them
 }
 
 // A ModelCache is the answer to /v1/models/{name}/cache.

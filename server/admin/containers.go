@@ -18,11 +18,13 @@ type Containers struct {
 
 // A Container is one of the [[container]] of the file.
 type Container struct {
-	Name      string    `json:"name"`
-	Model     string    `json:"model"`             // what loads and unloads it
-	Address   string    `json:"address,omitempty"` // of one that runs elsewhere and is called; it cannot be started or stopped
-	State     string    `json:"state"`             // READY, FAILING (on every batch), LOADING, UNLOADING, UNAVAILABLE
-	Reason    string    `json:"reason,omitempty"`  // of what is not ready
+	Name  string `json:"name"`
+	Model string `json:"model"` // what loads and unloads it
+	// Address is of one that runs elsewhere and is called; it cannot be started or stopped.
+	Address string `json:"address,omitempty"`
+	// State is READY, FAILING (on every batch), LOADING, UNLOADING or UNAVAILABLE.
+	State     string    `json:"state"`
+	Reason    string    `json:"reason,omitempty"` // of what is not ready
 	Processes []Process `json:"processes"`
 }
 

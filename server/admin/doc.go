@@ -9,12 +9,13 @@
 //	POST, DELETE /v1/apps/{name}/links     {"model": "digits/2"}; DELETE with ?model=digits/2
 //	GET, DELETE /v1/apps/{name}/policy     Learned, by user: ?user=, ?limit=; DELETE forgets it
 //	POST /v1/apps/{name}/feedback          what became of a request, as name/update takes it
-//	GET /v1/policies                       {"policies": [Policy, ...]}: names, parameters, defaults
+//	GET /v1/policies                       {"policies": [Policy, ...]}: names, parameters,
+//	                                       defaults
 //	GET /v1/models                         {"models": [Model, ...]}, by name and version
 //	GET /v1/models/{name}                  {"name", "default_version", "versions": [Model, ...]};
 //	                                       also as .../versions
-//	PATCH /v1/models/{name}                changes settings while it serves: {"objective": "20ms"};
-//	                                       null goes back to the file's
+//	PATCH /v1/models/{name}                changes settings while it serves:
+//	                                       {"objective": "20ms"}; null goes back to the file's
 //	PUT /v1/models/{name}/default_version  {"version": "2"}, "" for the newest that is ready
 //	GET /v1/models/{name}/explain          Explanations: why batches are small, what limits it,
 //	                                       what to change

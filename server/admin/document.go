@@ -19,10 +19,11 @@ const DocumentFormat = 1
 // A Document is the whole state of a server, or of those that share a store: what applications
 // there are, what their policies have learned, and what settings of models were changed.
 type Document struct {
-	Format       int                          `json:"format"`
-	Applications []App                        `json:"applications"`
-	Policies     []PolicyState                `json:"policies"`
-	Settings     map[string]map[string]string `json:"settings"` // by model, with the keys of [model.NAME] in the file
+	Format       int           `json:"format"`
+	Applications []App         `json:"applications"`
+	Policies     []PolicyState `json:"policies"`
+	// Settings are by model, with the keys of [model.NAME] in the file.
+	Settings map[string]map[string]string `json:"settings"`
 }
 
 // A PolicyState is what a policy knows for one user, as the policy keeps it.
@@ -38,7 +39,8 @@ type Change struct {
 	Name   string          `json:"name"`             // of a policy: application/user
 	Before json.RawMessage `json:"before,omitempty"` // missing: there was none
 	After  json.RawMessage `json:"after"`
-	Loses  string          `json:"loses,omitempty"` // what was learned and is not in what takes its place, in words
+	// Loses is what was learned and is not in what takes its place, in words.
+	Loses string `json:"loses,omitempty"`
 }
 
 // Imported is the answer to /v1/import. What is there already as the document has it is no change.

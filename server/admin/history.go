@@ -14,14 +14,15 @@ type History struct {
 
 // An Event is a version that served, or something that was changed.
 type Event struct {
-	At            time.Time  `json:"at"`
-	Until         *time.Time `json:"until,omitempty"` // of what served; absent while it does
-	What          string     `json:"what"`            // served, default, changed
-	Version       string     `json:"version,omitempty"`
-	By            string     `json:"by,omitempty"`            // who: the container that registered last, the address of an operator or client
-	Registrations int        `json:"registrations,omitempty"` // of containers, while it served
-	Detail        string     `json:"detail,omitempty"`        // of a change: what was before, and what is after
-	Server        string     `json:"server"`                  // that has written this
+	At      time.Time  `json:"at"`
+	Until   *time.Time `json:"until,omitempty"` // of what served; absent while it does
+	What    string     `json:"what"`            // served, default, changed
+	Version string     `json:"version,omitempty"`
+	// By is who did it: the container that registered last, or an operator's or client's address.
+	By            string `json:"by,omitempty"`
+	Registrations int    `json:"registrations,omitempty"` // of containers, while it served
+	Detail        string `json:"detail,omitempty"`        // of a change: before and after
+	Server        string `json:"server"`                  // that has written this
 }
 
 func (s Sources) history(r *http.Request) (any, error) { return s.History.Of(r.PathValue("name")) }

@@ -92,9 +92,12 @@ type Learning interface {
 // An Operator starts and stops containers by the names that they have in the file.
 type Operator interface {
 	List() Containers
-	Start(ctx context.Context, container string) error   // and waits until its processes have registered
-	Stop(ctx context.Context, container string) error    // and waits for the end of its processes
-	Restart(ctx context.Context, container string) error // one process after the other, each when a new one has registered
+	// Start also waits until the processes have registered.
+	Start(ctx context.Context, container string) error
+	// Stop also waits for the end of the processes.
+	Stop(ctx context.Context, container string) error
+	// Restart takes one process after the other, each when a new one has registered.
+	Restart(ctx context.Context, container string) error
 }
 
 // Documents take the state of a server elsewhere.

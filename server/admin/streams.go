@@ -19,7 +19,7 @@ type VersionStreams struct {
 // A Stream is one source of frames, and what became of them lately.
 type Stream struct {
 	Name       string  `json:"name"`
-	Connection bool    `json:"connection"` // it is that of a connection, and its name the client's address
+	Connection bool    `json:"connection"` // it is a connection's, named by the client's address
 	Keep       any     `json:"keep"`       // of its newest frame: "all", "latest" or a number
 	Waiting    int     `json:"waiting"`    // frames without an answer
 	Span       float64 `json:"span_seconds"`
@@ -27,7 +27,7 @@ type Stream struct {
 	Answered   int     `json:"answered"`
 	Superseded int     `json:"superseded"`
 	Age        float64 `json:"age_seconds"`    // of the oldest frame that was answered, when it was
-	Late       float64 `json:"late_seconds"`   // the worst time between the capture of a frame and its arrival
+	Late       float64 `json:"late_seconds"`   // worst time from a frame's capture to its arrival
 	Silent     float64 `json:"silent_seconds"` // since its newest frame
 }
 

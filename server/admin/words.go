@@ -15,10 +15,11 @@ const (
 
 // Readiness says whether to send requests here, and if not why.
 type Readiness struct {
-	Ready   bool     `json:"ready"`
-	State   string   `json:"state"`                    // starting, serving, draining
-	Reason  string   `json:"reason,omitempty"`         // a sentence, if not ready
-	Missing []string `json:"missing_models,omitempty"` // models that should have a live replica and have none
+	Ready  bool   `json:"ready"`
+	State  string `json:"state"`            // starting, serving, draining
+	Reason string `json:"reason,omitempty"` // a sentence, if not ready
+	// Missing are the models that should have a live replica and have none.
+	Missing []string `json:"missing_models,omitempty"`
 	// Degraded is what does not work although requests are served: a sentence.
 	Degraded string `json:"degraded,omitempty"`
 }
@@ -51,14 +52,15 @@ func Judge(state string, required []string, models []Model) Readiness {
 
 // A Model is one version of a model.
 type Model struct {
-	Name       string   `json:"name"`
-	Version    string   `json:"version"`
-	Default    bool     `json:"default"` // what the bare name means
-	Ready      bool     `json:"ready"`   // it has a live replica
-	Replicas   int      `json:"replicas"`
-	Platform   string   `json:"platform"`
-	MaxBatch   int      `json:"max_batch"` // rows, in effect
-	Batched    bool     `json:"batched"`   // false: each request is one execution, and no dimension counts rows
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Default  bool   `json:"default"` // what the bare name means
+	Ready    bool   `json:"ready"`   // it has a live replica
+	Replicas int    `json:"replicas"`
+	Platform string `json:"platform"`
+	MaxBatch int    `json:"max_batch"` // rows, in effect
+	// Batched is false if each request is one execution, and no dimension counts rows.
+	Batched    bool     `json:"batched"`
 	Inputs     []Tensor `json:"inputs"`
 	Outputs    []Tensor `json:"outputs"`
 	QueueRows  int      `json:"queue_rows"`
@@ -73,7 +75,7 @@ type Tensor struct {
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
-	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values for each row
+	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values per row
 }
 
 // Status is the state of a server.
@@ -86,7 +88,7 @@ type Status struct {
 	Warnings  []string  `json:"warnings"` // what an operator should look at, in sentences
 	Listen    Addresses `json:"listen"`
 	Doors     []Door    `json:"doors"`
-	Clients   []Client  `json:"clients"`       // every identity, and the addresses that are over a quota, or near one
+	Clients   []Client  `json:"clients"`       // identities, and addresses over or near a quota
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
 	Shared    Shared    `json:"shared_bytes"`  // what of it containers on this machine share
 	Regions   Regions   `json:"regions"`       // of clients' own shared memory
@@ -113,21 +115,25 @@ type Addresses struct {
 // Health is how a version of a model, or an application, does what it is there for. What is
 // counted is counted since the server knows it.
 type Health struct {
-	Name          string  `json:"name"`
-	Version       string  `json:"version"`              // "" of an application
-	Replicas      int     `json:"replicas"`             // live ones
-	Failing       int     `json:"failing"`              // of them, those that fail on every batch
-	Requests      uint64  `json:"requests"`             // answered, with results or errors
-	SLO           float64 `json:"slo_seconds"`          // what in time means; 0: any time
-	InTime        uint64  `json:"in_time"`              // requests with a result, defaults apart, within the SLO
-	Defaults      uint64  `json:"defaults"`             // requests to an application that its default was the answer to
-	MissingVoices uint64  `json:"missing_voices"`       // answers of applications without its part; of an application: without any model's
-	NoMemory      uint64  `json:"no_memory"`            // requests whose answers there was no payload memory for
+	Name     string  `json:"name"`
+	Version  string  `json:"version"`     // "" of an application
+	Replicas int     `json:"replicas"`    // live ones
+	Failing  int     `json:"failing"`     // of them, those that fail on every batch
+	Requests uint64  `json:"requests"`    // answered, with results or errors
+	SLO      float64 `json:"slo_seconds"` // what in time means; 0: any time
+	InTime   uint64  `json:"in_time"`     // results within the SLO, defaults apart
+	Defaults uint64  `json:"defaults"`    // answers that were a default output
+	// MissingVoices are answers of applications without its part; of an application, those without
+	// any model's.
+	MissingVoices uint64  `json:"missing_voices"`
+	NoMemory      uint64  `json:"no_memory"`            // answers with no payload memory for them
 	OldestRow     float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
-	OldestBatch   float64 `json:"oldest_batch_seconds"` // since the oldest batch that is not answered was sent
-	Streams       int     `json:"streams"`              // with a frame in the last minute, or one unanswered
-	Superseded    uint64  `json:"superseded"`           // frames, by newer ones of their streams
-	FrameAge      float64 `json:"frame_age_seconds"`    // of the oldest frame that was answered in the last minute, when it was
+	OldestBatch   float64 `json:"oldest_batch_seconds"` // of the oldest batch without an answer
+	// Streams are those with a frame in the last minute, or one unanswered.
+	Streams    int    `json:"streams"`
+	Superseded uint64 `json:"superseded"` // frames, by newer ones of their streams
+	// FrameAge is how old the oldest frame answered in the last minute was when it was answered.
+	FrameAge float64 `json:"frame_age_seconds"`
 }
 
 // A Door is one way in for clients.
@@ -151,7 +157,7 @@ type Quota struct {
 	Limit   int64   `json:"limit"` // requests, bytes, connections or streams; 0: none
 	Used    int64   `json:"used"`  // now; of a rate 0
 	Refused uint64  `json:"refused"`
-	Since   float64 `json:"refused_seconds,omitempty"` // since the last one was refused; left out: none was
+	Since   float64 `json:"refused_seconds,omitempty"` // since the last refusal; left out: none
 }
 
 // Usage is how much of a limit is in use.
@@ -167,9 +173,12 @@ type Shared struct {
 	Inputs   int64 `json:"inputs"`   // the arena: segments that containers read, in use and free
 	Used     int64 `json:"used"`     // of it, in use
 	Readable int64 `json:"readable"` // of that, what containers may be reading
-	Replaced int64 `json:"replaced"` // of inputs, in segments that were replaced, until requests and containers let go of them
-	Limit    int64 `json:"limit"`    // of inputs; 0: nothing is shared
-	Outputs  int64 `json:"outputs"`  // segments that containers write, which count whole until their sessions end
+	// Replaced is what of inputs is in segments that were replaced, until requests and containers
+	// let go of them.
+	Replaced int64 `json:"replaced"`
+	Limit    int64 `json:"limit"` // of inputs; 0: nothing is shared
+	// Outputs are segments that containers write, which count whole until their sessions end.
+	Outputs int64 `json:"outputs"`
 }
 
 // Regions are the shared memory that clients on this machine have registered.
@@ -185,46 +194,53 @@ type Queue struct {
 	Rows        int     `json:"rows"`
 	Bytes       int64   `json:"bytes"`
 	OldestRow   float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
-	OldestBatch float64 `json:"oldest_batch_seconds"` // since the oldest batch that is not answered was sent
+	OldestBatch float64 `json:"oldest_batch_seconds"` // of the oldest batch without an answer
 }
 
 // State is how the state store does.
 type State struct {
-	At      string    `json:"at"`              // as in the file, without a password; "" = in memory
-	Healthy bool      `json:"healthy"`         // it can be changed; while not, the server goes on with what it knows
+	At string `json:"at"` // as in the file, without a password; "" = in memory
+	// Healthy says that it can be changed; while not, the server goes on with what it knows.
+	Healthy bool      `json:"healthy"`
 	Since   time.Time `json:"since"`           // when Healthy became what it is
 	Error   string    `json:"error,omitempty"` // why not
 }
 
 // A Session is one connected container.
 type Session struct {
-	Model       string  `json:"model"` // "" until it has registered; likewise Version
-	Version     string  `json:"version"`
-	Instance    string  `json:"instance,omitempty"` // what it calls itself
-	Remote      string  `json:"remote"`
-	RPC         string  `json:"rpc"`   // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
-	State       string  `json:"state"` // connecting, serving, failing (on every batch), hung (it does not answer), draining, leaving; calling; retired: replaced, and there is no way to tell it; unserved: it should be another way
+	Model    string `json:"model"` // "" until it has registered; likewise Version
+	Version  string `json:"version"`
+	Instance string `json:"instance,omitempty"` // what it calls itself
+	Remote   string `json:"remote"`
+	// RPC is the generation: v1, v1b, v2, v2a, v3, v4; empty until its first message.
+	RPC string `json:"rpc"`
+	// State is connecting, serving, failing (on every batch), hung (it does not answer), draining,
+	// leaving, calling, retired (replaced, and there is no way to tell it) or unserved (it should
+	// be another way).
+	State       string  `json:"state"`
 	Connected   float64 `json:"connected_seconds"`
 	Silent      float64 `json:"silent_seconds"`    // since its last message
 	Batches     int64   `json:"batches"`           // sent
 	Rows        int64   `json:"rows"`              // in them
-	Failures    int64   `json:"failures"`          // batches that it failed, or answered with nonsense
+	Failures    int64   `json:"failures"`          // batches it failed, or answered with nonsense
 	Pending     int     `json:"pending"`           // batches that it has not answered yet
 	Oldest      float64 `json:"oldest_seconds"`    // since the oldest of them was sent
-	Slots       int     `json:"slots,omitempty"`   // most of them at a time; 0 until it has registered
+	Slots       int     `json:"slots,omitempty"`   // most at a time; 0 until it has registered
 	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 
-	Feedback int64  `json:"feedback,omitempty"`       // sent to a container that asks for it
-	Arena    string `json:"arena,omitempty"`          // what goes by shared memory: "inputs", "outputs" or "inputs, outputs"
-	Readable int64  `json:"readable_bytes,omitempty"` // inputs in it that the container may be reading
-	Outputs  int64  `json:"output_bytes,omitempty"`   // its segments for outputs, which count whole until it ends
-	Replaced int64  `json:"replaced_bytes,omitempty"` // segments that were replaced, and that it has not unmapped
+	Feedback int64 `json:"feedback,omitempty"` // sent to a container that asks for it
+	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs".
+	Arena    string `json:"arena,omitempty"`
+	Readable int64  `json:"readable_bytes,omitempty"` // inputs in it that the container may read
+	Outputs  int64  `json:"output_bytes,omitempty"`   // segments for outputs; whole until it ends
+	Replaced int64  `json:"replaced_bytes,omitempty"` // replaced segments that it has not unmapped
 
 	ReplacedFor float64 `json:"replaced_seconds,omitempty"` // since the first of them was
 
-	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken the feedback before
+	// FeedbackDropped counts feedback not sent, as the container had not taken that before it.
+	FeedbackDropped int64 `json:"feedback_dropped,omitempty"`
 }
 
 // A Process is one process that the server started.

@@ -50,7 +50,7 @@ type Config struct {
 	// everything.
 	Identities []Identity `toml:"identity"`
 
-	origins map[string]origin // key -> where its value is from; a key that is missing has its default
+	origins map[string]origin // key -> where its value is from; a missing key has its default
 }
 
 // Bytes is a size: see [setting.Bytes].
@@ -85,14 +85,19 @@ const (
 
 // Values of Server.ReadyWhen.
 const (
-	ReadyModels   = "models"   // the models of every [[container]] have a live replica, but for those that were unloaded
-	ReadyRequired = "required" // nothing else
+	// ReadyModels asks that the models of every [[container]] have a live replica, but for those
+	// that were unloaded.
+	ReadyModels = "models"
+	// ReadyRequired asks for nothing else.
+	ReadyRequired = "required"
 )
 
 // Log is how the server writes about itself, on standard error.
 type Log struct {
-	Level  string `toml:"level" default:"info"`                                        // debug, info, warn, error
-	Format string `toml:"format" default:"text" restart:"every line of a log has one"` // text, json
+	// Level is debug, info, warn or error.
+	Level string `toml:"level" default:"info"`
+	// Format is text or json.
+	Format string `toml:"format" default:"text" restart:"every line of a log has one"`
 }
 
 // TCP is the Shiva door.
@@ -138,9 +143,10 @@ type TCP struct {
 // Socket is who may connect to the Unix sockets of a door: whoever may write to their files.
 // Abstract names, "unix:@name", have no files, and take every user of the machine.
 type Socket struct {
-	Mode  string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
-	Owner string `toml:"socket_owner" restart:"it is open"`               // name or number; "" = the server's user
-	Group string `toml:"socket_group" restart:"it is open"`               // likewise
+	Mode string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
+	// Owner and Group are names or numbers; "" = those of the server.
+	Owner string `toml:"socket_owner" restart:"it is open"`
+	Group string `toml:"socket_group" restart:"it is open"`
 }
 
 // Access is that of the sockets to be opened, of a Socket that is valid.
@@ -206,10 +212,13 @@ type Containers struct {
 	// Listen are "host:port", "tcp://host:port", "tls://host:port" or "ipc://path"; a string or a
 	// list. The others are addresses for generations that cannot be told apart there: see
 	// [containers.Dialect].
-	Listen    Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
-	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"` // RPC v1b and v3, as v1b registers like v1
-	ListenV2  Addrs `toml:"listen_v2" default:"" restart:"it is open"`  // v1 and v2, as v2 beats like v3
-	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"` // v1 and v2a, which is v2 with floats for answers
+	Listen Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
+	// ListenV1b is for RPC v1b and v3, as v1b registers like v1.
+	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"`
+	// ListenV2 is for v1 and v2, as v2 beats like v3.
+	ListenV2 Addrs `toml:"listen_v2" default:"" restart:"it is open"`
+	// ListenV2a is for v1 and v2a, which is v2 with floats for answers.
+	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"`
 	// TLS is whose certificates its addresses of TLS have. A handshake of TLS is part of
 	// HandshakeTimeout, and counts among Handshakes, and not those of TLS of all doors.
 	TLS Certificates `toml:"tls"`
@@ -239,14 +248,16 @@ func (k Containers) Settings() containers.Settings {
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as one of TCP.Listen
+	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as in TCP.Listen
 	Socket
 	TLS Certificates `toml:"tls"`
 	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
 	// pages may use it; "*" = be asked by any.
-	Hosts       []string `toml:"hosts" default:""`
-	Profiling   bool     `toml:"profiling"`                                // show profiles of the process under /debug/pprof/
-	ImportBytes Bytes    `toml:"import_bytes" default:"256MiB" min:"4KiB"` // of the largest document that an import takes
+	Hosts []string `toml:"hosts" default:""`
+	// Profiling shows profiles of the process under /debug/pprof/.
+	Profiling bool `toml:"profiling"`
+	// ImportBytes is the size of the largest document that an import takes.
+	ImportBytes Bytes `toml:"import_bytes" default:"256MiB" min:"4KiB"`
 	// MetricsModels is how many models and applications have series of their own on /metrics;
 	// others share.
 	MetricsModels int `toml:"metrics_models" default:"256" min:"1" max:"100000"`
@@ -256,8 +267,9 @@ type Admin struct {
 type State struct {
 	// At is the path of a file, or "redis://host:port/db", which several servers share; "" = in
 	// memory, until the server stops.
-	At       string `toml:"at"`
-	Required bool   `toml:"required" default:"true"` // the server does not start while Redis cannot be read
+	At string `toml:"at"`
+	// Required keeps the server from starting while Redis cannot be read.
+	Required bool `toml:"required" default:"true"`
 	// Users is for how many of each application it is stored what the policy has learned; beyond
 	// it the least recently used go.
 	Users int `toml:"users" default:"10000" min:"1" max:"10000000"`
@@ -286,13 +298,14 @@ type Limits struct {
 	PerAddress Quota `toml:"per_address"`
 }
 
-// A Quota is how much a client may ask for in a second, and have at a time; 0 = any. What is above it
-// is answered Overloaded. Bounds are those of package quota.
+// A Quota is how much a client may ask for in a second, and have at a time; 0 = any. What is above
+// it is answered Overloaded. Bounds are those of package quota.
 type Quota struct {
-	RequestsPerSecond int   `toml:"requests_per_second"`
-	BytesPerSecond    Bytes `toml:"bytes_per_second" default:"0B"` // of requests, those in shared memory too
-	RequestsInFlight  int   `toml:"requests_in_flight"`
-	BytesInFlight     Bytes `toml:"bytes_in_flight" default:"0B"` // of these requests
+	RequestsPerSecond int `toml:"requests_per_second"`
+	// BytesPerSecond is of requests, those in shared memory too.
+	BytesPerSecond   Bytes `toml:"bytes_per_second" default:"0B"`
+	RequestsInFlight int   `toml:"requests_in_flight"`
+	BytesInFlight    Bytes `toml:"bytes_in_flight" default:"0B"` // of these requests
 	// UnreadBytes is how much of answers may wait to be read, with those that are about to come.
 	UnreadBytes Bytes `toml:"unread_bytes" default:"0B"`
 	GRPCStreams int   `toml:"grpc_streams"` // calls, each of which is a stream of HTTP/2
@@ -358,14 +371,15 @@ func redacted(text string) string { return password.ReplaceAllString(text, "${1}
 // Policy is how requests for a model are batched, bounded and tried again. But for Deadline and
 // Cast it is [scheduler.ModelConfig], which has the meaning of each field.
 type Policy struct {
-	Strategy         string        `toml:"strategy"`
-	Objective        time.Duration `toml:"objective"`
-	MaxBatch         int           `toml:"max_batch"`
-	BatchBytes       Bytes         `toml:"batch_bytes"`
-	Delay            time.Duration `toml:"delay"`
-	QueueRows        int           `toml:"queue_rows"`
-	QueueBytes       Bytes         `toml:"queue_bytes"`
-	Deadline         time.Duration `toml:"deadline" default:"30s" min:"1ms" file:"only"` // of a request that brings none
+	Strategy   string        `toml:"strategy"`
+	Objective  time.Duration `toml:"objective"`
+	MaxBatch   int           `toml:"max_batch"`
+	BatchBytes Bytes         `toml:"batch_bytes"`
+	Delay      time.Duration `toml:"delay"`
+	QueueRows  int           `toml:"queue_rows"`
+	QueueBytes Bytes         `toml:"queue_bytes"`
+	// Deadline is that of a request that brings none.
+	Deadline         time.Duration `toml:"deadline" default:"30s" min:"1ms" file:"only"`
 	ExecutionTimeout time.Duration `toml:"execution_timeout"`
 	Retry            bool          `toml:"retry"`
 	Shed             bool          `toml:"shed"`
@@ -374,7 +388,8 @@ type Policy struct {
 	StreamsPerClient int           `toml:"streams_per_client"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
-	Cast             bool          `toml:"cast" file:"only"` // accept other dtypes when no value changes
+	// Cast accepts other dtypes when no value changes.
+	Cast bool `toml:"cast" file:"only"`
 }
 
 // Scheduler is the part of a policy that the scheduler follows.
@@ -424,20 +439,27 @@ type Model struct {
 // Container is a process that the server starts, restarts and stops, and that connects like any
 // other; or, with an address, a container of RPC v0 that runs elsewhere and waits to be called.
 type Container struct {
-	Name        string            `toml:"name"`                                    // in logs and status; unique
-	Command     []string          `toml:"command"`                                 // program and arguments; no shell
-	Replicas    int               `toml:"replicas" default:"1" min:"1" max:"1024"` // processes
-	Env         map[string]string `toml:"env"`                                     // added to what inherit_env names
-	Dir         string            `toml:"dir"`                                     // working directory, relative to the file; "" = the server's own
-	StopTimeout time.Duration     `toml:"stop_timeout" default:"10s" min:"1ms"`    // from SIGTERM to SIGKILL
+	// Name is what logs and status call it; unique.
+	Name string `toml:"name"`
+	// Command is the program and its arguments; no shell.
+	Command []string `toml:"command"`
+	// Replicas is how many processes there are.
+	Replicas int `toml:"replicas" default:"1" min:"1" max:"1024"`
+	// Env is added to what inherit_env names.
+	Env map[string]string `toml:"env"`
+	// Dir is the working directory, relative to the file; "" = the server's own.
+	Dir string `toml:"dir"`
+	// StopTimeout is the time from SIGTERM to SIGKILL.
+	StopTimeout time.Duration `toml:"stop_timeout" default:"10s" min:"1ms"`
 
 	// What it may do: see [containers.Privileges].
-	User          string   `toml:"user"`                    // name or number; "" = the server's
-	InheritEnv    []string `toml:"inherit_env" default:"*"` // of the server's environment; * stands for any rest
+	User string `toml:"user"` // name or number; "" = the server's
+	// InheritEnv is what it gets of the server's environment; * stands for any rest.
+	InheritEnv    []string `toml:"inherit_env" default:"*"`
 	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
 	ReadOnly      bool     `toml:"read_only"`               // changes no file but below writable
 	Writable      []string `toml:"writable"`                // directories, relative to the file
-	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no limit of its own
+	Memory        Bytes    `toml:"memory" default:"0B"`     // of each; 0 = no limit of its own
 	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // likewise: the size of a file ...
 	OpenFiles     int      `toml:"open_files"`              // ... and open descriptors
 	Processes     int      `toml:"processes"`               // of the user, threads with them
@@ -461,7 +483,8 @@ func (c Container) Privileges() containers.Privileges {
 
 // An Identity is a client, an operator or a container, or several of one kind, and what it may.
 type Identity struct {
-	Name string `toml:"name"` // in errors, logs and status; unique. identity.Anonymous is whoever shows nothing
+	// Name is in errors, logs and status; unique. identity.Anonymous is whoever shows nothing.
+	Name string `toml:"name"`
 	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints
 	// one; a string, or a list while one token follows another.
 	TokenSHA256 Hashes `toml:"token_sha256"`
@@ -511,7 +534,8 @@ func newContainer() (c Container) {
 func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	c := Config{
-		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}}, // of a door: those
+		// A door has these unless it has its own.
+		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}},
 		Containers: Containers{
 			Heartbeat:        sessions.Heartbeat,
 			HandshakeTimeout: sessions.HandshakeTimeout,

@@ -5,7 +5,7 @@
 // ([Config.Set]). Nothing is read from the environment. Then [Config.Validate] checks the
 // whole, and only then may it be used:
 //
-//	cfg, err := config.Load("shivad.toml")    // all unknown keys and wrong types, with their lines
+//	cfg, err := config.Load("shivad.toml")    // all unknown keys and wrong types, with lines
 //	err = cfg.Set("tcp.listen", ":0", "--tcp")
 //	err = cfg.Validate()                      // all bounds and rules between settings, likewise
 //

@@ -14,7 +14,7 @@ type Fault struct {
 	Key  string // "tcp.connections", "container[0].command"; "" when the file is not TOML at all
 	Text string // what was expected, and the value
 
-	Origin string // file or flag that the value is from; "" for a value set by a program or a default
+	Origin string // file or flag of the value; "" for a value set by a program or a default
 	Line   int    // in the file, from 1; 0 = unknown
 	Column int    // in bytes, from 1
 }

@@ -162,7 +162,8 @@ func (c *Config) validateTLS(fs *faults) {
 	before := len(fs.Faults)
 	check("tls", c.TLS.Certificates, Certificates{})
 	for _, l := range c.listening() {
-		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}) // whatever [tls] has
+		// A door's own are checked whatever [tls] has.
+		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
 	}
 	if len(fs.Faults) == before {
 		c.secure(fs, nil)

@@ -79,7 +79,8 @@ func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, 
 	least, err := parse(low)
 	most, wrong := parse(high)
 	if err != nil || wrong != nil {
-		panic(fmt.Sprintf("config: the bounds of %s: %v, %v", key, err, wrong)) // a bug: tags are constant
+		// A bug: tags are constant.
+		panic(fmt.Sprintf("config: the bounds of %s: %v, %v", key, err, wrong))
 	}
 	setting.Between(fs, key, n, least, most)
 }

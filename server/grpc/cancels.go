@@ -113,8 +113,10 @@ func (k *cancels) fill(now time.Time) {
 }
 
 const (
-	longestPause = 250 * time.Millisecond // between two looks at a connection's frames, which are not calls alone
-	lowRead      = 2 << 10                // bytes that are read at a time with little credit: some dozens of calls
+	// longestPause is between two looks at a connection's frames, which are not calls alone.
+	longestPause = 250 * time.Millisecond
+	// lowRead is how many bytes are read at a time with little credit: some dozens of calls.
+	lowRead = 2 << 10
 )
 
 // pause waits, before at most n bytes are read, while the client has no credit, and returns how

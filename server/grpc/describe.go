@@ -92,10 +92,11 @@ func (d *Door) who(ctx context.Context) *identity.Identity {
 // A service answers the protocol's questions that are not inference. Its errors are those of
 // gate's table, or wrap errUnimplemented.
 type service struct {
-	pb.UnimplementedGRPCInferenceServiceServer // inference, see Door.description, and what this server does not offer
-	door                                       *Door
-	as                                         *predict.Service // as whoever asks sees it
-	who                                        *identity.Identity
+	// Inference, see Door.description, and what this server does not offer.
+	pb.UnimplementedGRPCInferenceServiceServer
+	door *Door
+	as   *predict.Service // as whoever asks sees it
+	who  *identity.Identity
 }
 
 func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
@@ -148,7 +149,8 @@ func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.
 func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
 	list, err := s.as.Statistics(q.Name, q.Version)
 	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
-	for _, m := range out.GetModelStats() { // set as in Triton's answers; look-ups in caches are not timed
+	// Set as in Triton's answers; look-ups in caches are not timed.
+	for _, m := range out.GetModelStats() {
 		m.InferenceStats.CacheHit, m.InferenceStats.CacheMiss = &pb.StatisticDuration{}, &pb.StatisticDuration{}
 	}
 	return out, err

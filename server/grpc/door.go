@@ -53,13 +53,16 @@ type Config struct {
 // Settings of the door are those that can change while it is open. The others are grpc-go's,
 // which takes them once.
 type Settings struct {
-	Memory         gate.Memory // of requests
-	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses of TLS; nil: there is none
-	InFlight       int            // most requests of one ModelStreamInfer without an answer
-	MessageTimeout time.Duration  // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
-	OutboundBytes  int            // of unread answers of a connection, beyond which requests wait; see gate.Outbox
-	StallTimeout   time.Duration  // a connection whose client reads none of them for this long is closed
+	Memory      gate.Memory // of requests
+	Connections intake.Limits
+	TLS         *secure.Config // of the addresses of TLS; nil: there is none
+	InFlight    int            // most requests of one ModelStreamInfer without an answer
+	// MessageTimeout is for a message that has begun, and a second more per 16 KiB; 0: none.
+	MessageTimeout time.Duration
+	// OutboundBytes bounds a connection's unread answers; beyond it requests wait: see gate.Outbox.
+	OutboundBytes int
+	// StallTimeout is how long a client may read none of them before its connection is closed.
+	StallTimeout time.Duration
 	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names,
 	// id and parameters, and of any other request; JSONDepth says nothing here.
 	Limits gate.Limits
@@ -129,7 +132,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
-		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see Door.bounds for the others
+		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see Door.bounds
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: cfg.IdleTimeout, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),

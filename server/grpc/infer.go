@@ -110,7 +110,8 @@ type pipeline struct {
 
 	places chan struct{}    // one element for each request that has no answer
 	line   chan chan *reply // of these, in their order
-	fault  error            // why receiving ended; nil: the client has sent its last. Set before line is closed
+	// fault is why receiving ended, set before line is closed; nil: the client has sent its last.
+	fault error
 }
 
 // inferStream is ModelStreamInfer.

@@ -15,7 +15,7 @@ import (
 // answer could not leave sooner.
 //
 // It belongs to the goroutine that receives.
-type sequences map[string]chan struct{} // of a sequence's last request: closed when that has its answer
+type sequences map[string]chan struct{} // of the last request: closed when it has its answer
 
 // A turn is a request's place in its sequences.
 type turn struct {

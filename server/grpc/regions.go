@@ -23,7 +23,8 @@ func (d *Door) fetch(r *request, client string) error {
 		if at.Region == "" {
 			continue
 		}
-		if err := r.use.More(min(at.Size, left), time.Now()); err != nil { // Fetch refuses what is larger
+		// Fetch refuses what is larger.
+		if err := r.use.More(min(at.Size, left), time.Now()); err != nil {
 			return err
 		}
 		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {

@@ -7,7 +7,7 @@ type Cache struct {
 	Hits    atomic.Uint64 // requests answered from the cache
 	Shared  atomic.Uint64 // requests that waited for the answer to an equal one
 	Misses  atomic.Uint64 // all others
-	NotKept atomic.Uint64 // answers too large for the cache, or that there was no payload memory for
+	NotKept atomic.Uint64 // answers too large for the cache, or with no payload memory for them
 
 	removed [cacheReasons]atomic.Uint64
 	entries atomic.Int64
@@ -59,7 +59,9 @@ type CacheReason uint8
 const (
 	CacheFull    CacheReason = iota // it made room for others
 	CacheExpired                    // it was older than cache_ttl
-	CacheCleared                    // the operator cleared the cache or changed its settings, or the version's last replica went
+	// CacheCleared: the operator cleared the cache or changed its settings, or the version's last
+	// replica went.
+	CacheCleared
 	cacheReasons
 )
 

@@ -21,14 +21,15 @@
 //	                                                         whatever the outcome
 //	requests_in_flight            {door}
 //	queue_wait_seconds            {model, version}           histogram: taken in to batch closed
-//	frames_total                  {model, version}           of streams, answered with outputs or an
-//	                                                         error; those that a newer one
+//	frames_total                  {model, version}           of streams, answered with outputs or
+//	                                                         an error; those that a newer one
 //	                                                         superseded are in drops_total too
-//	frames_reordered_total        {model, version}           whose number was not above that of the
-//	                                                         one before
+//	frames_reordered_total        {model, version}           whose number was not above that of
+//	                                                         the one before
 //	frame_age_seconds             {model, version}           histogram: of frames of streams, when
-//	                                                         they were answered with outputs: since
-//	                                                         captured_at, else since they arrived
+//	                                                         they were answered with outputs:
+//	                                                         since captured_at, else since they
+//	                                                         arrived
 //	streams                       {model, version}           with a frame in the last minute
 //	queue_rows, queue_bytes       {model, version}
 //	batch_rows                    {model, version}           histogram
@@ -50,7 +51,7 @@
 //	                                                         model's part; of an application: any
 //	                                                         model's
 //	replicas                      {model, version}           live ones
-//	failing_replicas              {model, version}           of them, those that fail on every batch
+//	failing_replicas              {model, version}           of them, those failing on every batch
 //	oldest_row_seconds            {model, version}           since the row was asked that waits
 //	                                                         for longest
 //	oldest_batch_seconds          {model, version}           since the batch was sent that is not
@@ -88,10 +89,10 @@
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is
 //	                                        away or the disk full
 //	policy_users, policy_users_forgotten_total  {application}
-//	identity_requests_total       {identity}                those that its quotas refused among them
+//	identity_requests_total       {identity}                those its quotas refused among them
 //	identity_request_bytes_total  {identity}                of these
 //	identity_refused_total        {identity, quota}         quota is its key in the file
-//	identity_used                 {identity, quota}         in flight, unread, open; of a rate none
+//	identity_used                 {identity, quota}         in flight, unread, open; no rates
 //	identity_quota                {identity, quota}         where it has one
 //	address_refused_total         {quota}                   of all addresses together: those that
 //	                                                         there are, status shows

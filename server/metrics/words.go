@@ -40,14 +40,14 @@ type Closed uint8
 // The reasons there are.
 const (
 	ClosedByClient        Closed = iota // it hung up, or ended the connection in its protocol
-	ClosedIdle                          // nothing happened for the door's idle_timeout, or a ping was not answered
+	ClosedIdle                          // idle for idle_timeout, or a ping was not answered
 	ClosedStalled                       // it did not read its answers for the door's stall_timeout
-	ClosedHandshake                     // its TLS handshake failed, took too long, or made room for another
-	ClosedMessageTimeout                // a message it began was not complete after the door's message_timeout
+	ClosedHandshake                     // its handshake failed, was slow, or made room for another
+	ClosedMessageTimeout                // a message took longer than the door's message_timeout
 	ClosedProtocol                      // what it sent cannot be trusted
 	ClosedCancels                       // it cancelled nearly all of its requests
-	ClosedAddressLimit                  // there were as many of its address as the door's connections_per_address already
-	ClosedConnectionLimit               // there were as many as the door's connections already, or no descriptor left
+	ClosedAddressLimit                  // its address had as many as connections_per_address
+	ClosedConnectionLimit               // the door was full, or no descriptor was left
 	ClosedQuota                         // its identity has as many connections as its quota allows
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug

@@ -218,7 +218,8 @@ func (b *body) whole() *tensor.Buffer {
 // all reads the body to its end. The text lives as long as the buffer.
 func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 	most, factor := int(b.known), b.share.StageFactor()
-	if most < 0 { // nobody knows how much there will be: up to one byte more than the limit, as in Read
+	// Nobody knows how much there will be: up to one byte more than the limit, as in Read.
+	if most < 0 {
 		most, factor = int(b.limit)+1, 2
 	}
 	have, err := b.fill(most, factor)

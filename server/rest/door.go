@@ -50,7 +50,7 @@ type Settings struct {
 	TLS            *secure.Config // of the addresses of TLS; nil: there is none
 	IdleTimeout    time.Duration  // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration  // for the head of a request to arrive
-	MessageTimeout time.Duration  // for its body, and a second more for each 16 KiB that have arrived; 0: none
+	MessageTimeout time.Duration  // for its body, and a second more per 16 KiB; 0: none
 	StallTimeout   time.Duration  // in which a client that reads an answer must make progress
 	// Origins of pages that may read answers in a browser, such as "https://example.org", or
 	// "*" for all. Without any only pages of this address may.

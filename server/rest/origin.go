@@ -33,7 +33,8 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	h := c.w.Header()
 	all := slices.Contains(origins, "*")
 	if !all {
-		h.Add("Vary", "Origin") // also without an Origin: a cached answer must not be given to a page
+		// Also without an Origin: a cached answer must not be given to a page.
+		h.Add("Vary", "Origin")
 	}
 	if origin == "" {
 		return false

@@ -34,7 +34,8 @@ func (q *request) fetch(b *body) error {
 		if in.place.Region == "" {
 			continue
 		}
-		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil { // Fetch refuses what is larger
+		// Fetch refuses what is larger.
+		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil {
 			return err
 		}
 		if err := q.call.door.predict.Regions().Fetch(q.call.sharer(), &in.Tensor, in.place, left, memory.Get); err != nil {

@@ -40,7 +40,7 @@ type route struct {
 	method string // GET, which HEAD goes with, or POST
 	path   string
 	serve  handler
-	open   bool     // to whoever asks, without an identity: health, and what is the same on all servers
+	open   bool     // to all, without an identity: health, and what is the same on all servers
 	does   string   // to a model or a region, what changes it; "": it changes nothing
 	steps  []string // of the path
 }
@@ -177,8 +177,8 @@ func (c *call) charge() error {
 	return nil
 }
 
-// announced is the size of the body as far as the head tells it. What is larger than a body may be is
-// refused before any of it is read.
+// announced is the size of the body as far as the head tells it. What is larger than a body may be
+// is refused before any of it is read.
 func (c *call) announced() int64 {
 	return max(0, min(c.r.ContentLength, c.settings.Limits.MessageBytes))
 }

@@ -31,7 +31,8 @@ func (c *call) update() error {
 	}
 	const atOnce = 16 // those of one user wait for each other in the store
 	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
-		one := clipperQuestion{values: q.values} // what it does not say, such as the user, is as for all
+		// What it does not say, such as the user, is as for all.
+		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
 			err = invalid("updates do not nest")

@@ -14,8 +14,9 @@ import (
 // settings are the parameters of all policies; each policy accepts some. The package comment
 // lists them for users.
 type settings struct {
-	model    string             // single, shadow: who answers, as "name/version" or "name"; "" for the only candidate
-	weights  map[string]float64 // split, ensemble: by "name/version" or "name"; nil for equal or learned ones
+	// model is of single, shadow: who answers, as "name/version" or "name"; "": the only candidate.
+	model    string
+	weights  map[string]float64 // split, ensemble: by the same names; nil: equal or learned
 	salt     string             // split: hashed with the user
 	fraction float64            // shadow: of the requests that the others get a copy of
 

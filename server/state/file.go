@@ -97,11 +97,13 @@ func openFile(path string, opts Options) (Store, error) {
 			_ = s.guard(s.db.Close)
 		}
 		if f != nil {
-			_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // a mapping that is left holds the lock, too
+			// A mapping that is left holds the lock, too.
+			_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 			_ = f.Close()
 		}
 		if errors.Is(statErr, os.ErrNotExist) && f != nil && !errors.Is(err, bbolterrors.ErrTimeout) {
-			_ = os.Remove(path) // half of a new file, which a disk with room again would take for a damaged one
+			// Half of a new file: a disk with room again would take it for a damaged one.
+			_ = os.Remove(path)
 		}
 		return nil, fmt.Errorf("state: file %s: %w; %s", path, fileError(err), fileRemedy(path, err))
 	}

@@ -17,7 +17,7 @@ const (
 	missedAfter = time.Second            // a message that was published is not coming any more
 	pollTimeout = 2 * time.Second        // after which a Redis that does not answer counts as away
 	minBackOff  = 50 * time.Millisecond  // between attempts to connect, doubling
-	maxBackOff  = 500 * time.Millisecond // well below Options.Settle, so that nobody is late with what it knows
+	maxBackOff  = 500 * time.Millisecond // well below Options.Settle, so that nobody is late
 	pushEntries = 500                    // in one call of the restore script
 	pushBytes   = 1 << 20
 )
@@ -171,7 +171,7 @@ type stored struct {
 func (s *redisStore) readAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var restored string // life that has got all this server's ids; it may have too many to keep them
+	var restored string // the life that has all this server's ids; it may have too many to keep
 	for {
 		life, err := beginScript.Run(ctx, s.client, s.keys, s.channel, s.opts.Settle.Milliseconds()).Text()
 		if err != nil {

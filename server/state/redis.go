@@ -21,7 +21,7 @@ const (
 	maxTries    = 64                    // of an update that others are faster than
 	maxPause    = 32 * time.Millisecond // between two tries
 	dialTimeout = 2 * time.Second
-	readTimeout = 30 * time.Second // of everything, which is the longest answer; calls end with their contexts
+	readTimeout = 30 * time.Second // of everything, the longest answer; calls end with contexts
 )
 
 // redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are
@@ -43,7 +43,7 @@ type redisStore struct {
 
 	// Guarded by mu, which is taken before the mirror's.
 	mu      sync.Mutex
-	life    string        // of the data that the mirror holds; "" while it may hold what Redis has not
+	life    string        // of the data in the mirror; "" while it may hold what Redis has not
 	late    bool          // the mirror got something of an earlier life that Redis may not have
 	turned  chan struct{} // closed and replaced when life or health changes
 	health  Health

@@ -123,9 +123,9 @@ return life
 // restoreScript takes over what a server knows and this Redis does not, as far as nothing newer
 // is there.
 //
-//	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in ms,
-//	      most ids, highest revision known, floor, then as often as needed: 'set', key, revision,
-//	      value | 'delete', key, revision, '' | 'id', hash, time, ''
+//	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in
+//	      ms, most ids, highest revision known, floor, then as often as needed: 'set', key,
+//	      revision, value | 'delete', key, revision, '' | 'id', hash, time, ''
 //	gives 1, or 0 if another life has begun
 var restoreScript = redis.NewScript(scriptHead + `
 local hold, mostDeleted, lifetime, mostIDs = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -124,7 +124,7 @@ func (l *loop) listOutputs(c *call) (err error) {
 			continue
 		}
 		if !t.DType.OnWire() { // bfloat16: float32 holds every value of it
-			t, err = tensor.Cast(t, tensor.Float32, nil) // memory of the garbage collector's: no release
+			t, err = tensor.Cast(t, tensor.Float32, nil) // garbage-collected: no release
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,7 @@ import (
 type call struct {
 	gate      gate.Call // the gate's side of it
 	session   *session
-	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
+	message   *shiva.Message // the question; its memory is the inputs'; nil when no longer needed
 	feedback  gate.Feedback  // in place of gate, for what is no question but tells of an answer
 	namespace string         // of the question; empty if it could not be decoded
 	next      *call          // the answer that leaves after this one

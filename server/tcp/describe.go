@@ -36,7 +36,8 @@ const (
 func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
-	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer" // what most requests are
+	// infer is what most requests are.
+	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer"
 	if l.door.describe == nil || !ours || infer {
 		return nil, false, nil
 	}

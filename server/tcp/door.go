@@ -54,15 +54,16 @@ type Settings struct {
 	Limits         shiva.Limits
 	Resync         bool         // look for the next header after rubbish, instead of closing
 	ResyncBytes    int          // how far
-	Streams        bool         // a connection is a stream, whose frames are the requests that name no other
+	Streams        bool         // a connection is a stream of the requests that name no other
 	Keep           setting.Keep // of that stream; 0: as the application or the model is configured
 }
 
 // A Door listens and serves until Shutdown.
 type Door struct {
 	// Set once.
-	gate       *gate.Gate
-	describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error) // see Config.Describe
+	gate *gate.Gate
+	// describe: see Config.Describe.
+	describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
 	identities *identity.Registry
 	regions    *regions.Registry
 	pool       *tensor.Pool

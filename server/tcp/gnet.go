@@ -104,7 +104,8 @@ func (e *engine) loopOf(el gnet.EventLoop) *loop {
 
 // execute does f in a turn of the event loop, soon.
 func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
-	_ = el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error { // fails only when the engine has ended
+	// It fails only when the engine has ended.
+	_ = el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error {
 		f(l)
 		return nil
 	}))

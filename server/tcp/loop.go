@@ -43,7 +43,7 @@ type loop struct {
 	spares     shiva.Spares   // messages for it
 	out        []byte         // answers of one session, being encoded
 	vecs       []shiva.Vec
-	block      []byte   // what is swapped between the wire and memory passes through it; nil until needed
+	block      []byte   // for what is swapped between the wire and memory; nil until needed
 	iovecs     [][]byte // of one write
 	metadata   []byte
 	tensors    []tensor.Tensor
@@ -282,5 +282,6 @@ func (l *loop) takeDecoder() *shiva.Decoder {
 		l.decoder = nil
 		return d
 	}
-	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares}) // traffic sets the limits
+	// Traffic sets the limits.
+	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares})
 }

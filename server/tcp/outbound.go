@@ -72,7 +72,7 @@ func (u *outbound) keep(l *loop) {
 func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs
 	last := func(data []byte) *byte { return &data[len(data)-1] }
-	ends := make(map[*byte][]int, len(vecs)) // the vecs by their last byte; the first one may be cut
+	ends := make(map[*byte][]int, len(vecs)) // the vecs by their last byte; the first may be cut
 	for i, v := range vecs {
 		ends[last(v.Data)] = append(ends[last(v.Data)], i)
 	}

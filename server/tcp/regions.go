@@ -30,13 +30,14 @@ import (
 
 // A placed tensor is one in shared memory, in metadata.
 type placed struct {
-	Name     string `json:"name"`
-	Datatype string `json:"datatype,omitempty"` // as in the Predict Protocol; of what is there, not of where an output is to go
-	Shape    []int  `json:"shape,omitempty"`    // likewise
+	Name string `json:"name"`
+	// Datatype is as in the Predict Protocol; of what is there, not of where an output is to go.
+	Datatype string `json:"datatype,omitempty"`
+	Shape    []int  `json:"shape,omitempty"` // likewise
 	Region   string `json:"region"`
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
-	Index    int    `json:"index,omitempty"` // of an answer's: among its tensors, if all were in the message
+	Index    int    `json:"index,omitempty"` // of an answer's: among all its tensors, placed or not
 }
 
 // shared is what of a question and its answer is in shared memory.

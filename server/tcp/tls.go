@@ -59,7 +59,8 @@ func (e *encrypted) read(p []byte) (n int, err error) {
 	switch {
 	case n > 0: // an error that lasts comes again
 		return n, nil
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // with close_notify, or without
+	// With close_notify, or without.
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return 0, nil
 	}
 	return 0, err

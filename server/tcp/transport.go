@@ -6,9 +6,9 @@ package tcp
 type transport interface {
 	Read(p []byte) int                // what has arrived beyond the bytes of input; 0: nothing
 	Unread() int                      // bytes for Read that have arrived, as far as is known
-	Write(vecs [][]byte) (int, error) // what there is room for; postRoom follows when that was not all
+	Write(vecs [][]byte) (int, error) // what there is room for; postRoom follows for the rest
 	Unacknowledged() int              // bytes that Write took and that the peer does not have
-	Acknowledge()                     // confirms what has arrived, without waiting for the next answer
+	Acknowledge()                     // confirms what has arrived, before the next answer
 	CloseWrite()                      // ends our direction
 	Close()                           // ends both; session.closed follows, now or later
 	Peer() string

@@ -49,8 +49,8 @@ func Until(t testing.TB, what string, ok func() bool) {
 const slower = 5
 
 // Whole reports whether a test does all that it can. It does a part under the race detector, and
-// unless SHIVA_ROUNDS=all is in the environment, as it is in "make unit": so "go test ./..." tries a
-// change in half a minute, and "make test" does everything.
+// unless SHIVA_ROUNDS=all is in the environment, as it is in "make unit": so "go test ./..." tries
+// a change in half a minute, and "make test" does everything.
 func Whole() bool { return !Race && os.Getenv("SHIVA_ROUNDS") == "all" }
 
 // Rounds is how often a test repeats what it does, or how much it does at once: n times, or a fifth

@@ -16,8 +16,10 @@ import (
 
 // A Definition is an application as operators write it.
 type Definition struct {
-	Name   string         `json:"name"`
-	Models []string       `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
+	Name string `json:"name"`
+	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" all that
+	// have a live replica.
+	Models []string       `json:"models"`
 	Policy string         `json:"policy"`           // one of selection.Names; "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.

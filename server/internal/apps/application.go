@@ -27,7 +27,8 @@ type application struct {
 	models   []selection.Model // candidates: those of the links that the server knows
 	targets  []*gate.Target    // parallel
 	down     []selection.Model // candidates without a live replica
-	fault    error             // what the policy cannot take of a model that is linked and so is no candidate; nil: nothing
+	// fault is what the policy cannot take of a linked model, which so is no candidate; nil: none.
+	fault error
 }
 
 // A linking is what applications are linked to.

@@ -32,7 +32,7 @@ type line struct {
 	oldest, newest *turn // unanswered
 	keep           int   // of the call that joined last; 0: all
 	held           int   // answers that wait
-	leaving        bool  // an answer with outputs is being delivered; until it is, no other one leaves
+	leaving        bool  // an answer with outputs is being delivered; no other leaves before
 	skipped        int   // of the next call, as turn.skipped
 }
 

@@ -12,7 +12,8 @@ import (
 
 // A Verdict is what a client says about a request afterwards: exactly one of its members.
 type Verdict struct {
-	Label  json.RawMessage             `json:"label"`  // what would have been right: a value or list, or an object of them by output
+	// Label is what would have been right: a value or list, or an object of them by output.
+	Label  json.RawMessage             `json:"label"`
 	Loss   *float64                    `json:"loss"`   // 0 (as good as can be) to 1
 	Reward *float64                    `json:"reward"` // 1 less the loss
 	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"

@@ -122,7 +122,8 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	if s, err = a.Selection.Migrate(s, models); err != nil {
 		return s, a.unaskable(err)
 	}
-	if len(user) <= state.MaxKeyBytes { // the store cannot have a longer one, and many such would take gigabytes
+	// The store cannot have a longer key, and many such would take gigabytes.
+	if len(user) <= state.MaxKeyBytes {
 		r.states.keep(key, parsed{revision: entry.Revision, of: a, state: s})
 	}
 	return s, nil
@@ -260,7 +261,8 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 		if json.Unmarshal(e.Value, &l.State) != nil {
 			continue
 		}
-		if l.State.Policy != a.Policy { // the policy was changed, and has learned nothing for this user since
+		// The policy was changed, and has learned nothing for this user since.
+		if l.State.Policy != a.Policy {
 			if l.State, err = a.Selection.Migrate(l.State, modelsOf(l.State)); err != nil || l.State.Rounds == 0 {
 				continue
 			}

@@ -21,7 +21,9 @@ import (
 type Source struct {
 	Identity string `json:"identity,omitempty"` // none: nobody is declared, or nobody known
 	Address  string `json:"address,omitempty"`  // of the client; none: the server itself
-	Door     string `json:"door"`               // its section of the configuration: tcp, rest, grpc, admin, containers; server: by itself; program: the one that it is part of, or a signal
+	// Door is its section of the configuration: tcp, rest, grpc, admin or containers. Else it is
+	// server, which acts by itself, or program: the one that the server is part of, or a signal.
+	Door string `json:"door"`
 }
 
 // String is a source as the history of a model names it.
@@ -37,8 +39,10 @@ func (s Source) String() string {
 type Entry struct {
 	At time.Time `json:"at"`
 	Source
-	Action  string `json:"action"` // what was done: create, change, delete, load, register, … or a method of HTTP that was refused
-	What    string `json:"what"`   // to what kind of thing: application, model, region, … or a path
+	// Action is what was done: create, change, delete, load, register, …, or a method of HTTP that
+	// was refused.
+	Action  string `json:"action"`
+	What    string `json:"what"` // to what kind of thing: application, model, region, … or a path
 	Name    string `json:"name,omitempty"`
 	Before  string `json:"before,omitempty"` // JSON
 	After   string `json:"after,omitempty"`  // JSON
@@ -119,7 +123,8 @@ func (e *Entry) crowd() string {
 	if e.Identity != "" {
 		return "identity " + e.Identity
 	}
-	host, _, _ := strings.Cut(e.Address, ",") // a process tells nobody apart, and no more does a port
+	// A process tells nobody apart, and no more does a port.
+	host, _, _ := strings.Cut(e.Address, ",")
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}

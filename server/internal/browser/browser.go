@@ -43,7 +43,8 @@ func Foreign(r *http.Request, trusted func(origin *url.URL) bool) error {
 		}
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
-	case len(origins) > 0, site == "", site == "same-origin", site == "none": // none: the user typed the address
+	// The value none says that the user typed the address.
+	case len(origins) > 0, site == "", site == "same-origin", site == "none":
 		return nil
 	default:
 		return fmt.Errorf("the request comes from a page of another origin (Sec-Fetch-Site: %.40s), not from a program or a page of %.200q", site, r.Host)

@@ -39,7 +39,8 @@ func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 		size = align(size) + len(outputs[i].Data)
 		bytes += outputBytes + 8*int64(len(outputs[i].Shape))
 	}
-	if most := min(k.limit.Load(), math.MaxUint32); bytes+int64(size) > most { // a weight has 32 bits
+	// A weight has 32 bits.
+	if most := min(k.limit.Load(), math.MaxUint32); bytes+int64(size) > most {
 		v.counts.NotKept.Add(1)
 		return nil
 	}

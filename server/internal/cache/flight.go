@@ -229,7 +229,9 @@ func (f *flight) submit(c *Call) {
 		k.mu.Lock()
 		r, canceled := c.request, c.canceled
 		k.mu.Unlock()
-		if canceled { // since it was a follower; what comes between here and Submit is lost, and costs an execution
+		// It may have been canceled since it was a follower. What comes between here and Submit is
+		// lost, and costs an execution.
+		if canceled {
 			fail(r, errCanceled)
 			c.Complete(r)
 		} else {

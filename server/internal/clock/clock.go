@@ -77,7 +77,8 @@ func (c *Clock) run() {
 		if _, err := c.alarm.Read(count[:]); errors.Is(err, os.ErrClosed) {
 			return
 		} else if err != nil {
-			panic(err) // a bug: nothing else can happen to a timerfd, and without it no deadline would be met
+			// A bug: nothing else can happen to a timerfd, and without it no deadline would be met.
+			panic(err)
 		}
 		c.fire()
 	}
@@ -107,7 +108,8 @@ func (c *Clock) armLocked(now int64) {
 	c.armed = c.timers[0].at
 	in := unix.ItimerSpec{Value: unix.NsecToTimespec(max(1, c.armed-now))} // 0 would switch it off
 	if err := unix.TimerfdSettime(c.fd, 0, &in, nil); err != nil {
-		panic(os.NewSyscallError("timerfd_settime", err)) // a bug: the descriptor is ours and the time is valid
+		// A bug: the descriptor is ours and the time is valid.
+		panic(os.NewSyscallError("timerfd_settime", err))
 	}
 }
 

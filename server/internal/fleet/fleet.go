@@ -40,7 +40,8 @@ type Config struct {
 	// default.
 	Linked func(model, version string) bool
 
-	Stopping <-chan struct{} // closed when the server begins to stop: nobody waits for a model any more
+	// Stopping is closed when the server begins to stop: nobody waits for a model any more.
+	Stopping <-chan struct{}
 	Log      *slog.Logger
 }
 

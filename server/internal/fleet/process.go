@@ -32,11 +32,13 @@ type process struct {
 type standing struct {
 	supervisor *containers.Supervisor // nil: unloaded
 	stopping   bool
-	began      time.Time           // the supervisor
-	serves     []scheduler.ModelID // what the processes have registered, the first first; never changed, only replaced
-	since      time.Time           // the first of them
-	pinned     bool                // started again after its version was retired: it stays until it is stopped
-	forced     int                 // processes that had to be killed when they were stopped last
+	began      time.Time // the supervisor
+	// serves is what the processes have registered, the first first; never changed, only replaced.
+	serves []scheduler.ModelID
+	since  time.Time // the first of serves
+	// pinned: it was started again after its version was retired, and stays until it is stopped.
+	pinned bool
+	forced int // processes that had to be killed when they were stopped last
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)

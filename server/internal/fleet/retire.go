@@ -22,8 +22,9 @@ type retirement struct {
 	since  map[scheduler.ModelID]time.Time // replaced, or last asked to go
 	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
 
-	mu   sync.Mutex
-	idle map[scheduler.ModelID][]uint64 // sessions of versions that should be gone, whose generations have no goodbye
+	mu sync.Mutex
+	// idle are sessions of versions that should be gone, whose generations have no goodbye.
+	idle map[scheduler.ModelID][]uint64
 }
 
 // Changed makes Retire look again. It may be called from anywhere and does not block.
@@ -124,7 +125,8 @@ func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.D
 		}
 	}
 	replaced := make(map[scheduler.ModelID]time.Time)
-	ready := ""                              // the model whose default has been passed and is ready: what follows of it is older
+	// ready is the model whose default has been passed and is ready: what follows of it is older.
+	ready := ""
 	for _, m := range ss.cfg.Gate.Models() { // the newest version first
 		if m.Default && m.Ready {
 			ready = m.Name

@@ -108,7 +108,8 @@ func (ss *Sessions) Review() { ss.Listener().Review() }
 // called.
 func (ss *Sessions) Configure(c config.Containers) {
 	if err := ss.Listener().Configure(c.Settings()); err != nil {
-		ss.cfg.Log.Error("settings of containers are not taken", "error", err) // the configuration has been validated
+		// This is a bug: the configuration has been validated.
+		ss.cfg.Log.Error("settings of containers are not taken", "error", err)
 	}
 	for _, d := range ss.called() {
 		d.SetWriteTimeout(c.WriteTimeout)

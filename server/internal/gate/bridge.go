@@ -38,7 +38,8 @@ func isReference(value []byte) bool {
 // InBridgeForm reports whether a value of a message's metadata refers to a tensor. The names of
 // tensors and the texts of a plain message may be anything, and are not looked at.
 func InBridgeForm(metadata []byte) bool {
-	if !bytes.Contains(metadata, []byte(TensorReference)) { // no other message pays more than this look
+	// No other message pays more than this look.
+	if !bytes.Contains(metadata, []byte(TensorReference)) {
 		return false
 	}
 	for key, value := range jsontext.Members(metadata) {
@@ -359,7 +360,8 @@ func (c *Call) completed(t tensor.Tensor, spec *tensor.Spec) tensor.Tensor {
 	switch {
 	case n == 0 || n >= len(spec.Shape) || t.Shape[n-1] != 0:
 		return t
-	case c.Target.Spec.Batched() && n == len(spec.Shape)-1 && t.Shape.Fits(spec.Shape[1:]): // one row
+	// This is one row.
+	case c.Target.Spec.Batched() && n == len(spec.Shape)-1 && t.Shape.Fits(spec.Shape[1:]):
 		return t
 	}
 	t.Shape = slices.Clone(t.Shape)

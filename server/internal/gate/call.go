@@ -23,13 +23,14 @@ import (
 type Call struct {
 	Owner Owner // set by the door before Submit
 
-	// Use is what the request has taken of its client's quotas, where Outbox counts its answer; nil:
-	// there are none. It is the door's, which sets it after Open.
+	// Use is what the request has taken of its client's quotas, where Outbox counts its answer;
+	// nil: there are none. It is the door's, which sets it after Open.
 	Use *quota.Use
 
 	// Set by Open.
 
-	Target   *Target         // the model that serves it; of an application, the one that is most behind the answer
+	// Target is the model that serves it; of an application, the one most behind the answer.
+	Target   *Target
 	Inputs   []tensor.Tensor // in the order of the model's declaration
 	Rows     int             // of each
 	Deadline time.Time
@@ -41,7 +42,7 @@ type Call struct {
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  scheduler.Timing
-	Alone   bool    // no other call is answered with this one: who gathers answers need not wait for more
+	Alone   bool    // answered with no other call: who gathers answers need not wait for more
 	Choice  *Choice // what an application did with it; nil for a model
 	Frame   *Frame  // of a frame of a stream, which its answer tells; nil: it is of none
 

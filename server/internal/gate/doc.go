@@ -1,8 +1,8 @@
 // Package gate is the one way in for all doors: it turns what a client asked into a request of the
 // scheduler, and what the scheduler gave back into an answer.
 //
-//	door --Question--> Open -> Submit ... Owner.Complete -> door --AppendMetadata, Outputs--> client
-//	                     \-> an error, or a control answer at once
+//	door -Question-> Open -> Submit ... Owner.Complete -> door -AppendMetadata, Outputs-> client
+//	                   \-> an error, or a control answer at once
 //
 // Behind a name may be an application instead of a model. What it makes of a call is a [Fanout] of
 // its own. What a client says of its answer is no question: it is opened as [Feedback].

@@ -27,7 +27,7 @@ type ModelOptions struct {
 // Config of a Gate.
 type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
-	Options func(string) ModelOptions // settings by model name; called when routes change, not per request
+	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
 
 	// Ready says whether the server takes requests, and if not, why.
@@ -44,14 +44,14 @@ type Gate struct {
 	draining atomic.Bool
 	routes   atomic.Pointer[Table]
 	caching  atomic.Bool // some model has a cache
-	fanning  atomic.Bool // there is or was an application; calls to one that has gone may still be submitted
+	fanning  atomic.Bool // there is or was an application, whose calls may still be submitted
 
 	mu           sync.Mutex             // one refresh at a time
 	applications Applications           // nil: there are none; guarded by mu
 	caches       map[string]*modelCache // by model name; guarded by mu
 	closed       bool                   // likewise: no more caches
 
-	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlive the table; guarded by mu
+	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlive tables; guarded by mu
 }
 
 // New returns a gate without routes; Attach gives it the scheduler.
@@ -101,13 +101,17 @@ type Params struct {
 
 	Version string    // narrows a route that names no version; "" = the default
 	Now     time.Time // when the request arrived; its deadline counts from here
-	Texts   []byte    // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
-	Inputs  []byte    // metadata "inputs", for models with an adapter: texts as JSON, a string or a list; nil = none
-	Bridge  bool      // the members of Forward name the tensors (InBridgeForm)
-	Forward []byte    // JSON object for the container; nil = none
-	ID      []byte    // applications: what feedback will name the request by, as JSON; nil = there will be none
-	Source  uint64    // who asks (a connection's number), for fairness between them
-	Client  string    // the machine that asks (ClientOf); "" = this program
+	// Texts are JSON, an object by input (shiva.TextsKey), for wires without strings; nil = none.
+	Texts []byte
+	// Inputs are metadata "inputs", for models with an adapter: texts as JSON, a string or a list;
+	// nil = none.
+	Inputs  []byte
+	Bridge  bool   // the members of Forward name the tensors (InBridgeForm)
+	Forward []byte // JSON object for the container; nil = none
+	// ID is what feedback for an application names the request by, as JSON; nil = there is none.
+	ID     []byte
+	Source uint64 // who asks (a connection's number), for fairness between them
+	Client string // the machine that asks (ClientOf); "" = this program
 
 	Who *identity.Identity // whose rights hold; nil: all do
 
@@ -174,7 +178,8 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if p.Own != nil {
 		p.Own.sent(g.sched, target.Model)
 	}
-	if !p.Fresh && c.Frame == nil { // an answer from the cache would leave before those of older frames
+	// An answer from the cache would leave before those of older frames.
+	if !p.Fresh && c.Frame == nil {
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt
 	}
 	return nil

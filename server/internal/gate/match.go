@@ -16,7 +16,8 @@ import (
 // a bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	adapter := c.Target.Spec.Adapter
-	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil) // all that it asks may be in fields
+	// Without tensors, all that it asks may be in fields.
+	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil)
 	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
 		var named []tensor.Tensor
 		if named, c.Bridge, err = c.cross(tensors, p, pool); err != nil {
@@ -74,7 +75,8 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		switch {
 		case 0 <= j && j < len(from):
 		case spec.Optional:
-			c.Inputs = append(c.Inputs, tensor.Tensor{Name: spec.Name, DType: spec.DType}) // stands for what did not come
+			// It stands for what was not sent.
+			c.Inputs = append(c.Inputs, tensor.Tensor{Name: spec.Name, DType: spec.DType})
 			continue
 		case named:
 			return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",

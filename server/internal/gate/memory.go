@@ -20,8 +20,9 @@ type Limits = shiva.Limits
 //
 // Its errors are answered as they are.
 type Memory struct {
-	Pool  *tensor.Pool
-	Part  *tensor.Pool // a part of Pool, for what unpacks to more than Ratio times what has come; nil: none is set apart
+	Pool *tensor.Pool
+	// Part is a part of Pool, for what unpacks to more than Ratio times what has come; nil: none.
+	Part  *tensor.Pool
 	Ratio int
 }
 

@@ -56,9 +56,9 @@ func (o *Outbox) Waiting() int { return o.waiting }
 // Admit takes room for the answer to an open call, and says how much. It is false when there is
 // none until others have left.
 //
-// A client that is over its quota of unread answers waits as well, as long as some of them are here:
-// what it reads makes room. If none is, it is refused, since it would wait for what it reads of
-// another connection, and nobody would tell it.
+// A client that is over its quota of unread answers waits as well, as long as some of them are
+// here: what it reads makes room. If none is, it is refused, since it would wait for what it reads
+// of another connection, and nobody would tell it.
 func (o *Outbox) Admit(c *Call) (expected int, ok bool, err error) {
 	expected = o.expect(c)
 	used := o.promised + o.waiting

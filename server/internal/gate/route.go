@@ -38,8 +38,8 @@ type Target struct {
 	cached   *cache.Version // nil: no cache
 	rowBytes int            // of an answer; -1: it is not declared
 	rowSeen  *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
-	answer   []byte         // the members that every answer's metadata ends with, up to the list of tensors
-	full     []byte         // the same with the declared tensors (text is no tensor) and the closing brace
+	answer   []byte         // what every answer's metadata ends with, up to the list of tensors
+	full     []byte         // the same with the declared tensors (not texts) and the closing brace
 }
 
 // Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where

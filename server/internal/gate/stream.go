@@ -17,8 +17,8 @@ import (
 // call is closed.
 type Frame struct {
 	Seq     int64         // the client's number of it; negative: it has none
-	Age     time.Duration // when it was answered: since it was captured, as its client says, else since it arrived
-	Skipped int           // frames of the stream that were superseded since the last one that was executed
+	Age     time.Duration // when it was answered: since captured_at, else since it arrived
+	Skipped int           // frames of the stream superseded since the last one that was executed
 
 	captured time.Time
 	place    scheduler.Frame

@@ -189,7 +189,8 @@ func (t *table) find(s *Shown) *Identity {
 	case holder != nil && holder.nobody == "" && holder != i:
 		return t.torn
 	default:
-		return i // also of one whose certificate is nobody's: it may be there for the handshake alone
+		// Even if its certificate is nobody's: that may be there for the handshake alone.
+		return i
 	}
 }
 

@@ -33,7 +33,7 @@ func (r Right) named() bool { return r <= Serve }
 // A grant is one right of an identity, and of which names: "infer:cat*".
 type grant struct {
 	right   Right
-	pattern string // as path.Match takes it, of names, or for Serve of "name/version"; "": all of them
+	pattern string // as path.Match takes it, of names, for Serve of "name/version"; "": all
 }
 
 // parse reads one element of may.

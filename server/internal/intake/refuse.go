@@ -16,7 +16,8 @@ const (
 func (l *Listener) refuse(c net.Conn, err error) {
 	if l.Refusal != nil {
 		_ = c.SetDeadline(time.Time{})
-		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
+		// An empty socket takes it at once.
+		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 		_, _ = c.Write(l.Refusal(err))
 		if l.linger(c) {
 			return

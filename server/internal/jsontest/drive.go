@@ -51,8 +51,8 @@ func (t *Tally) note(kind any) {
 }
 
 // Drive runs run with n strings of random choices, the same in every run, or with as many as
-// [budgettest.Rounds] or the flag -mutants says. If nearly all that run has counted were refused, or nearly none, the
-// requests were not nearly right: that fails t as well.
+// [budgettest.Rounds] or the flag -mutants says. If nearly all that run has counted were refused,
+// or nearly none, the requests were not nearly right: that fails t as well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
 	n = budgettest.Rounds(n)

@@ -10,10 +10,13 @@ import (
 // A Frame is what makes a request one of a stream: the keys of server/PARAMETERS.md that it has,
 // with their values as JSON.
 type Frame struct {
-	Keys  []Key
-	ID    string // of the request, as JSON; "": it has none
-	Right bool   // no value is wrong, and it names its stream: otherwise the request must be refused,
-	Stray bool   // unless it names none, no value is wrong, and the door has a stream for it
+	Keys []Key
+	ID   string // of the request, as JSON; "": it has none
+	// Right: no value is wrong, and it names its stream. Otherwise the request must be refused,
+	// unless it is Stray.
+	Right bool
+	// Stray: no value is wrong, but it names no stream. A door accepts it if it has one for it.
+	Stray bool
 }
 
 // A Key has a value, as JSON.

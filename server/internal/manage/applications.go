@@ -13,7 +13,8 @@ type Applications struct{ Store *Store }
 
 // List is all of them, by name.
 func (as Applications) List() ([]admin.App, error) {
-	if _, err := as.Store.State().List("apps/"); err != nil { // what is not known yet is not nothing
+	// What is not known yet is not nothing.
+	if _, err := as.Store.State().List("apps/"); err != nil {
 		return nil, refusal(err)
 	}
 	var list []admin.App

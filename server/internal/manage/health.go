@@ -63,7 +63,7 @@ func (r *Report) dead() string {
 
 // What is worth a warning.
 const (
-	worrying  = 0.1              // share of an application's answers that are its default, or lack a voice
+	worrying  = 0.1              // share of answers that are the default, or lack a voice
 	fewAnswer = 10               // answers before a share means anything
 	longBatch = 10 * time.Second // without an answer, or with memory that was replaced
 )

@@ -32,7 +32,7 @@ const (
 	maxHistories  = 256
 	historyGap    = time.Minute
 
-	historyDelay = 100 * time.Millisecond // from a change until it is written: containers come several at a time
+	historyDelay = 100 * time.Millisecond // until a change is written: containers come in groups
 	historyPause = 300 * time.Millisecond // at least, from one writing to the next
 	historyEach  = 20 * time.Millisecond  // more of it for each name that was written
 	historyRetry = 5 * time.Second        // while the store is unavailable

@@ -12,17 +12,17 @@ type Values struct {
 	Timeout    time.Duration // the client's deadline, from the request's arrival; 0 = the model's
 	Priority   int           // 1, the highest, to Priorities; 0 = DefaultPriority
 	User       string        // whose request it is; "" = nobody in particular
-	Candidates []string      // applications: "name" or "name/version" of models to choose among; nil = all
+	Candidates []string      // applications: "name" or "name/version" to choose among; nil = all
 	Fresh      bool          // the caches are neither asked nor told
 	Salt       string        // requests that differ in it are not equal to a cache
 	Batch      bool          // models without declared tensors: the first dimension counts rows
 	Timing     bool          // the answer says where the time went
 	Form       Form          // of outputs whose form the request does not give one by one
-	InOrder    bool          // it executes after those before it on its stream that are in order too
+	InOrder    bool          // it executes after earlier ones of its stream that are in order too
 	Stream     string        // of which the request is a frame; "" = none
 	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
-	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as the application or model is configured
+	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.

@@ -20,7 +20,7 @@ const (
 const (
 	questions  = everywhere &^ (Clipper | Feedback)
 	everywhere = Shiva | predict
-	predict    = HTTP | GRPC | Stream | Clipper | Feedback | Library // in the units of the Predict Protocol
+	predict    = HTTP | GRPC | Stream | Clipper | Feedback | Library // in Predict Protocol units
 )
 
 // Wires are all there are, by what documents call them.

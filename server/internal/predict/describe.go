@@ -58,7 +58,7 @@ type TensorMetadata struct {
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
-	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values for each row
+	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values per row
 }
 
 // Model describes a version of a model; "" is the default.
@@ -106,17 +106,18 @@ func properties(object []byte) map[string]string {
 
 // ModelConfig is a model's configuration, in the form of Triton's.
 type ModelConfig struct {
-	Name          string               `json:"name"`
-	Platform      string               `json:"platform"`
-	Backend       string               `json:"backend"`
-	VersionPolicy VersionPolicy        `json:"version_policy"`
-	MaxBatchSize  int                  `json:"max_batch_size"` // rows; 0: the model has no batch dimension
-	Input         []TensorConfig       `json:"input"`
-	Output        []TensorConfig       `json:"output"`
-	Batching      *DynamicBatching     `json:"dynamic_batching,omitempty"` // nil without a batch dimension
-	InstanceGroup []InstanceGroup      `json:"instance_group"`
-	Parameters    map[string]Parameter `json:"parameters"` // the settings that a request meets, labels, and what the model registered with
-	Transaction   TransactionPolicy    `json:"model_transaction_policy"`
+	Name          string           `json:"name"`
+	Platform      string           `json:"platform"`
+	Backend       string           `json:"backend"`
+	VersionPolicy VersionPolicy    `json:"version_policy"`
+	MaxBatchSize  int              `json:"max_batch_size"` // rows; 0: without a batch dimension
+	Input         []TensorConfig   `json:"input"`
+	Output        []TensorConfig   `json:"output"`
+	Batching      *DynamicBatching `json:"dynamic_batching,omitempty"` // nil unless batched
+	InstanceGroup []InstanceGroup  `json:"instance_group"`
+	// Parameters are the settings that a request meets, labels, and what the model registered with.
+	Parameters  map[string]Parameter `json:"parameters"`
+	Transaction TransactionPolicy    `json:"model_transaction_policy"`
 }
 
 // VersionPolicy is which versions are served.

@@ -59,10 +59,11 @@ type Question struct {
 	Source  uint64             // the connection's, from NewSource
 	Client  string             // the machine at its other end (gate.ClientOf); "" = this program
 	Who     *identity.Identity // whose rights hold; nil: all do
-	Outbox  Outbox             // bounds the answers that the client has not read; nil: it has one at a time
-	Use     *quota.Use         // what the request has taken of its client's quotas; nil: there are none
+	Outbox  Outbox             // bounds the client's unread answers; nil: it has one at a time
+	Use     *quota.Use         // what the request has taken of its client's quotas; nil: none
 
-	Submitted func() // called when the request has its place behind earlier ones; nil: nobody waits for that
+	// Submitted is called when the request has its place behind earlier ones; nil: nobody waits.
+	Submitted func()
 }
 
 // An Outbox is a client's [gate.Outbox] in which room can be waited for. All requests of the
@@ -82,7 +83,8 @@ type Output struct {
 	// Classes is how many of the highest values of each row are wanted, by name, instead of the
 	// tensor (classification extension); 0: the tensor.
 	Classes int
-	Place   parameter.Place // where its data is to be written, instead of the answer; zero: the answer
+	// Place is where its data is to be written, instead of the answer; zero: the answer.
+	Place parameter.Place
 }
 
 // An Answer has the outputs of a model. Release it once.
@@ -281,7 +283,7 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	return size, err
 }
 
-// alone is the Outbox of a client that has one answer at a time. Its size is its Use's concern only.
+// alone is the Outbox of a client that has one answer at a time. Only its Use minds its size.
 type alone struct{ box gate.Outbox }
 
 func (a *alone) Admit(_ context.Context, c *gate.Call) (expected int, err error) {

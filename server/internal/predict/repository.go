@@ -116,7 +116,7 @@ const (
 // An IndexEntry is one version of a model that is or could be served.
 type IndexEntry struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // none for applications and models that have not registered
+	Version string `json:"version,omitempty"` // none for applications and unregistered models
 	State   State  `json:"state"`
 	Reason  string `json:"reason"`
 }

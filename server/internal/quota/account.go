@@ -21,7 +21,7 @@ type Account struct {
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
-	all             *[Kinds]atomic.Uint64 // refused, of all accounts of its sort; nil: nobody adds them up
+	all             *[Kinds]atomic.Uint64 // refused, of all of its sort; nil: nobody adds them up
 	last            [Kinds]atomic.Int64   // when something was refused, since began
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Identities are the accounts of those that the configuration declares, by name. The zero Identities
-// are none.
+// Identities are the accounts of those that the configuration declares, by name. The zero
+// Identities are none.
 type Identities struct {
 	mu  sync.Mutex
 	all map[string]*Account
@@ -112,8 +112,8 @@ func (d *Addresses) limitsOf(local bool) *Limits {
 	return d.limits
 }
 
-// Enter returns the account of an address, "192.0.2.1" or "uid=1000", for one more connection. Leave
-// ends it.
+// Enter returns the account of an address, "192.0.2.1" or "uid=1000", for one more connection.
+// Leave ends it.
 func (d *Addresses) Enter(name string, local bool) *Account {
 	d.mu.Lock()
 	defer d.mu.Unlock()

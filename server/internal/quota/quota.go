@@ -11,9 +11,9 @@
 // the client does on the same connection, and there gate.Outbox waits.
 //
 // A rate is a bucket that a request may overdraw: it is admitted while the bucket has anything, and
-// then pays in full. A bucket that had to hold all of a request would refuse for ever what is larger
-// than itself. Likewise a payer that has nothing in flight may have one request of any size, and one
-// answer.
+// then pays in full. A bucket that had to hold all of a request would refuse for ever what is
+// larger than itself. Likewise a payer that has nothing in flight may have one request of any size,
+// and one answer.
 //
 // Counting takes no lock and allocates nothing. What is in flight is the difference of two counts
 // that only rise, what has begun and what has ended, which are the totals for metrics as well.

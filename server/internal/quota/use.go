@@ -85,8 +85,8 @@ func (u *Use) Fits(bytes int) bool {
 	return true
 }
 
-// Promise takes room for an answer of so many bytes, or none; a nil Use needs none. A payer that has
-// no unread answer may have one of any size.
+// Promise takes room for an answer of so many bytes, or none; a nil Use needs none. A payer that
+// has no unread answer may have one of any size.
 func (u *Use) Promise(bytes int) error {
 	if u == nil || bytes == 0 {
 		return nil

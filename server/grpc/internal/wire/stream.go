@@ -58,8 +58,8 @@ type Bounds struct {
 	Timeout time.Duration // until the message is complete, see [intake.Allowance]; 0: none
 	Memory  *gate.Memory
 
-	// Admit is asked when the size of the message is known, before any of it is read, and More when it
-	// has unpacked to so much more. An error is the message's. nil: nobody minds.
+	// Admit is asked when the size of the message is known, before any of it is read, and More when
+	// it has unpacked to so much more. An error is the message's. nil: nobody minds.
 	Admit, More func(bytes int64) error
 }
 
