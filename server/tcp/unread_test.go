@@ -105,7 +105,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 		nothing := false
 		onlySession(r, func(s *session) {
 			still = s.stalled(s.loop.now, standing) && s.inFlight == 0
-			nothing = s.inFlight == 0 && now == 0
+			nothing = s.inFlight+s.held == 0 && s.outbound.first == nil
 		})
 		if nothing { // the kernel took all that the limit let through; it will be full
 			if _, err := greedy.Write(b); err != nil {
