@@ -121,7 +121,7 @@ bench/goodput:              bench/internal/figure bench/internal/process bench/l
 bench/run:                  bench/load bench/internal/hostile bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/process bench/internal/table shiva shiva/tensor
-bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
+bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container shiva shiva/tensor
 bench/reliability:          bench/internal/process
 `
 

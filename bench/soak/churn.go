@@ -32,8 +32,8 @@ const (
 
 // counts counts arrivals, and collects faults.
 type counts struct {
-	clients, containers, versions, rolling int
-	faults                                 []string
+	Clients, Containers, Versions, Rolling int
+	Faults                                 []string `json:",omitempty"`
 }
 
 // A churn is all activity but the steady load.
@@ -52,7 +52,7 @@ func (c *churn) counts() counts {
 
 func (c *churn) String() string {
 	n := c.counts()
-	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.clients, n.containers, n.versions, len(n.faults))
+	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.Clients, n.Containers, n.Versions, len(n.Faults))
 }
 
 // note counts by f, and records err unless ctx has ended.
@@ -61,7 +61,7 @@ func (c *churn) note(ctx context.Context, what string, err error, f func(*counts
 	defer c.mu.Unlock()
 	f(&c.n)
 	if err != nil && ctx.Err() == nil {
-		c.n.faults = append(c.n.faults, what+": "+err.Error())
+		c.n.Faults = append(c.n.Faults, what+": "+err.Error())
 	}
 }
 
@@ -92,7 +92,7 @@ func (c *churn) clients(ctx context.Context) {
 		} else {
 			err = c.asks(ctx, questions)
 		}
-		c.note(ctx, "client", err, func(n *counts) { n.clients++ })
+		c.note(ctx, "client", err, func(n *counts) { n.Clients++ })
 	})
 }
 
@@ -162,7 +162,7 @@ func (c *churn) containers(ctx context.Context) {
 			}
 			err = c.await(ctx)
 		}
-		c.note(ctx, "container", err, func(n *counts) { n.containers++ })
+		c.note(ctx, "container", err, func(n *counts) { n.Containers++ })
 	})
 }
 
@@ -200,7 +200,7 @@ func (c *churn) versions(ctx context.Context) {
 		}
 		return nil
 	}
-	rolled := func() { c.note(ctx, "version", roll(), func(n *counts) { n.versions++ }) }
+	rolled := func() { c.note(ctx, "version", roll(), func(n *counts) { n.Versions++ }) }
 	rolled()
 	all.Go(func() { c.asksOn(ctx) })
 	every(ctx, versionEvery, rolled)
@@ -243,6 +243,6 @@ func (c *churn) asksOn(ctx context.Context) {
 	every(ctx, rollingEvery, func() {
 		asked, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		c.note(ctx, "rolling", ask(asked, client, rolling), func(n *counts) { n.rolling++ })
+		c.note(ctx, "rolling", ask(asked, client, rolling), func(n *counts) { n.Rolling++ })
 	})
 }

@@ -3,6 +3,11 @@
 // last requests are as fast as the first.
 //
 //	soak [-length 2h] [-dir DIR]
+//	soak -state FILE [-piece 20m] [-length 2h]
+//
+// With -state it runs one piece of the length, adds its report to the file as a line, and judges all
+// pieces in it; called again, it runs the next one, until the pieces are as long together. Each has
+// a server of its own (pieces.go).
 //
 // It exits with 1 if a promise is broken; verdict.go has the promises.
 package main
@@ -35,37 +40,63 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("soak: ")
 	length := flag.Duration("length", 2*time.Hour, "`time` of the load")
+	file := flag.String("state", "", "run one piece, and keep the reports of all pieces in this `file`")
+	piece := flag.Duration("piece", 20*time.Minute, "`time` of a piece, with -state")
 	dir := flag.String("dir", "", "`directory` for logs and a heap profile of the end; empty: a new one, which is removed if all is well")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)
 	}
-	if *length < windows*time.Second {
-		log.Fatalf("-length is %v, expected %v or more", *length, windows*time.Second)
+	if least := windows * time.Second; *length < least || *piece < least {
+		log.Fatalf("-length is %v and -piece %v, expected %v or more", *length, *piece, least)
+	}
+	before, err := readPieces(*file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	now := *length
+	if *file != "" {
+		if now = min(now-lengthOf(before), *piece); now <= 0 {
+			exit(judge(before, *length))
+		}
+		now = max(now, windows*time.Second)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	at, keep := *dir, *dir != ""
 	if !keep {
-		var err error
 		if at, err = os.MkdirTemp("", "soak-"); err != nil {
 			log.Fatal(err)
 		}
 	}
-	r, err := soak(ctx, at, *length)
+	r, err := soak(ctx, at, now)
 	if err != nil {
 		log.Fatalf("%v\nlogs are in %s", err, at)
 	}
-	if broken := r.broken(); len(broken) > 0 {
-		for _, b := range broken {
-			fmt.Println("BROKEN:", b)
+	broken := r.broken()
+	if *file != "" {
+		if err := r.add(*file); err != nil {
+			log.Fatal(err)
 		}
-		fmt.Println("logs and a heap profile are in", at)
-		os.Exit(1)
+		broken = judge(append(before, r), *length)
 	}
-	if !keep {
+	if len(broken) > 0 {
+		fmt.Println("logs and a heap profile are in", at)
+	} else if !keep {
 		os.RemoveAll(at)
 	}
+	exit(broken)
+}
+
+// exit ends the program, with status 1 after broken promises.
+func exit(broken []string) {
+	for _, b := range broken {
+		fmt.Println("BROKEN:", b)
+	}
+	if len(broken) > 0 {
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // soak runs everything, and prints a line for each window.
@@ -79,11 +110,14 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	if err != nil {
 		return nil, err
 	}
-	r := &report{length: length}
-	if r.before, err = s.settled(ctx, nil); err != nil {
+	r := &report{Began: time.Now(), Length: length}
+	if r.Build, err = buildOf(filepath.Join(dir, "shivad")); err != nil {
 		return nil, err
 	}
-	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, ofCapacity*capacity, r.before)
+	if r.Before, err = s.settled(ctx, nil); err != nil {
+		return nil, err
+	}
+	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, ofCapacity*capacity, r.Before)
 
 	churning, quit := context.WithCancel(ctx)
 	c := &churn{system: s}
@@ -94,7 +128,7 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	all.Go(func() { c.containers(churning) })
 	all.Go(func() { c.versions(churning) })
 	var watched error
-	all.Go(func() { r.samples, watched = s.watch(churning, length/windows/samples) })
+	all.Go(func() { r.Samples, watched = s.watch(churning, length/windows/samples) })
 
 	window := length / windows
 	for i := range windows {
@@ -107,7 +141,7 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 		if err != nil {
 			return nil, err
 		}
-		r.add(got)
+		r.count(got)
 		fmt.Printf("%8v  p50 %-8v p99 %-8v of %d, %d refused, %d lost; %s; %s\n", window*time.Duration(i+1), got.Latency.Quantile(0.5).Round(10*time.Microsecond),
 			got.Latency.Quantile(0.99).Round(10*time.Microsecond), got.Answered+got.Failed, got.Failed, got.Lost, now, c)
 	}
@@ -115,10 +149,10 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	if watched != nil {
 		return nil, watched
 	}
-	r.churn = c.counts()
-	if r.after, err = s.settled(ctx, &r.before); err != nil {
+	r.Churn = c.counts()
+	if r.After, err = s.settled(ctx, &r.Before); err != nil {
 		return nil, err
 	}
-	fmt.Printf("in the end: %s; the heap grew by %.2f MiB an hour\n", r.after, slope(r.filled())/(1<<20))
+	fmt.Printf("in the end: %s; the heap grew by %.2f MiB an hour\n", r.After, slope(r.filled())/(1<<20))
 	return r, s.profile(ctx, filepath.Join(dir, "heap.pprof"))
 }

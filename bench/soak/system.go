@@ -111,19 +111,19 @@ func (s *system) capacity(ctx context.Context) (float64, error) {
 
 // A state is the server's use of resources.
 type state struct {
-	heap        int64 // bytes, after a collection
-	resident    int64 // bytes
-	goroutines  int
-	descriptors int
+	Heap        int64 // bytes, after a collection
+	Resident    int64 // bytes
+	Goroutines  int
+	Descriptors int
 }
 
 func (s state) String() string {
-	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.heap)/(1<<20), float64(s.resident)/(1<<20), s.goroutines, s.descriptors)
+	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.Heap)/(1<<20), float64(s.Resident)/(1<<20), s.Goroutines, s.Descriptors)
 }
 
 // A sample is a state with its time.
 type sample struct {
-	at time.Duration
+	At time.Duration
 	state
 }
 
@@ -134,8 +134,8 @@ func (s *system) look(ctx context.Context) (state, error) {
 	}
 	gauges, err := s.gauges(ctx)
 	return state{
-		heap: int64(gauges["go_memstats_heap_alloc_bytes"]), resident: int64(gauges["process_resident_memory_bytes"]),
-		goroutines: int(gauges["go_goroutines"]), descriptors: int(gauges["process_open_fds"]),
+		Heap: int64(gauges["go_memstats_heap_alloc_bytes"]), Resident: int64(gauges["process_resident_memory_bytes"]),
+		Goroutines: int(gauges["go_goroutines"]), Descriptors: int(gauges["process_open_fds"]),
 	}, err
 }
 
@@ -168,9 +168,9 @@ func (s *system) settled(ctx context.Context, was *state) (now state, err error)
 		if now, err = s.look(ctx); err != nil {
 			return now, err
 		}
-		same := now.goroutines == before.goroutines && now.descriptors == before.descriptors
+		same := now.Goroutines == before.Goroutines && now.Descriptors == before.Descriptors
 		if was != nil {
-			same = same && near(now.goroutines, was.goroutines) && near(now.descriptors, was.descriptors)
+			same = same && near(now.Goroutines, was.Goroutines) && near(now.Descriptors, was.Descriptors)
 		}
 		if same || time.Now().After(end) {
 			return now, nil

@@ -24,36 +24,39 @@ const (
 // machine.
 const leastWindow = 5 * time.Minute
 
-// A report is the result of a run.
+// A report is the result of a run, or of a piece of one. As JSON it is a line of a file of pieces.
 type report struct {
-	length        time.Duration
-	before, after state
-	samples       []sample
-	p99           []time.Duration // of the windows
-	answered      int64
-	refused, lost int64
-	firstRefusal  string
-	churn         counts
+	Began         time.Time
+	Build         string // of shivad: the beginning of its SHA-256
+	Length        time.Duration
+	Before, After state
+	Samples       []sample
+	P99           []time.Duration // of the windows
+	Answered      int64
+	Refused, Lost int64
+	FirstRefusal  string `json:",omitempty"`
+	Churn         counts
 }
 
-func (r *report) add(got *load.Result) {
-	r.p99 = append(r.p99, got.Latency.Quantile(0.99))
-	r.answered += got.Answered
-	r.refused += got.Failed
-	r.lost += got.Lost
-	if r.firstRefusal == "" {
-		r.firstRefusal = got.Failure
+// count counts a window of the steady load.
+func (r *report) count(got *load.Result) {
+	r.P99 = append(r.P99, got.Latency.Quantile(0.99))
+	r.Answered += got.Answered
+	r.Refused += got.Failed
+	r.Lost += got.Lost
+	if r.FirstRefusal == "" {
+		r.FirstRefusal = got.Failure
 	}
 }
 
 // broken returns the broken promises.
 func (r *report) broken() (list []string) {
 	fault := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	window := r.length / windows
-	if drift := float64(r.p99[len(r.p99)-1]) / float64(r.p99[0]); drift > maxDrift && window >= leastWindow {
+	window := r.Length / windows
+	if drift := r.drift(); drift > maxDrift && window >= leastWindow {
 		fault("p99 of the last %v is %.2f times that of the first, want %g at most", window, drift, maxDrift)
 	}
-	hours := (r.length - window).Hours()
+	hours := (r.Length - window).Hours()
 	most := maxSlope * hours
 	if window < leastWindow {
 		most = leastGrowth
@@ -61,29 +64,32 @@ func (r *report) broken() (list []string) {
 	if grown := slope(r.filled()) * hours; grown > most {
 		fault("the heap grows by %.2f MiB in %.2f h, want %.2f at most", grown/(1<<20), hours, most/(1<<20))
 	}
-	if d := r.after.goroutines - r.before.goroutines; d > maxLeft || d < -maxLeft {
-		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.before.goroutines, r.after.goroutines, maxLeft)
+	if d := r.After.Goroutines - r.Before.Goroutines; d > maxLeft || d < -maxLeft {
+		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.Before.Goroutines, r.After.Goroutines, maxLeft)
 	}
-	if d := r.after.descriptors - r.before.descriptors; d > maxLeft || d < -maxLeft {
-		fault("%d descriptors at the start, %d in the end, want a difference of %d at most", r.before.descriptors, r.after.descriptors, maxLeft)
+	if d := r.After.Descriptors - r.Before.Descriptors; d > maxLeft || d < -maxLeft {
+		fault("%d descriptors at the start, %d in the end, want a difference of %d at most", r.Before.Descriptors, r.After.Descriptors, maxLeft)
 	}
-	if r.lost > 0 {
-		fault("%d requests have no answer", r.lost)
+	if r.Lost > 0 {
+		fault("%d requests have no answer", r.Lost)
 	}
-	if share := float64(r.refused) / float64(max(r.answered, 1)); share > maxRefused {
-		fault("%.4f %% of the requests are answered with an error, want %g %% at most; the first: %s", 100*share, 100*maxRefused, r.firstRefusal)
+	if share := float64(r.Refused) / float64(max(r.Answered, 1)); share > maxRefused {
+		fault("%.4f %% of the requests are answered with an error, want %g %% at most; the first: %s", 100*share, 100*maxRefused, r.FirstRefusal)
 	}
-	for _, f := range r.churn.faults[:min(len(r.churn.faults), maxFaults)] {
+	for _, f := range r.Churn.Faults[:min(len(r.Churn.Faults), maxFaults)] {
 		fault("%s", f)
 	}
-	if more := len(r.churn.faults) - maxFaults; more > 0 {
+	if more := len(r.Churn.Faults) - maxFaults; more > 0 {
 		fault("and %d more faults of what came and went", more)
 	}
 	return list
 }
 
+// drift is the p99 of the last window to that of the first.
+func (r *report) drift() float64 { return float64(r.P99[len(r.P99)-1]) / float64(r.P99[0]) }
+
 // filled returns the samples after the first window, which fills pools, spares and histograms.
-func (r *report) filled() []sample { return r.samples[min(samples, len(r.samples)):] }
+func (r *report) filled() []sample { return r.Samples[min(samples, len(r.Samples)):] }
 
 // slope is the growth of the heap over the samples, in bytes per hour: the median of the slopes
 // between any two (Theil and Sen), which tolerates samples taken with a full queue during a stall
@@ -92,7 +98,7 @@ func slope(list []sample) float64 {
 	var slopes []float64
 	for i, a := range list {
 		for _, b := range list[i+1:] {
-			slopes = append(slopes, float64(b.heap-a.heap)/(b.at-a.at).Hours())
+			slopes = append(slopes, float64(b.Heap-a.Heap)/(b.At-a.At).Hours())
 		}
 	}
 	if len(slopes) == 0 {

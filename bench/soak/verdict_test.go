@@ -10,19 +10,19 @@ import (
 
 // good is the report of two hours in which every promise is kept, if only just.
 func good() *report {
-	r := &report{length: 2 * time.Hour, before: state{goroutines: 20, descriptors: 30}, after: state{goroutines: 25, descriptors: 25}, answered: 1e6, refused: 100}
+	r := &report{Length: 2 * time.Hour, Before: state{Goroutines: 20, Descriptors: 30}, After: state{Goroutines: 25, Descriptors: 25}, Answered: 1e6, Refused: 100}
 	for i := range windows * samples {
 		at := time.Duration(i+1) * time.Minute
 		heap := 40e6 + at.Hours()*maxSlope*0.99 + float64(i%2)*1000
 		if i < samples {
 			heap /= 2 // filling
 		}
-		r.samples = append(r.samples, sample{at, state{heap: int64(heap)}})
+		r.Samples = append(r.Samples, sample{at, state{Heap: int64(heap)}})
 	}
 	for i := range windows {
-		r.p99 = append(r.p99, 10*time.Millisecond)
+		r.P99 = append(r.P99, 10*time.Millisecond)
 		if i > 0 {
-			r.p99[i] = 11900 * time.Microsecond
+			r.P99[i] = 11900 * time.Microsecond
 		}
 	}
 	return r
@@ -32,25 +32,25 @@ func good() *report {
 func TestBroken(t *testing.T) {
 	r := good()
 	for i := range 10 { // the machine stands still
-		r.samples[len(r.samples)-1-3*i].heap += 50 << 20
+		r.Samples[len(r.Samples)-1-3*i].Heap += 50 << 20
 	}
 	if broken := r.broken(); len(broken) > 0 {
 		t.Errorf("all is well, and broken are %q", broken)
 	}
 	for word, spoil := range map[string]func(*report){
-		"p99":                func(r *report) { r.p99[windows-1] = 13 * time.Millisecond },
+		"p99":                func(r *report) { r.P99[windows-1] = 13 * time.Millisecond },
 		"2.75 MiB in 1.83 h": func(r *report) { grow(r, maxSlope/2+maxSlope/100) },
-		"26 in the end":      func(r *report) { r.after.goroutines++ },
-		"24 in the end":      func(r *report) { r.after.descriptors-- },
-		"1 requests have no": func(r *report) { r.lost++ },
-		"0.0200 % of the":    func(r *report) { r.refused *= 2 },
+		"26 in the end":      func(r *report) { r.After.Goroutines++ },
+		"24 in the end":      func(r *report) { r.After.Descriptors-- },
+		"1 requests have no": func(r *report) { r.Lost++ },
+		"0.0200 % of the":    func(r *report) { r.Refused *= 2 },
 		"what the first one said": func(r *report) {
-			r.refused *= 2
-			r.add(&load.Result{Failure: "what the first one said"})
-			r.p99 = r.p99[:windows]
+			r.Refused *= 2
+			r.count(&load.Result{Failure: "what the first one said"})
+			r.P99 = r.P99[:windows]
 		},
-		"client: no route": func(r *report) { r.churn.faults = []string{"client: no route"} },
-		"and 3 more":       func(r *report) { r.churn.faults = make([]string, maxFaults+3) },
+		"client: no route": func(r *report) { r.Churn.Faults = []string{"client: no route"} },
+		"and 3 more":       func(r *report) { r.Churn.Faults = make([]string, maxFaults+3) },
 	} {
 		r := good()
 		spoil(r)
@@ -63,9 +63,9 @@ func TestBroken(t *testing.T) {
 // TestShort: in a run of minutes the heap may fill.
 func TestShort(t *testing.T) {
 	r := good()
-	r.length = time.Minute
-	for i := range r.samples {
-		r.samples[i] = sample{r.samples[i].at / 120, state{heap: 40e6}}
+	r.Length = time.Minute
+	for i := range r.Samples {
+		r.Samples[i] = sample{r.Samples[i].At / 120, state{Heap: 40e6}}
 	}
 	grow(r, leastGrowth*50) // of 55 seconds' 65
 	if broken := r.broken(); len(broken) > 0 {
@@ -79,7 +79,7 @@ func TestShort(t *testing.T) {
 
 // grow adds bytes for each hour.
 func grow(r *report, perHour float64) {
-	for i, s := range r.samples {
-		r.samples[i].heap += int64(perHour * s.at.Hours())
+	for i, s := range r.Samples {
+		r.Samples[i].Heap += int64(perHour * s.At.Hours())
 	}
 }
