@@ -524,7 +524,7 @@ func TestRevocation(t *testing.T) {
 	reloads(t, g.Server, g.file, func(c *config.Config) { c.Identities = c.Identities[:2] })
 	select {
 	case <-container.Gone():
-		if bye := container.Goodbye(); bye == nil || !strings.Contains(bye.Reason, "unauthenticated") {
+		if bye := container.Goodbye(); bye == nil || !strings.Contains(bye.Reason, "unauthenticated") || !bye.Reconnect {
 			t.Errorf("goodbye %+v", bye)
 		}
 	case <-time.After(10 * time.Second):

@@ -62,6 +62,8 @@ type Client struct {
 	mu     sync.Mutex
 	ring   ring
 	conn   net.Conn      // the last one made
+	shown  string        // the token that it has shown
+	leaves bool          // it ends when what was sent on it is answered
 	shared *sharedMemory // of conn; nil: none, or it is lost
 	closed bool
 }
@@ -73,6 +75,7 @@ type call struct {
 
 	// Guarded by Client.mu.
 	request   *tensor.Buffer // as it goes on the wire, until it is taken to be sent
+	shown     string         // the token of the connection that it was sent on
 	answer    *Message
 	err       error
 	finished  bool
@@ -93,7 +96,7 @@ func (c *Client) newCall(request *tensor.Buffer, p parts) *call {
 
 func (c *Client) freeCall(k *call) {
 	k.parts.release()
-	k.request, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, nil, nil, false, false, frameCall{}
+	k.request, k.shown, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, "", nil, nil, false, false, frameCall{}
 	c.calls.Put(k)
 }
 
@@ -124,7 +127,7 @@ func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
 
 // start makes a client that has room for some requests beside those in flight.
 func start(ctx context.Context, addr string, opts options, room int) (*Client, error) {
-	if err := opts.showToken(); err != nil {
+	if err := opts.knowToken(); err != nil {
 		return nil, err
 	}
 	c := &Client{
@@ -145,9 +148,28 @@ func start(ctx context.Context, addr string, opts options, room int) (*Client, e
 	return c, nil
 }
 
+// dial makes a connection. If the server does not know the token it is looked for once more: it may
+// have been replaced a moment ago.
 func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
+	for {
+		token := c.opts.token.Token()
+		conn, shared, err := c.dialAs(ctx, token)
+		if e, ok := errors.AsType[*RemoteError](err); ok && e.Type == Unauthenticated && token != c.opts.token.Token() {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+		}
+		c.mu.Lock()
+		c.shown = token
+		c.mu.Unlock()
+		return conn, shared, nil
+	}
+}
+
+func (c *Client) dialAs(ctx context.Context, token string) (net.Conn, *sharedMemory, error) {
 	host, encrypted := cutTLS(c.addr)
 	network, addr := unixsocket.Target(host)
 	conn, err := c.opts.dial(ctx, network, addr)
@@ -155,16 +177,16 @@ func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 		conn, err = handshake(ctx, conn, addr, c.opts.tls)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+		return nil, nil, err
 	}
-	if err := c.introduce(ctx, conn); err != nil {
+	if err := introduce(ctx, conn, token); err != nil {
 		conn.Close()
-		return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+		return nil, nil, err
 	}
 	shared, err := c.share(ctx, conn)
 	if err != nil {
 		conn.Close()
-		return nil, nil, fmt.Errorf("shiva: connecting to %s: shared memory: %w", c.addr, err)
+		return nil, nil, fmt.Errorf("shared memory: %w", err)
 	}
 	return conn, shared, nil
 }
@@ -172,11 +194,11 @@ func (c *Client) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 // introduce shows the server at the other end of a new connection the client's token, in the first
 // message as it must be. That the server does not know it is an error; an older server has no
 // answer to the question, and no tokens.
-func (c *Client) introduce(ctx context.Context, conn net.Conn) error {
-	if *c.opts.token == "" {
+func introduce(ctx context.Context, conn net.Conn, token string) error {
+	if token == "" {
 		return nil
 	}
-	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsontext.AppendMember(nil, TokenKey, jsontext.AppendString(nil, *c.opts.token)), '}')})
+	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsontext.AppendMember(nil, TokenKey, jsontext.AppendString(nil, token)), '}')})
 	if err != nil {
 		return err
 	}
@@ -185,6 +207,34 @@ func (c *Client) introduce(ctx context.Context, conn net.Conn) error {
 		return e
 	}
 	return nil
+}
+
+// renew is for a request whose token the server takes no longer. It reports whether there is another
+// token to try. A connection that has not shown that one ends when all that was sent on it is
+// answered.
+func (c *Client) renew(refused string) bool {
+	token := c.opts.token.Token()
+	if token == refused {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renewLocked(token)
+	return true
+}
+
+func (c *Client) renewLocked(token string) {
+	if token != c.shown {
+		c.leaves = true
+		c.leave()
+	}
+}
+
+// leave ends a connection that is to end, once nothing is to come on it.
+func (c *Client) leave() {
+	if c.leaves && c.ring.sent == 0 {
+		c.conn.Close()
+	}
 }
 
 // exchange sends a message on a connection that nobody else uses, and reads its answer.
@@ -239,7 +289,7 @@ func (c *Client) Close() error {
 func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 	for {
 		answer, err := c.do(ctx, m)
-		if err != errStale {
+		if err != errStale && err != errRenewed {
 			return answer, err
 		}
 	}
@@ -278,13 +328,16 @@ func (c *Client) do(ctx context.Context, m *Message) (*Message, error) {
 		}
 		<-k.done
 	}
-	answer, err := k.answer, k.err
+	answer, err, shown := k.answer, k.err, k.shown
 	c.freeCall(k)
 	if err != nil {
 		return nil, err
 	}
 	if e := ParseError(answer); e != nil {
 		answer.Release()
+		if e.Type == Unauthenticated && c.renew(shown) {
+			return nil, errRenewed
+		}
 		return nil, e
 	}
 	return answer, nil
@@ -359,6 +412,9 @@ func appendObject(dst, members, metadata []byte) []byte {
 // errStale is the end of a call whose tensors are in the memory of a connection that was lost
 // before the request was sent.
 var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
+
+// errRenewed is the end of a call that was refused by a token, for which there is another now.
+var errRenewed = errors.New("the server has refused a token that has been replaced")
 
 // dropStale ends the next calls to be sent that cannot be, for errStale.
 func (c *Client) dropStale() {
@@ -457,6 +513,7 @@ func (c *Client) deliver(answer *Message, err error) bool {
 		signal(c.wake) // a frame may wait for this place
 	}
 	c.finishLocked(c.ring.pop(), answer, err)
+	c.leave()
 	return true
 }
 
@@ -517,7 +574,7 @@ func (c *Client) setConn(conn net.Conn, shared *sharedMemory) bool {
 		shared.disconnect()
 		return false
 	}
-	c.conn, c.shared = conn, shared
+	c.conn, c.shared, c.leaves = conn, shared, false
 	return true
 }
 

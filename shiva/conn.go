@@ -78,14 +78,14 @@ func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
 func (c *Client) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !w.full() && c.ring.sent < c.opts.inFlight {
+	for !w.full() && !c.leaves && c.ring.sent < c.opts.inFlight {
 		c.dropStale()
 		k := c.ring.nextUnsent()
 		if k == nil {
 			break
 		}
 		w.add(k.request)
-		k.request = nil
+		k.request, k.shown = nil, c.shown
 	}
 	return len(w.vecs) > 0
 }

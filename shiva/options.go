@@ -25,7 +25,7 @@ type options struct {
 	sendDeadline bool
 	sharedBytes  int64 // 0: no memory is shared
 	tls          *tls.Config
-	token        *string // nil: that of the environment
+	token        *token.Source // nil: that of the environment
 }
 
 // clientPool is the pool of clients that were given none. It has no budget, so that an answer
@@ -47,16 +47,14 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// showToken reads the token of the environment unless there is another.
-func (o *options) showToken() error {
+// knowToken finds the token of the environment unless there is another.
+func (o *options) knowToken() (err error) {
 	if o.token != nil {
 		return nil
 	}
-	text, err := token.FromEnvironment()
-	if err != nil {
+	if o.token, err = token.FromEnvironment(); err != nil {
 		return fmt.Errorf("shiva: %w", err)
 	}
-	o.token = &text
 	return nil
 }
 
@@ -81,8 +79,9 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 
 // WithToken sets the token that shows the server who the client is; "" shows none. The default is
 // that of the environment: the variables of [token.Env] and [token.FileEnv], which are read at
-// Dial.
-func WithToken(text string) Option { return func(o *options) { o.token = &text } }
+// Dial. The file is read again for each connection, and when the server takes its token no longer;
+// if it has another one by then, the request is sent again, on a new connection.
+func WithToken(text string) Option { return func(o *options) { o.token = token.Fixed(text) } }
 
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.
 func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialTimeout = d } }

@@ -313,6 +313,9 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 		if e := ParseError(m); e != nil {
 			m.Release()
 			m, err = nil, e
+			if e.Type == Unauthenticated { // for the frames after it
+				s.client.renewLocked(s.client.opts.token.Token())
+			}
 		} else if text := jsontext.Field(m.Metadata, "skipped"); text != nil {
 			skipped, _ = strconv.Atoi(string(text))
 		}

@@ -83,7 +83,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	if send != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	show(r, c.token)
+	shown := show(r, c.token)
 	notOurs := func(got any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
 			"is that the admin door? check --admin " + c.admin, exitUnreachable}
@@ -102,6 +102,9 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return explain(err, "--admin", c.admin)
+	}
+	if resp.StatusCode == http.StatusUnauthorized && shown != c.token.Token() { // it was replaced meanwhile
+		return c.call(method, path, send, v)
 	}
 	if resp.StatusCode/100 != 2 {
 		var e struct{ Error string }

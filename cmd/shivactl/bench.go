@@ -225,7 +225,7 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 			return err
 		}
 	}
-	b.config.Token = c.token
+	b.config.Token = c.token.Token()
 	if err := b.load(m); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ type cli struct {
 
 	addr, admin string
 	tls         tlsFlags
-	token       string // of the environment; "": none
+	token       *token.Source // of the environment
 	timeout     time.Duration
 	timed       bool // timeout is the user's wish, not the default
 	json        bool

@@ -108,7 +108,7 @@ With --json: {"identity" (absent where the server declares no identities), "may"
 		if len(args) > 0 {
 			return usage("whoami", "unexpected argument %q", args[0])
 		}
-		client, err := shiva.Dial(c.ctx, c.addr)
+		client, err := c.dial(c.addr)
 		if err != nil {
 			return explain(err, "--addr", c.addr)
 		}
@@ -137,9 +137,10 @@ With --json: {"identity" (absent where the server declares no identities), "may"
 	},
 }
 
-// show has a request show a token, unless it is "".
-func show(r *http.Request, token string) {
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
+// show has a request show the token that there is now, which it returns; "": none.
+func show(r *http.Request, source *token.Source) (shown string) {
+	if shown = source.Token(); shown != "" {
+		r.Header.Set("Authorization", "Bearer "+shown)
 	}
+	return shown
 }

@@ -74,6 +74,7 @@ type Model struct {
 	// Bytes sends and receives all tensors as bytes, also where shared memory would serve.
 	Bytes bool
 	// Token shows servers who the container is; "" is that of the environment, see package token.
+	// A file that the environment names is read again for each session.
 	Token string
 	// TLS is how TLS is spoken with servers at "tls://host:port": whose certificates are trusted,
 	// the container's own, and the name of the server if it is not the host. nil is what the
@@ -104,9 +105,9 @@ const (
 	maxSlots              = 64
 )
 
-// hello validates the required fields and returns the JSON of the registration. The server
-// validates the rest.
-func (m *Model) hello() ([]byte, error) {
+// hello validates the required fields and returns the JSON of the registration, with a token. The
+// server validates the rest.
+func (m *Model) hello(token string) ([]byte, error) {
 	var faults []error
 	for _, f := range []struct {
 		missing bool
@@ -131,7 +132,7 @@ func (m *Model) hello() ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Token: m.Token,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -55,14 +55,14 @@ func Serve(ctx context.Context, m Model, addrs ...string) error {
 type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
+	shown := token.Fixed(m.Token)
 	if m.Token == "" {
 		var err error
-		if m.Token, err = token.FromEnvironment(); err != nil {
+		if shown, err = token.FromEnvironment(); err != nil {
 			return fmt.Errorf("container: %w", err)
 		}
 	}
-	hello, err := m.hello()
-	if err != nil {
+	if _, err := m.hello(""); err != nil {
 		return err
 	}
 	if len(addrs) == 0 {
@@ -124,7 +124,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
 		}
 	}
-	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
+	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
 		go s.learn(hard) // ends with hard and the last Feedback; not joined
@@ -178,7 +178,7 @@ func hook(until context.Context, log *slog.Logger, name string, f func() error) 
 // A server is the state that all sessions of a Serve share.
 type server struct {
 	model   *Model
-	hello   []byte
+	token   *token.Source
 	hard    context.Context // ends when the drain has taken too long
 	pool    *tensor.Pool
 	turn    chan struct{} // held while a batch is computed
@@ -339,7 +339,8 @@ func (s *server) link(ctx context.Context, a address) {
 		}
 		during, cancel := context.WithCancel(ctx)
 		unhook := context.AfterFunc(well, cancel)
-		err := s.session(during, log, a)
+		shown := s.token.Token()
+		err := s.session(during, log, a, shown)
 		unhook()
 		cancel()
 		var refused *refusedError
@@ -352,6 +353,10 @@ func (s *server) link(ctx context.Context, a address) {
 			return
 		case ctx.Err() != nil:
 			return
+		case errors.As(err, &refused) && shown != s.token.Token():
+			log.Warn("container: refused, and the token has been replaced; trying the new one", "reason", refused.reason)
+			wait = firstBackoff
+			continue
 		case errors.As(err, &refused):
 			wait = min(max(2*wait, firstRefused), maxRefused)
 			log.Error("container: the server refuses this model", "reason", refused.reason, "again_in", wait)

@@ -34,14 +34,18 @@ type server struct {
 	pool  *tensor.Pool
 }
 
-func newServer(t *testing.T) *server {
+func newServer(t *testing.T, change ...func(*containers.Config)) *server {
 	t.Helper()
 	s := &server{pool: tensor.NewPool(1 << 30)}
 	var err error
 	if s.sched, err = scheduler.New(scheduler.Config{Pool: s.pool, Default: scheduler.ModelConfig{Strategy: "static"}}); err != nil {
 		t.Fatal(err)
 	}
-	if s.Listener, err = containers.Listen(containers.Config{Scheduler: s.sched, Pool: s.pool}); err != nil {
+	cfg := containers.Config{Scheduler: s.sched, Pool: s.pool}
+	for _, f := range change {
+		f(&cfg)
+	}
+	if s.Listener, err = containers.Listen(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -64,8 +64,13 @@ type session struct {
 	spare []*Batch
 }
 
-// session connects and serves until the connection ends. It returns the reason, never nil.
-func (s *server) session(ctx context.Context, log *slog.Logger, a address) error {
+// session connects, shows a token, and serves until the connection ends. It returns the reason,
+// never nil.
+func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string) error {
+	hello, err := s.model.hello(token)
+	if err != nil {
+		return err
+	}
 	secure, err := s.secure(ctx, a)
 	if err != nil {
 		return err
@@ -94,7 +99,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address) error
 	for range cap(s.turn) {
 		n.wg.Go(n.work) // ends when jobs is closed; joined below
 	}
-	welcome, err := n.greet()
+	welcome, err := n.greet(hello)
 	if err == nil && unhook() {
 		log.Info("container: registered", "at", welcome.Server)
 		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
@@ -129,10 +134,10 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address) error
 }
 
 // greet registers the model.
-func (n *session) greet() (wire.WelcomeMessage, error) {
+func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 	var o zmtp.Outgoing
 	o.FrameString(wire.Hello)
-	o.Frame(n.server.hello)
+	o.Frame(hello)
 	if err := n.conn.Send(&o); err != nil {
 		return wire.WelcomeMessage{}, err
 	}

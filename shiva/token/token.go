@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 )
 
 // Environment variables with a token, and with the path of a file that has one. The first goes
@@ -37,20 +38,51 @@ func Hash(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// FromEnvironment is the token of the process; "" if it has none. An error shows no token.
-func FromEnvironment() (string, error) {
+// A Source is where a program has its token from. It is asked for each connection, so that the file
+// of a token can be replaced while the program runs. Any goroutine may use it.
+type Source struct {
+	path string // "": the token stays as it is
+
+	mu   sync.Mutex
+	last string
+}
+
+// Fixed is the source of a token that stays; "" is none.
+func Fixed(text string) *Source { return &Source{last: text} }
+
+// FromEnvironment is the source of the process's token, which is "" if it has none. An error shows
+// no token.
+func FromEnvironment() (*Source, error) {
 	if token := strings.TrimSpace(os.Getenv(Env)); token != "" {
-		return token, check("$"+Env, token)
+		return Fixed(token), check("$"+Env, token)
 	}
 	if path := os.Getenv(FileEnv); path != "" {
 		return FromFile(path)
 	}
-	return "", nil
+	return Fixed(""), nil
 }
 
-// FromFile is the token in a file, which has nothing else but white space around it. An error shows
-// no token.
-func FromFile(path string) (string, error) {
+// FromFile is the source of the token in a file, which has nothing else but white space around it.
+// An error shows no token.
+func FromFile(path string) (*Source, error) {
+	token, err := read(path)
+	return &Source{path: path, last: token}, err
+}
+
+// Token is the token that a file has now. While it has none, as when it is being replaced, it is the
+// one before.
+func (s *Source) Token() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.path != "" {
+		if token, err := read(s.path); err == nil {
+			s.last = token
+		}
+	}
+	return s.last
+}
+
+func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("a token is expected: %w", err)

@@ -40,10 +40,10 @@ func TestFromEnvironment(t *testing.T) {
 			}
 			t.Setenv(token.FileEnv, file)
 		}
-		got, err := token.FromEnvironment()
+		source, err := token.FromEnvironment()
 		switch {
-		case err == nil && (got != c.want || c.wrong != ""):
-			t.Errorf("%+v: %q", c, got)
+		case err == nil && (source.Token() != c.want || c.wrong != ""):
+			t.Errorf("%+v: %q", c, source.Token())
 		case err != nil && (c.wrong == "" || !strings.Contains(err.Error(), c.wrong) || strings.Contains(err.Error(), "secret")):
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -53,4 +53,39 @@ func TestFromEnvironment(t *testing.T) {
 	if _, err := token.FromEnvironment(); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("a file that there is not: %v", err)
 	}
+}
+
+// A file is read for each connection. While it has no token, the one before is shown.
+func TestFileIsReadAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first\n")
+	s, err := token.FromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want string) {
+		t.Helper()
+		if got := s.Token(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	expect("first")
+	write("second")
+	expect("second")
+	for _, half := range []string{"", "a b", strings.Repeat("x", 2000)} {
+		write(half)
+		expect("second")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	expect("second")
+	write("third")
+	expect("third")
 }

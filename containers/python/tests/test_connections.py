@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,7 +121,7 @@ def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatc
     pausing = False
     model = echo()
     with Fake(heartbeat_ms=3_600_000, dead_after_ms=1000, beat=False) as fake:
-        one = link.Link(model, fake.endpoint, hello(model, "i"), print, print, print, Connection.close)
+        one = link.Link(model, fake.endpoint, partial(hello, model, "i"), print, print, print, Connection.close)
         until = time.monotonic() + 20
         while not one.live and time.monotonic() < until:
             one.tick(clock.now)
@@ -190,3 +192,39 @@ def test_shows_its_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         monkeypatch.setenv("SHIVA_TOKEN_FILE", path)
         with Fake() as fake, Container(served, servers=fake.endpoint, token=given):
             assert fake.hello()[1].get("token") == shown
+
+
+def test_a_replaced_token_is_shown_by_the_next_registration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    monkeypatch.delenv("SHIVA_TOKEN", raising=False)
+    monkeypatch.setenv("SHIVA_TOKEN_FILE", str(file))
+    with Fake() as fake, Container(echo(), servers=fake.endpoint):
+        peer, head = fake.hello()
+        assert head["token"] == "first"
+        file.write_text("second")
+        fake.goodbye(peer, reconnect=True)
+        peer, head = fake.hello(2)
+        assert head["token"] == "second"
+        file.unlink()
+        fake.goodbye(peer, reconnect=True)
+        assert fake.hello(3)[1]["token"] == "second"
+
+
+def test_a_token_that_was_replaced_when_it_was_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The new one is tried at once, and only once."""
+    monkeypatch.setattr(link, "REFUSED_RETRY_SECONDS", 3600)
+    file = tmp_path / "token"
+    file.write_text("first")
+    monkeypatch.delenv("SHIVA_TOKEN", raising=False)
+    monkeypatch.setenv("SHIVA_TOKEN_FILE", str(file))
+    with Fake(welcome=False) as fake, Container(echo(), servers=fake.endpoint) as container:
+        for n, token in enumerate(("first", "second"), 1):
+            peer, head = fake.hello(n)
+            assert head["token"] == token
+            file.write_text("second")
+            fake.send(peer, b"refused", json.dumps({"error": "unauthenticated"}).encode())
+        until = time.monotonic() + 20
+        while container._links[0].session is not None and time.monotonic() < until:
+            time.sleep(0.005)
+        assert container._links[0].wake() - time.monotonic() > 100

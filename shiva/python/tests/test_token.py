@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,3 +57,98 @@ def test_unknown_is_an_error_of_the_request(server: Server) -> None:
     server.handler = lambda _: refusal
     with Client(server.address, token="t0p") as client, pytest.raises(Unauthenticated, match="none of this"):
         client.infer("m", X)
+
+
+class Known:
+    """A server that knows one token, which is first in a file as well."""
+
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.file = tmp_path / "token"
+        self.file.write_text("first")
+        self.token = self.shown = "first"
+        monkeypatch.delenv("SHIVA_TOKEN", raising=False)
+        monkeypatch.setenv("SHIVA_TOKEN_FILE", str(self.file))
+        server.handler = self.answer
+
+    def answer(self, message: Message) -> Message:
+        if message.namespace == "!whoami":
+            self.shown = message.metadata["token"]
+        if self.shown != self.token:
+            return Message("!error", {"type": "Unauthenticated", "message": "unknown", "code": 401})
+        return message
+
+    def change(self, token: str) -> None:
+        self.token = token
+        self.file.write_text(token)
+
+
+@pytest.fixture
+def known(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Known:
+    return Known(server, monkeypatch, tmp_path)
+
+
+def test_is_read_again_when_it_is_refused(server: Server, known: Known) -> None:
+    with Client(server.address) as client:
+        client.infer("m", X)
+        known.change("second")
+        client.infer("m", X)
+        assert server.connections == 2
+        known.token = "third"
+        for _ in range(2):
+            with pytest.raises(Unauthenticated):
+                client.infer("m", X)
+        assert server.connections == 2, "a connection was made for the token that was refused"
+        known.file.write_text("wrong")
+        with pytest.raises(Unauthenticated):
+            client.infer("m", X)
+        assert server.connections == 3
+        known.change("third")
+        client.infer("m", X)
+    assert server.connections == 4
+
+
+def test_is_read_again_by_asyncio(server: Server, known: Known) -> None:
+    async def ask() -> None:
+        async with AsyncClient(server.address) as client:
+            await client.infer("m", X)
+            known.change("second")
+            await asyncio.gather(*(client.infer("m", X) for _ in range(5)))
+            assert server.connections == 2
+            known.token = "third"
+            with pytest.raises(Unauthenticated):
+                await client.infer("m", X)
+            known.file.unlink()
+            with pytest.raises(Unauthenticated):
+                await client.infer("m", X)
+            assert server.connections == 2
+
+    asyncio.run(ask())
+
+
+def test_those_in_flight_are_answered_before_another_is_shown(server: Server, known: Known) -> None:
+    sent, seen = threading.Event(), threading.Event()
+    asked = 0
+
+    def handler(message: Message) -> Message:
+        nonlocal asked
+        asked += message.namespace == "m"
+        if message.namespace == "m" and asked == 1:
+            assert sent.wait(20)
+        elif message.namespace == "m" and asked == 2:
+            known.change("second")
+        elif message.namespace == "m" and asked == 3:
+            assert seen.wait(20)
+        return known.answer(message)
+
+    server.handler = handler
+    with Client(server.address) as client:
+        futures = [client.submit("m", X) for _ in range(3)]
+        sent.set()
+        futures[0].result(20)
+        with pytest.raises(Unauthenticated):
+            futures[1].result(20)
+        seen.set()
+        with pytest.raises(Unauthenticated):
+            futures[2].result(20)
+        client.submit("m", X).result(20)
+    assert server.connections == 2

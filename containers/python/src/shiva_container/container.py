@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -25,6 +25,7 @@ from .runner import Runner
 from .secure import TLS
 from .session import EXCUSE_SECONDS
 from .tensors import DeclarationError
+from .token import Token
 
 log = logging.getLogger("shiva_container")
 
@@ -33,15 +34,6 @@ LINGER_SECONDS = 1.0
 """How long a connection that was hung up may take to bring its last answers out."""
 _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
-
-
-def environment_token() -> str:
-    """The process's token: ``$SHIVA_TOKEN``, else the file ``$SHIVA_TOKEN_FILE``, else none."""
-    if token := os.environ.get("SHIVA_TOKEN", "").strip():
-        return token
-    if path := os.environ.get("SHIVA_TOKEN_FILE"):
-        return Path(path).read_text().strip()
-    return ""
 
 
 def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: str = "") -> bytes:
@@ -100,7 +92,7 @@ class Container:
         self._addresses = parse_servers(servers)
         self._tls = _trust(self._addresses, tls)
         self._arena = arena and AVAILABLE
-        self._token = environment_token() if token is None else token
+        self._token = Token(token)
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
         self._poller: Poller[Link | Connection] = Poller()
         self._mail: deque[Callable[[], None]] = deque()
@@ -295,12 +287,13 @@ class Container:
                     link = Link(
                         runner.model,
                         endpoint,
-                        hello(runner.model, self._instance, arena=self._arena, token=self._token),
+                        partial(hello, runner.model, self._instance, arena=self._arena),
                         runner.submit,
                         runner.teach,
                         self._poller.wake,
                         self._leave,
                         arena=self._arena,
+                        token=self._token,
                         tls=self._tls,
                     )
                     link.wanted = runner not in self._unfit
@@ -388,7 +381,7 @@ def serve(
         function that keeps an input after it has returned gets copies.
     ``token``
         what shows the servers who the container is; else ``$SHIVA_TOKEN``, else what is in the file
-        ``$SHIVA_TOKEN_FILE``, else none. It is read once.
+        ``$SHIVA_TOKEN_FILE``, else none. The file is read for each registration.
     ``tls``
         how TLS is spoken with servers at ``tls://host:port``; else as ``$SHIVA_TLS_CA``,
         ``$SHIVA_TLS_CERT``, ``$SHIVA_TLS_KEY``, ``$SHIVA_TLS_NAME`` and ``$SHIVA_TLS_INSECURE``

@@ -22,6 +22,7 @@ from .models import Model
 from .secure import TLS
 from .session import Delivery, End, Lesson, Outcome, Session, State
 from .tensors import Buffer
+from .token import Token
 
 log = logging.getLogger("shiva_container")
 
@@ -48,22 +49,23 @@ class Job(NamedTuple):
 class Link:
     """One model and one endpoint.
 
-    ``submit`` and ``teach`` take batches and feedback, in the thread that read them; ``attend``
-    tells the I/O thread that there is something to do for it; ``leave`` takes a connection that has
-    to be brought to its end.
+    ``hello`` makes the registration, with a token. ``submit`` and ``teach`` take batches and
+    feedback, in the thread that read them; ``attend`` tells the I/O thread that there is something
+    to do for it; ``leave`` takes a connection that has to be brought to its end.
     """
 
     def __init__(
         self,
         model: Model[..., Any],
         endpoint: str,
-        hello: bytes,
+        hello: Callable[..., bytes],
         submit: Callable[[Job], None],
         teach: Callable[[Lesson], None],
         attend: Callable[[], None],
         leave: Callable[[Connection], None],
         *,
         arena: bool = False,
+        token: Token | None = None,
         tls: TLS | None = None,
     ) -> None:
         self.model = model
@@ -87,6 +89,8 @@ class Link:
         self._attend = attend
         self._leave = leave
         self._arena = arena
+        self._token = token or Token("")
+        self._shown = ""  # the token of the last registration
         self._tls = tls
         self._connection: Connection | None = None
         self._attempts = 0
@@ -183,7 +187,9 @@ class Link:
 
     def _open(self, now: float) -> None:
         arena = Arena() if self._arena else None
-        self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
+        self._shown = self._token.read()
+        hello = self._hello(token=self._shown)
+        self.session = Session(hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
         try:
             self._connection = Connection(self.endpoint, self._tls)
             self.blocked = True
@@ -270,7 +276,7 @@ class Link:
         if session.welcomed is not None and now - session.welcomed > 1.0:
             self._attempts = 0
         if end.outcome is Outcome.REFUSED:
-            delay = REFUSED_RETRY_SECONDS
+            delay = REFUSED_RETRY_SECONDS if self._token.read() == self._shown else FIRST_RETRY_SECONDS
         elif end.outcome is Outcome.DRAINED:
             delay = 0.0
         else:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from . import token as tokens
 from . import wire
 from .address import Address
 from .backoff import Backoff
@@ -24,12 +23,14 @@ from .errors import (
     ProtocolError,
     RemoteError,
     TimedOut,
+    Unauthenticated,
     Unreachable,
     raise_for,
 )
 from .request import Answer, question
 from .shared import Memory, Parts, encode, note_names, unnamed
 from .tls import TLS, lost
+from .token import Token, introduction
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class AsyncClient:
         self._in_flight = in_flight
         self._shared_memory = shared_memory
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
-        self._token = tokens.of(token)
+        self._token = Token(token)
+        self._shown = ""  # the token that new requests are asked with
+        self._leaving: list[Connection] = []
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -80,10 +83,18 @@ class AsyncClient:
         id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
     ) -> Answer:
         """Ask a model and wait for its outputs. See ``Client.infer``."""  # fmt: skip
-        future = await self.submit(
-            model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
-        )
-        return await future
+        refused = self._shown
+        while True:
+            try:
+                return await (
+                    await self.submit(
+                        model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
+                    )
+                )
+            except Unauthenticated:
+                if not self._renew(refused):
+                    raise
+                refused = self._shown
 
     async def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -97,7 +108,24 @@ class AsyncClient:
         message = question(model, inputs, timeout=timeout, metadata=metadata)
         if self._shared_memory and (describe := unnamed(message, self._names)):
             note_names(message, await self.request(describe, timeout=timeout), self._names)
-        return await self._send(message, Answer, timeout)
+        return await self._send(message, self._answer, timeout)
+
+    def _answer(self, message: Message) -> Answer:
+        try:
+            return Answer(message)
+        except Unauthenticated:
+            self._renew(self._shown)
+            raise
+
+    def _renew(self, refused: str) -> bool:
+        """Whether there is another token than one that is refused. See ``Client._renew``."""
+        token = self._token.read()
+        last = self._connection
+        if last and token != self._shown:
+            self._connection, self._shown = None, token
+            self._leaving = [one for one in self._leaving if not one.ended] + [last]
+            last.leave()
+        return token != refused
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
         """Send a message as it is, and wait ``timeout`` for its answer. See ``Client.request``."""
@@ -114,8 +142,9 @@ class AsyncClient:
             in_flight=self._in_flight,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
-            token=self._token,
+            token="",
         )
+        client._token = self._token
         return AsyncStream(client, model, name, keep=keep, timeout=timeout)
 
     async def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> asyncio.Future[T]:
@@ -163,7 +192,7 @@ class AsyncClient:
     async def close(self) -> None:
         """End the connection. Requests in flight, and those that wait to be sent, fail."""
         self._closed.set()
-        if connection := self._connection:
+        for connection in self._leaving + ([self._connection] if self._connection else []):
             connection.end(ClientClosed, f"the client of {self._name} was closed")
             await connection.lost
 
@@ -200,16 +229,16 @@ class AsyncClient:
                 why = self._address.unreachable(error)
                 self._backoff.failed(why, time.monotonic())
                 raise Unreachable(why, may_have_run=False) from error
-            if self._token:
+            if token := self._token.read():
                 first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
-                connection.send(wire.encode(tokens.introduction(self._token)), first)
+                connection.send(wire.encode(introduction(token)), first)
             if self._shared_memory:
                 try:
                     await connection.share(self._shared_memory, self._connect_timeout)
                 except BaseException:  # the task is cancelled, and nobody has the connection
                     connection.end(ConnectionLost, f"{name}: cancelled while it was made")
                     raise
-            self._connection = connection
+            self._connection, self._shown = connection, token
             if self._closed.is_set():
                 connection.end(ClientClosed, f"the client of {name} is closed")
             return connection
@@ -248,6 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self.ended: End | None = None
         self.answered = False
         self.writable = asyncio.Event()
+        self._leaves = False  # it ends when what was sent on it is answered
         self.writable.set()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: deque[Call[Any]] = deque()
@@ -280,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call the connection finishes. False: it had ended before."""
-        if self.ended:
+        if self.ended or self._leaves:
             return False
         self._calls.append(call)
         # What cannot be written at once has to be copied, as the caller may be cancelled and use
@@ -307,6 +337,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.answered = True
                 call = self._calls.popleft()
                 call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
+                if self._leaves:
+                    self.leave()
         except (ProtocolError, MemoryError) as error:
             self.end(ConnectionLost, f"{self.name}: {error}")
 
@@ -314,6 +346,12 @@ class Connection(asyncio.BufferedProtocol):
         self.end(ConnectionLost, f"{self.name}: {lost(self.name, error, self.answered)}")
         if not self.lost.done():
             self.lost.set_result(None)
+
+    def leave(self) -> None:
+        """Send nothing more, and end when all that was sent is answered."""
+        self._leaves = True
+        if not self._calls:
+            self.end(ConnectionLost, f"{self.name}: left")
 
     def end(self, kind: type[NotAnswered], why: str) -> None:
         """Fail what is in flight. Only the first reason counts."""

@@ -11,15 +11,15 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import token as tokens
 from . import wire
 from .address import Address
 from .backoff import Backoff
 from .connection import Call, Connection
-from .errors import ClientClosed, NotAnswered, Unreachable
+from .errors import ClientClosed, NotAnswered, Unauthenticated, Unreachable
 from .request import Answer, question
 from .shared import encode, note_names, unnamed
 from .tls import TLS
+from .token import Token
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Client:
                 left there instead of sent.
             tls: the settings of TLS for a server at "tls://host:port"; None: ``TLS()``
             token: shows the server who the client is; None: ``$SHIVA_TOKEN``, else the file
-                ``$SHIVA_TOKEN_FILE``
+                ``$SHIVA_TOKEN_FILE``, which is read again for each connection, and when the server
+                takes its token no longer
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -70,7 +71,7 @@ class Client:
         self._max_message = max_message
         self._in_flight = in_flight
         self._shared_memory = shared_memory
-        self._token = tokens.of(token)
+        self._token = Token(token)
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._begin()
         _clients.add(self)
@@ -81,8 +82,10 @@ class Client:
         self._slots = threading.BoundedSemaphore(self._in_flight)
         self._sending = threading.Lock()  # held to write a message and to make a connection
         self._backoff = Backoff()  # guarded by _sending
-        self._lock = threading.Lock()  # guards _connection
+        self._lock = threading.Lock()  # guards the following
         self._connection: Connection | None = None
+        self._shown = ""  # the token that new requests are asked with
+        self._leaving: list[Connection] = []
 
     def infer(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -104,9 +107,16 @@ class Client:
             RemoteError: one of its classes, if the server answers with an error
             NotAnswered: one of its classes, if there is no answer
         """  # fmt: skip
-        return self.submit(
-            model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
-        ).result()
+        refused = self._shown
+        while True:
+            try:
+                return self.submit(
+                    model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
+                ).result()
+            except Unauthenticated:
+                if not self._renew(refused):
+                    raise
+                refused = self._shown
 
     def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -122,7 +132,28 @@ class Client:
         message = question(model, inputs, timeout=timeout, metadata=metadata)
         if self._shared_memory and (describe := unnamed(message, self._names)):
             note_names(message, self.request(describe, timeout=timeout).result(), self._names)
-        return self._send(message, Answer, timeout)
+        return self._send(message, self._answer, timeout)
+
+    def _answer(self, message: Message) -> Answer:
+        try:
+            return Answer(message)
+        except Unauthenticated:
+            self._renew(self._shown)
+            raise
+
+    def _renew(self, refused: str) -> bool:
+        """Whether there is another token than one that the server takes no longer.
+
+        A connection that has not shown that one ends when all that was sent on it is answered.
+        """
+        token = self._token.read()
+        with self._lock:
+            last = self._connection
+            if last and token != self._shown:
+                self._connection, self._shown = None, token
+                self._leaving = [one for one in self._leaving if not one.ended] + [last]
+                last.leave()
+        return token != refused
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
         """Send a message as it is, and wait for its answer. The server is not told the timeout.
@@ -142,16 +173,17 @@ class Client:
             in_flight=self._in_flight,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
-            token=self._token,
+            token="",
         )
+        client._token = self._token
         return Stream(client, model, name, keep=keep, timeout=timeout)
 
     def close(self) -> None:
         """End the connection. Requests in flight, and those that wait to be sent, fail."""
         self._closed.set()
         with self._lock:
-            connection = self._connection
-        if connection:
+            connections = self._leaving + ([self._connection] if self._connection else [])
+        for connection in connections:
             connection.end(ClientClosed, f"the client of {self._name} was closed")
             if threading.current_thread() is not connection.reader:
                 connection.reader.join()
@@ -225,24 +257,25 @@ class Client:
             self._backoff.failed(why, time.monotonic())
             raise Unreachable(why, may_have_run=False) from error
         connection = Connection(sock, self._name, self._max_message)
-        if self._token:
-            connection.introduce(self._token, patience)
+        if token := self._token.read():
+            connection.introduce(token, patience)
         if self._shared_memory:
             connection.share(self._shared_memory, patience)
         with self._lock:
-            self._connection = connection
+            self._connection, self._shown = connection, token
         if self._closed.is_set():
             connection.end(ClientClosed, f"the client of {self._name} is closed")
         return connection
 
     def _forked(self) -> None:
         """In the child of a fork, begin anew: the connection and its reader are the parent's."""
-        connection, closed = self._connection, self._closed.is_set()
+        connections, closed = [*self._leaving, self._connection], self._closed.is_set()
         self._begin()
         if closed:
             self._closed.set()
-        if connection:
-            connection.forked()
+        for connection in connections:
+            if connection:
+                connection.forked()
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -105,6 +105,7 @@ class Connection:
         self._calls: deque[Call[Any]] = deque()  # answers have the order of their requests
         self._look = 0.0  # when deadlines are checked next
         self.ended: End | None = None
+        self._leaves = False  # it ends when what was sent on it is answered
         self.answered = False
         self.memory: Memory | None = None  # that it shares with the server
         self._decoder = wire.Decoder(max_message)
@@ -145,7 +146,7 @@ class Connection:
         """Send a request, whose call the connection finishes. False: it had ended before."""
         try:
             with self._lock:
-                if self.ended:
+                if self.ended or self._leaves:
                     return False
                 self._calls.append(call)
                 call.sent = True
@@ -200,10 +201,13 @@ class Connection:
     def _answer(self, message: Message) -> None:
         with self._lock:
             call = self._calls.popleft() if self._calls else None
+            last = self._leaves and not self._calls
         if call is None:
             raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
         self.answered = True
         call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
+        if last:
+            self.hang_up()
 
     def _expire(self) -> None:
         """End the wait for late answers. Their calls stay queued, as answers may still arrive."""
@@ -224,6 +228,14 @@ class Connection:
         self.hang_up()
         for call in calls:
             call.finish(kind(why, may_have_run=True))
+
+    def leave(self) -> None:
+        """Send nothing more, and end when all that was sent is answered."""
+        with self._lock:
+            self._leaves = True
+            idle = not self._calls
+        if idle:
+            self.hang_up()
 
     def hang_up(self) -> None:
         """Wake the reader, which ends the connection and closes the socket."""

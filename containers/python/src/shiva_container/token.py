@@ -1,0 +1,30 @@
+"""Who the container is: a token, which its registrations show."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+class Token:
+    """Where the container has its token from: the one that it was given, or else the environment.
+
+    A file that the environment names is read for each registration, so that its token can be
+    replaced while the container runs.
+    """
+
+    def __init__(self, given: str | None = None) -> None:
+        """``$SHIVA_TOKEN`` goes before the file ``$SHIVA_TOKEN_FILE``. None: "" is read."""
+        self._path: Path | None = None
+        self._last = os.environ.get("SHIVA_TOKEN", "").strip() if given is None else given
+        if given is None and not self._last and (path := os.environ.get("SHIVA_TOKEN_FILE")):
+            self._path = Path(path)
+            self._last = self._path.read_text().strip()
+
+    def read(self) -> str:
+        """The token that there is now. While a file has none, the one before."""
+        if self._path:
+            with suppress(OSError, UnicodeDecodeError):
+                self._last = self._path.read_text().strip() or self._last
+        return self._last
