@@ -67,12 +67,22 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 	}, ctx.Done())
 }
 
-// poll calls look until it is done or fails; at once when it is to hurry, which look can tell.
+// poll calls look until it is done or fails; at once when it is to hurry, which look can tell. That
+// the server stops goes before what look fails for: it may be that.
 func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struct{}) error {
 	timer := time.NewTicker(20 * time.Millisecond)
 	defer timer.Stop()
 	for {
-		if done, err := look(); done || err != nil {
+		done, err := look()
+		if done {
+			return nil
+		}
+		select {
+		case <-ps.stopping:
+			return errStopping
+		default:
+		}
+		if err != nil {
 			return err
 		}
 		select {
