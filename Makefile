@@ -189,7 +189,7 @@ bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLA
 bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESFLAGS="-short"
 	go run ./bench/frames $(FRAMESFLAGS)
 
-bench-reliability: build $(VENV)/ready ## the bars of reliability that tests measure; RELIABILITYFLAGS="-only R2 -break"
+bench-reliability: build $(VENV)/ready ## the bars of reliability, R1 to R20 (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
 	go run ./bench/reliability $(RELIABILITYFLAGS)
 
 bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, memory

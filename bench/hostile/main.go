@@ -1,9 +1,9 @@
 // Command hostile attacks a server's address for containers with hostile peers: silence, garbage,
-// false lengths, floods of PINGs, wrong answers. With -resets it attacks the gRPC door with
-// clients that send and cancel requests at once. Command run measures the effect on others.
+// false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC, by
+// what the protocol allows. Command run measures the effect on others.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
-//	hostile -resets ADDR
+//	hostile -trick NAME -at ADDR
 package main
 
 import (
@@ -24,12 +24,13 @@ func main() {
 	containers := flag.String("containers", "127.0.0.1:7000", "`address` for containers")
 	clients := flag.String("clients", "127.0.0.1:7001", "`address` for clients, which send requests to the hostile containers")
 	rate := flag.Int("rate", 5, "peers of each kind in a `second`")
-	resets := flag.String("resets", "", "`address` of the gRPC door: only reset calls there")
+	trick := flag.String("trick", "", "only the trick of this `name`")
+	at := flag.String("at", "127.0.0.1:8001", "`address` of the door that it is played on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *resets != "" {
-		if err := hostile.Reset(ctx, *resets, "small"); err != nil {
+	if *trick != "" {
+		if err := hostile.Trick(ctx, *trick, *at, "small"); err != nil {
 			log.Fatal(err)
 		}
 		return

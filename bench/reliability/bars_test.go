@@ -2,28 +2,39 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"go/parser"
 	"go/token"
-	"slices"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
-// The faults are where they are planted, and leave Go; the names are those of bars, each once.
+// The faults are where they are planted, and leave Go; the names are R1 to R20, each has its row in
+// the manual, and what is not a fault is not taken for one.
 func TestBars(t *testing.T) {
 	if err := process.AtTop(); err != nil {
 		t.Fatal(err)
 	}
-	var names []string
-	for _, b := range bars {
-		if slices.Contains(names, b.name) || len(b.pieces) == 0 || !strings.HasPrefix(b.name, "R") {
-			t.Errorf("%s: expected a name of its own, and a piece", b.name)
+	manual, err := os.ReadFile("bench/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(bars) != 20 {
+		t.Errorf("%d bars", len(bars))
+	}
+	for i, b := range bars {
+		if want := fmt.Sprintf("R%d", i+1); b.name != want || b.fault.piece >= len(b.pieces) {
+			t.Errorf("%s: expected the name %s, and a piece %d", b.name, want, b.fault.piece)
 		}
-		names = append(names, b.name)
-		if b.fault == nil {
-			continue
+		if !bytes.Contains(manual, []byte("\n| "+b.name+" |")) {
+			t.Errorf("%s: bench/README.md has no row for it", b.name)
+		}
+		if b.fault.seen.MatchString("") {
+			t.Errorf("%s: %q is no sign of a fault", b.name, b.fault.seen)
 		}
 		text, err := b.fault.text()
 		if err != nil {
@@ -37,13 +48,46 @@ func TestBars(t *testing.T) {
 			t.Errorf("%s: %v", b.name, err)
 		}
 	}
-	if all, err := choose("", false); err != nil || len(all) != len(bars) {
+	if all, err := choose(""); err != nil || len(all) != len(bars) {
 		t.Errorf("%d of %d, %v", len(all), len(bars), err)
 	}
-	if some, err := choose("R2,R20", true); err != nil || len(some) != 2 {
+	if some, err := choose("R20,R2"); err != nil || len(some) != 2 || some[0].name != "R20" {
 		t.Errorf("%v, %v", some, err)
 	}
-	if _, err := choose("R99", false); err == nil {
-		t.Error("R99 is one")
+	for _, names := range []string{"R99", "R2,", "r2"} {
+		if _, err := choose(names); err == nil {
+			t.Errorf("%q names bars", names)
+		}
+	}
+}
+
+// A bar holds as long as all its pieces succeed; with its fault it does not if the piece that is to
+// notice it fails, and says so.
+func TestMeasure(t *testing.T) {
+	says := func(text string, status int) piece {
+		return piece{command: []string{"sh", "-c", fmt.Sprintf("echo '    x_test.go:1: %s'; exit %d", text, status)}, shows: logged}
+	}
+	for _, c := range []struct {
+		pieces  []piece
+		broken  bool
+		holds   bool
+		figures string
+	}{
+		{[]piece{says("one", 0), says("two", 0)}, false, true, "one two"},
+		{[]piece{says("one", 1), says("two", 0)}, false, false, "one sh -c"},
+		{[]piece{says("one", 0), says("two", 1)}, false, false, "one two sh -c"},
+		{[]piece{says("one", 1), says("the fault", 1)}, true, false, "the fault sh -c"},
+		{[]piece{says("one", 1), says("something else", 1)}, true, true, "something else it fails, and does not say"},
+		{[]piece{says("one", 1), says("the fault", 0)}, true, true, "the fault"},
+	} {
+		b := bar{name: "R0", pieces: c.pieces, fault: fault{piece: 1, seen: regexp.MustCompile("fault")}}
+		holds, figures, err := b.judge(t.Context(), t.TempDir(), os.Environ(), c.broken)
+		if text := strings.Join(figures, " "); err != nil || holds != c.holds || !strings.HasPrefix(text, c.figures) {
+			t.Errorf("holds: %t, figures %q, %v; expected %t, %q", holds, text, err, c.holds, c.figures)
+		}
+	}
+	b := bar{pieces: []piece{says("testing: warning: no tests to run", 0)}}
+	if _, _, err := b.judge(t.Context(), t.TempDir(), nil, false); err == nil {
+		t.Error("a piece without a test is one")
 	}
 }

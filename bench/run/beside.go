@@ -15,8 +15,9 @@ import (
 
 // An attack is hostile clients of one door beside well-behaved clients of the Shiva door.
 type attack struct {
-	name string // of its system
-	what string // the ratio's name in the report
+	name string // of its part, and of its system
+	door string // that it comes through: rest or grpc
+	what string // in the report
 	// begin starts the attack on the system; end stops it. under is the system, plus the
 	// attackers if they are a process of their own, for the processor time. Programs are in bin.
 	begin func(ctx context.Context, s *system, bin string) (under *system, end func(), err error)
@@ -25,35 +26,43 @@ type attack struct {
 const (
 	besideLoad   = 200 // requests per second of the other clients
 	besideWarmup = 500 * time.Millisecond
+
+	// attackedConfig has a budget that an attack can fill.
+	attackedBudget = 256 << 20
+	attackedConfig = "[limits]\npayload_bytes = \"256MiB\"\nmessage_bytes = \"64MiB\"\n"
 )
 
-// beside measures the effect of an attack on the p50 of the other clients. Turns with the attack
-// alternate with turns beside processes that burn as much processor time.
-func beside(ctx context.Context, o options, bin string, a attack) (r ratio.Ratio, err error) {
-	r = ratio.Ratio{What: a.what, Bound: ratio.AtMost, Limit: 2}
+// beside measures the effect of an attack on the p50 of the other clients, and what the server has in
+// memory at the most. Turns with the attack alternate with turns beside processes that burn as much
+// processor time.
+func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio, error) {
+	r := ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost, Limit: 2}
+	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
-		return r, err
+		return nil, err
 	}
 	s, err := startSystem(ctx, o, a.name, bin, workloads)
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	defer s.Stop()
 	for round := range o.rounds {
 		attacked, cost, err := attackedTurn(ctx, o, s, bin, a, uint64(round))
 		if err != nil {
-			return r, err
+			return nil, err
 		}
 		burners := max(1, int(math.Round(cost.Seconds()/(besideWarmup+o.duration).Seconds())))
 		burnt, err := burning(burners, bin, func() (time.Duration, error) {
 			return besideTurn(ctx, o, s, fmt.Sprintf("%s/beside=burners-%d", a.name, burners), uint64(round))
 		})
 		if err != nil {
-			return r, err
+			return nil, err
 		}
 		r.Rounds = append(r.Rounds, float64(attacked)/float64(burnt))
 	}
-	return r, nil
+	_, most, err := s.Group[0].Memory()
+	memory.Rounds = []float64{float64(most) / attackedBudget}
+	return []ratio.Ratio{r, memory}, err
 }
 
 // attackedTurn is a turn beside an attack, and the processor time that it took.

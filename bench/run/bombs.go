@@ -19,8 +19,7 @@ const (
 // gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB in
 // total and never end.
 var gzipBombs = attack{
-	name: "bombs",
-	what: "p50 beside unfinished gzip bodies / beside as much CPU burnt",
+	name: "bombs", door: "rest", what: "unfinished gzip bodies",
 	begin: func(ctx context.Context, s *system, _ string) (*system, func(), error) {
 		bomb, err := unfinished(bombBytes)
 		if err != nil {

@@ -14,7 +14,11 @@
 //	batches  a batch to a container and back, against a bare ZMTP exchange of the same bytes
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against as much CPU load
-//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load
+//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load; likewise
+//	         windows, continuations, pings, keepalive and pipelined, which are other tricks
+//	idle     10,000 connections without a request: memory, CPU, and the p99 of others
+//	slow     5,000 clients at a byte a second: when they are closed, and the wait of new ones
+//	overhead latency at 30 % of the rate, against two round trips to the bare echo
 //	unread   p99 of requests beside clients that read no answers, against the same without them
 //	large    frames of 6.2 and 24.9 MB through the door, against the bare echo and each other
 //	echo     bare gnet that writes back what it read: the reference for the following

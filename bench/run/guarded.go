@@ -12,10 +12,13 @@ import (
 )
 
 // configurations are what a shivad is started with, by the name of its system. Others have none.
-var configurations = map[string]string{
-	"hostile": hostileConfig,
-	"guarded": identities(100),
-}
+var configurations = func() map[string]string {
+	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig}
+	for _, a := range attacks {
+		all[a.name] = attackedConfig
+	}
+	return all
+}()
 
 // identities declares as many, each with a token and rights by pattern, and what whoever shows
 // nothing may: the load and its container. The server looks up both alike, once for each

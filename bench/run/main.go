@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, identities, search, stall, large, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`: "+names())
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -70,12 +71,26 @@ type findings struct {
 	table  [][]string
 }
 
-// parts are what -only chooses from, in the order in which they run. The systems beside each other
-// (echo, door, go, python) come after them.
-var parts = []struct {
+// A part is what -only chooses.
+type part struct {
 	name    string
 	measure func(ctx context.Context, o options, bin string) (findings, error)
-}{
+}
+
+// besideAttacks are the parts of the attacks.
+func besideAttacks() (list []part) {
+	for _, a := range attacks {
+		list = append(list, part{a.name, func(ctx context.Context, o options, bin string) (f findings, err error) {
+			f.ratios, err = beside(ctx, o, bin, a)
+			return f, err
+		}})
+	}
+	return list
+}
+
+// parts in the order in which they run. The systems beside each other (echo, door, go, python) come
+// after them.
+var parts = slices.Concat([]part{
 	{"codec", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.ratios, err = codec(ctx, os.Stdout, bin, o.rounds, o.benchtime(4, 300*time.Millisecond))
 		return f, err
@@ -86,11 +101,19 @@ var parts = []struct {
 	{"hostile", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideHostile(ctx, o, bin))
 	}},
-	{gzipBombs.name, func(ctx context.Context, o options, bin string) (findings, error) {
-		return one(beside(ctx, o, bin, gzipBombs))
+}, besideAttacks(), []part{
+	{"idle", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = besideIdle(ctx, o, bin)
+		return f, err
 	}},
-	{rapidResets.name, func(ctx context.Context, o options, bin string) (findings, error) {
-		return one(beside(ctx, o, bin, rapidResets))
+	{"slow", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = besideSlow(ctx, o, bin)
+		return f, err
+	}},
+	{"overhead", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.head = systemHead
+		f.ratios, f.table, err = overhead(ctx, o, bin)
+		return f, err
 	}},
 	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideUnread(ctx, o, bin))
@@ -121,6 +144,15 @@ var parts = []struct {
 		f.ratios, f.table, err = doors(ctx, o, bin)
 		return f, err
 	}},
+})
+
+// names are the parts, and the systems beside each other.
+func names() string {
+	var list []string
+	for _, p := range parts {
+		list = append(list, p.name)
+	}
+	return strings.Join(append(list, "door, go, python"), ", ")
 }
 
 func one(r ratio.Ratio, err error) (findings, error) {

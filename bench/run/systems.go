@@ -94,11 +94,17 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		}
 		return nil
 	}
-	switch name {
-	case gzipBombs.name:
+	for _, a := range attacks {
+		switch {
+		case a.name != name:
+		case a.door == "rest":
+			s.rest = addrs[3]
+		default:
+			s.grpc = addrs[4]
+		}
+	}
+	if name == "slow" {
 		s.rest = addrs[3]
-	case rapidResets.name:
-		s.grpc = addrs[4]
 	}
 	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
 	config, err := configure(name, bin)
@@ -117,10 +123,10 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops))
 	case "door":
 		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
-	case "go", "guarded", "hostile", "unread", gzipBombs.name, rapidResets.name:
-		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
+	default:
+		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	}
 	if err != nil {
 		return nil, err

@@ -70,7 +70,8 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
 	address := s.tcp
-	var asked, good, refused, broken atomic.Int64
+	var asked, good, refused, broken, unanswered atomic.Int64
+	var stopping atomic.Bool // SIGTERM may have been sent
 	var clients sync.WaitGroup
 	for range 8 {
 		c := s.client()
@@ -78,14 +79,19 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 			clients.Go(func() {
 				for {
 					asked.Add(1)
+					before := !stopping.Load()
 					m, err := c.Do(context.Background(), image(t))
 					var remote *shiva.RemoteError
+					call, lost := errors.AsType[*shiva.CallError](err)
 					switch {
 					case err == nil:
 						good.Add(1)
 						m.Release()
 					case errors.As(err, &remote) && remote.Type == shiva.Draining:
 						refused.Add(1)
+						return
+					case lost && call.MayHaveRun && before:
+						unanswered.Add(1)
 						return
 					default:
 						// The connection ended between two requests of this goroutine: the
@@ -99,6 +105,7 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 		}
 	}
 	budgettest.Until(t, "the load is there", func() bool { return good.Load() >= 1000 })
+	stopping.Store(true)
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +121,9 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 	clients.Wait()
 	if good.Load() == 0 {
 		t.Error("no request was served")
+	}
+	if n := unanswered.Load(); n > 0 {
+		t.Errorf("%d requests that were sent before SIGTERM are without an answer", n)
 	}
 	t.Logf("asked %d: %d good, %d refused as draining, %d after the end of their connection", asked.Load(), good.Load(), refused.Load(), broken.Load())
 	again := startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--rest", "", "--grpc", "", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})

@@ -118,6 +118,9 @@ func (p *Process) Output() string {
 // CPU returns the processor time of the process, user and system, to the nanosecond.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
+// Memory returns what of the process is in memory now, and what was at the most, in bytes.
+func (p *Process) Memory() (now, most int64, err error) { return memoryOf(p.cmd.Process.Pid) }
+
 // Tree returns the numbers of the process and of all that descend from it and run.
 func (p *Process) Tree() ([]int, error) { return treeOf(p.cmd.Process.Pid) }
 

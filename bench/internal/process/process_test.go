@@ -56,3 +56,21 @@ func TestTreeCPU(t *testing.T) {
 		}
 	}
 }
+
+// What a process has in memory is less than what it has had, once it has given some back.
+func TestMemory(t *testing.T) {
+	p, err := Start(t.TempDir(), "sh", "-c", `x=$(printf %020000000d 0); x=; echo done; read line; sleep 60`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	var now, most int64
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.Output(), "done"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it printed %q", p.Output())
+		}
+	}
+	if now, most, err = p.Memory(); err != nil || now <= 0 || most < 10<<20 || now > most/2 {
+		t.Errorf("%d bytes now, %d at the most, %v", now, most, err)
+	}
+}

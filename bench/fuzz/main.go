@@ -1,0 +1,52 @@
+// Command fuzz pushes frames that are nearly right through the decoders of Shiva and ZMTP, and over
+// sockets to a shivad with a container, and prints how many there were, how fast, and what became of
+// them.
+//
+//	fuzz [-shiva N] [-zmtp N] [-socket N] [-seed N]
+//
+// It exits with 1 if anything panics, if a stream takes longer than a second, if a decoder holds or
+// allocates more than what has come warrants, if a message over a socket has not exactly one answer,
+// with its id, or if the server takes more memory than its budget and 64 MiB. "make fuzz" looks for
+// inputs that reach new code; this counts.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("fuzz: ")
+	shiva := flag.Int("shiva", 30_000_000, "`frames` of Shiva for its decoder")
+	zmtp := flag.Int("zmtp", 20_000_000, "`frames` of ZMTP for its decoder")
+	socket := flag.Int("socket", 2_000_000, "`frames` of Shiva for a shivad")
+	seed := flag.Uint64("seed", 1, "of the frames")
+	flag.Parse()
+	if err := process.AtTop(); err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := decode(ctx, "shiva", *shiva, *seed, newShivaStreams); err != nil {
+		log.Fatal(err)
+	}
+	if err := decode(ctx, "zmtp", *zmtp, *seed, newZMTPStreams); err != nil {
+		log.Fatal(err)
+	}
+	if err := overSockets(ctx, *socket, *seed); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// rate is a number of frames per second.
+func rate(frames int, took time.Duration) string {
+	return fmt.Sprintf("%.0f/s", float64(frames)/took.Seconds())
+}

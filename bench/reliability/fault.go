@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// A fault is a change of one place of a file, which one of a bar's pieces has to notice.
+type fault struct {
+	file, was, is string
+	piece         int            // its number, from 0
+	seen          *regexp.Regexp // what the piece says then, so that no other failure is taken for it
+}
+
+// breaks is a fault that the first piece notices.
+func breaks(file, was, is, seen string) fault {
+	return fault{file: file, was: was, is: is, seen: regexp.MustCompile(seen)}
+}
+
+// build builds shivad with the fault into a directory, and returns the environment in which tests
+// use that, and go builds whatever has the fault.
+func (f *fault) build(ctx context.Context, dir string, env []string) ([]string, error) {
+	overlay, err := f.plant(dir)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay), "SHIVA_E2E_BIN="+dir)
+	c := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./cmd/shivad")
+	c.Env = env
+	if out, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("with the fault in %s: %w\n%s", f.file, err, out)
+	}
+	return env, nil
+}
+
+// plant writes the file with the fault into a directory, and returns what go build -overlay takes.
+func (f *fault) plant(dir string) (overlay string, err error) {
+	text, err := f.text()
+	if err != nil {
+		return "", err
+	}
+	original, err := filepath.Abs(f.file)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	changed := filepath.Join(dir, filepath.Base(f.file))
+	if err := os.WriteFile(changed, text, 0o600); err != nil {
+		return "", err
+	}
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{original: changed}})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, list, 0o600)
+}
+
+// text is the file with the fault in it.
+func (f *fault) text() ([]byte, error) {
+	text, err := os.ReadFile(f.file)
+	if err != nil {
+		return nil, err
+	}
+	if n := bytes.Count(text, []byte(f.was)); n != 1 {
+		return nil, fmt.Errorf("%s: expected this once, where the fault is planted, found it %d times: %s", f.file, n, f.was)
+	}
+	return bytes.Replace(text, []byte(f.was), []byte(f.is), 1), nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/load"
+)
+
+const (
+	idleConns  = 10_000
+	idleOthers = 1000            // connections of the load beside them
+	idleRate   = 1000            // requests per second of that
+	idleWatch  = 3 * time.Second // in which nothing happens
+	idleRounds = 4               // for each round of other parts, as hostileRounds
+)
+
+// besideIdle measures what connections cost that have had an answer and are left open: memory, of
+// a server that has served as many others before; processor time; and the p99 of others, against
+// that at a server without them. The two servers take turns, every other round in reverse order.
+func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
+		return nil, err
+	}
+	loads := workloads[deep : deep+1]
+	var both []*system // the first has the connections
+	for range 2 {
+		s, err := startSystem(ctx, o, "go", bin, loads)
+		if err != nil {
+			return nil, err
+		}
+		defer s.Stop()
+		both = append(both, s)
+		if _, err := idleTurn(ctx, o, s, false, 0); err != nil {
+			return nil, err
+		}
+	}
+	crowded, empty := both[0], both[1]
+	before, err := crowded.collected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for range idleConns {
+		c, err := asked(ctx, crowded.addr, loads[0].frames[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+	}
+	began, err := crowded.Group[0].CPU()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(idleWatch):
+	}
+	ended, err := crowded.Group[0].CPU()
+	if err != nil {
+		return nil, err
+	}
+	after, err := crowded.collected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p99 := ratio.Ratio{What: fmt.Sprintf("p99 of %d others beside %d idle connections / without them", idleOthers, idleConns), Bound: ratio.AtMost, Limit: 1.2}
+	for round := range idleRounds * o.rounds {
+		took := map[*system]time.Duration{}
+		for _, s := range both {
+			if took[s], err = idleTurn(ctx, o, s, s == crowded, uint64(round)); err != nil {
+				return nil, err
+			}
+		}
+		p99.Rounds = append(p99.Rounds, float64(took[crowded])/float64(took[empty]))
+		slices.Reverse(both)
+	}
+	return []ratio.Ratio{
+		{What: fmt.Sprintf("KiB of each of %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 2, Rounds: []float64{float64(after-before) / 1024 / idleConns}},
+		{What: fmt.Sprintf("per cent of a core for %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 1, Rounds: []float64{100 * (ended - began).Seconds() / idleWatch.Seconds()}},
+		p99,
+	}, nil
+}
+
+// asked is a connection that has had an answer.
+func asked(ctx context.Context, addr string, question []byte) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err = c.Write(question); err == nil {
+		_, err = io.ReadAtLeast(c, make([]byte, 4096), 1)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("run: idle connections: %w", err)
+	}
+	return c, nil
+}
+
+// collected is what the server has in memory after two garbage collections, the second of which
+// empties its pools.
+func (s *system) collected(ctx context.Context) (now int64, err error) {
+	for range 2 {
+		if err := s.collect(ctx); err != nil {
+			return 0, err
+		}
+	}
+	now, _, err = s.Group[0].Memory()
+	return now, err
+}
+
+func (s *system) collect(ctx context.Context) error {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.profile+"/debug/pprof/heap?gc=1", nil)
+	if err != nil {
+		return err
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	_, err = io.Copy(io.Discard, a.Body)
+	return err
+}
+
+// idleTurn returns the p99 of an open loop of as many connections as there are others.
+func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate, Seed: seed,
+		Warmup: 500 * time.Millisecond, Duration: o.duration, Check: load.SameTensors})
+	if err := errors.Join(err, s.Alive()); err != nil {
+		return 0, err
+	}
+	fmt.Print(got.Line(fmt.Sprintf("Idle/beside=%t", beside)))
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("run: beside idle connections: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return got.Latency.Quantile(0.99), nil
+}

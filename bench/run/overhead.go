@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// The load of the overhead is that of an edge device which has time to spare.
+const ofSaturation = 0.3
+
+// overheadLoads are 64 floats of many clients, and a picture of one at a time.
+var overheadLoads = []*workload{
+	{name: "64 floats at 30 % of the rate", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 16},
+	{name: "3x224x224 float32, one at a time", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 1, inFlight: 1},
+}
+
+// overhead measures what server and container add to a request, the model taking no time: the
+// latency of an open loop at 30 % of what they can, and of pictures one at a time, against two round
+// trips to the bare echo at the same rate. The first is the way to the server and back, the second
+// that to the container.
+func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
+	names := []string{"echo", "go"}
+	if err := process.Build(ctx, bin, programs(names)...); err != nil {
+		return nil, nil, err
+	}
+	for _, w := range overheadLoads {
+		var err error
+		if w.frames, err = load.Frames(w.conns, w.model, w.dtype, w.shape); err != nil {
+			return nil, nil, err
+		}
+	}
+	var running []*system
+	defer func() {
+		for _, s := range running {
+			s.Stop()
+		}
+	}()
+	for _, name := range names {
+		s, err := startSystem(ctx, o, name, bin, overheadLoads)
+		if err != nil {
+			return nil, nil, err
+		}
+		running = append(running, s)
+	}
+	most, err := turn(ctx, o, running[1], overheadLoads[0], false)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := samples{"echo": make([][]sample, len(overheadLoads)), "go": make([][]sample, len(overheadLoads))}
+	for range o.rounds {
+		for i, w := range overheadLoads {
+			for _, s := range running {
+				rate := 0.0 // a closed loop
+				if i == 0 {
+					rate = ofSaturation * most.rate
+				}
+				got, err := overheadTurn(ctx, o, s, w, rate)
+				if err != nil {
+					return nil, nil, fmt.Errorf("run: overhead: %s, %s: %w", s.name, w.name, err)
+				}
+				all[s.name][i] = append(all[s.name][i], got)
+			}
+		}
+		slices.Reverse(running)
+	}
+	return all.overheadRatios(), all.table(names, overheadLoads), nil
+}
+
+// overheadTurn offers a rate of requests to one system; 0: one after the other.
+func overheadTurn(ctx context.Context, o options, s *system, w *workload, rate float64) (sample, error) {
+	before, err := s.CPU()
+	if err != nil {
+		return sample{}, err
+	}
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Rate: rate,
+		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
+	if err := errors.Join(err, s.Alive()); err != nil {
+		return sample{}, err
+	}
+	after, err := s.CPU()
+	if err != nil {
+		return sample{}, err
+	}
+	fmt.Print(got.Line("Overhead/system=" + s.name + "/" + w.key()))
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return sample{
+		rate: got.Rate(), mbps: float64(got.Bytes) / 1e6 / got.Elapsed.Seconds(),
+		p50: got.Latency.Quantile(0.5), p99: got.Latency.Quantile(0.99), p999: got.Latency.Quantile(0.999),
+		cpuPerRequest: time.Duration(float64(after-before) / float64(got.Taken)),
+	}, nil
+}
+
+// overheadRatios compares each latency with that of two round trips to the bare echo.
+func (all samples) overheadRatios() (rs []ratio.Ratio) {
+	for i, w := range overheadLoads {
+		p50 := ratio.Ratio{What: "go / two round trips of echo: p50, " + w.name, Bound: ratio.AtMost, Limit: 3}
+		p99 := ratio.Ratio{What: "go / two round trips of echo: p99, " + w.name, Bound: ratio.AtMost, Limit: 5}
+		for round, s := range all["go"][i] {
+			bare := all["echo"][i][round]
+			p50.Rounds = append(p50.Rounds, float64(s.p50)/float64(2*bare.p50))
+			p99.Rounds = append(p99.Rounds, float64(s.p99)/float64(2*bare.p99))
+		}
+		rs = append(rs, p50, p99)
+	}
+	return rs
+}

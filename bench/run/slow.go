@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+)
+
+const (
+	slowClients = 5000
+	slowTimeout = 5 * time.Second // of what they send
+	slowLate    = time.Second     // after which they are to be closed at the latest, or that early
+	slowNew     = 20 * time.Millisecond
+	slowConfig  = "[tcp]\nmessage_timeout = \"5s\"\n[rest]\nmessage_timeout = \"5s\"\nheader_timeout = \"5s\"\n"
+)
+
+// besideSlow measures what becomes of clients that send a byte each second, in the header of a
+// message of Shiva or in its tensor, in the head of a request of HTTP or in its body: when the server
+// closes them, and how long new clients wait for an answer meanwhile.
+func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
+		return nil, err
+	}
+	s, err := startSystem(ctx, o, "slow", bin, workloads[deep:deep+1])
+	if err != nil {
+		return nil, err
+	}
+	defer s.Stop()
+	question := workloads[deep].frames[0]
+	const head = "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+	type kind struct {
+		addr        string
+		first, rest []byte
+	}
+	tensor := kind{s.addr, question[:len(question)-60], question[len(question)-60:]}
+	// Two in five at the door for HTTP, which may have an eighth of the server's files.
+	kinds := []kind{{s.addr, nil, question}, tensor, {s.rest, nil, []byte(head)}, tensor, {s.rest, []byte(head), make([]byte, 1000)}}
+	took := make([]time.Duration, slowClients) // from the first byte to the end
+	faults := make([]error, slowClients)
+	var all sync.WaitGroup
+	for i := range slowClients {
+		k := kinds[i%len(kinds)]
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", k.addr)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		all.Go(func() { took[i], faults[i] = trickle(c, k.first, k.rest) })
+	}
+	ended := make(chan struct{})
+	go func() { // joined by the loop below
+		all.Wait()
+		close(ended)
+	}()
+	var waited []time.Duration
+	for {
+		select {
+		case <-ended:
+			if i := slices.IndexFunc(faults, func(err error) bool { return err != nil }); i >= 0 {
+				return nil, faults[i]
+			}
+			if err := s.Alive(); err != nil {
+				return nil, err
+			}
+			return slowRatios(took, waited), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(slowNew):
+			began := time.Now()
+			c, err := asked(ctx, s.addr, question)
+			if err != nil {
+				return nil, err
+			}
+			waited = append(waited, time.Since(began))
+			c.Close()
+		}
+	}
+}
+
+// trickle sends some bytes, and then one each second, until the server closes the connection. It
+// returns how long that took, from the first byte on.
+func trickle(c net.Conn, first, rest []byte) (time.Duration, error) {
+	if _, err := c.Write(append(slices.Clone(first), rest[0])); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	answer := make([]byte, 4096)
+	for i := 1; ; {
+		_ = c.SetReadDeadline(began.Add(time.Duration(i) * time.Second))
+		_, err := c.Read(answer)
+		switch late, ok := errors.AsType[net.Error](err); {
+		case err == nil: // it says why
+		case !ok || !late.Timeout():
+			return time.Since(began), nil
+		case time.Since(began) > 4*slowTimeout || i == len(rest):
+			return 0, fmt.Errorf("run: slow clients are not closed: one has been sending for %v, with a timeout of %v", time.Since(began), slowTimeout)
+		default:
+			_, _ = c.Write(rest[i : i+1]) // a connection that has ended is seen above
+			i++
+		}
+	}
+}
+
+// slowRatios holds the ends of slow clients, and the waits of others, to their limits.
+func slowRatios(took, waited []time.Duration) []ratio.Ratio {
+	slices.Sort(took)
+	slices.Sort(waited)
+	beyond := func(d time.Duration) []float64 { return []float64{(d - slowTimeout).Seconds()} }
+	p99 := waited[len(waited)*99/100]
+	return []ratio.Ratio{
+		{What: fmt.Sprintf("seconds from the timeout to the end of the first of %d slow clients", len(took)), Bound: ratio.AtLeast, Limit: -slowLate.Seconds(), Rounds: beyond(took[0])},
+		{What: fmt.Sprintf("seconds from the timeout to the end of the last of %d slow clients", len(took)), Bound: ratio.AtMost, Limit: slowLate.Seconds(), Rounds: beyond(took[len(took)-1])},
+		{What: fmt.Sprintf("ms to connect and be answered beside them, p99 of %d", len(waited)), Bound: ratio.AtMost, Limit: 100, Rounds: []float64{p99.Seconds() * 1e3}},
+		{What: "the same, longest", Rounds: []float64{waited[len(waited)-1].Seconds() * 1e3}},
+	}
+}
