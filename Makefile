@@ -50,8 +50,9 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: soaks, and tests of sockets and processes, wait most of their time.
-CHECKS := fmt tidy scripts vet staticcheck unit race reuse+fuzz soak+python+e2e
+# Checks joined by + run at once: soaks, and tests of sockets and processes, wait most of their time,
+# and so does the installation of Python packages.
+CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
 .PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
@@ -81,9 +82,6 @@ test: ## every check below, with the time that each took
 	  case $$checks in *+*) at_once="-j --output-sync=recurse" ;; *) at_once= ;; esac; \
 	  $(MAKE) --no-print-directory $$at_once timed-$${checks//+/ timed-}; \
 	done; echo "== all checks: ok, $$((SECONDS - all)) s"
-
-# Both checks need the interpreter: each would make it, at the same time.
-timed-python timed-e2e: $(VENV)/ready
 
 timed-%:
 	@echo "== make $*"; start=$$SECONDS; \
@@ -159,6 +157,8 @@ fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2s) each; FUZZ_CORPUS 
 
 mutants: ## a million nearly valid requests to each door, each with a time budget (minutes)
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
+
+venv: $(VENV)/ready ## .venv, the Python that other checks use
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
