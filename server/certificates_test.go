@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -135,6 +138,57 @@ func TestCertificates(t *testing.T) {
 	camera.expect(t, allowed, unauthenticated)
 	reloads(t, s, file, func(c *config.Config) { c.Identities = nil })
 	camera.expect(t, allowed, allowed)
+}
+
+// A reload reads who is revoked: on every door the next handshake of that client fails, while that
+// of others does not, and a list that is wrong leaves the one before it.
+func TestReloadOfRevocations(t *testing.T) {
+	k, log := newPKI(t), new(logged)
+	stolen, good := k.authority.Client("stolen", nil), k.authority.Client("good", nil)
+	certtest.Write(t, k.dir, "crl.pem", k.authority.Revoke())
+	s, _ := loaded(t, log, func(c *config.Config) {
+		encrypted(k, config.AuthRequired)(c)
+		c.TLS.ClientCRL, c.TLS.MinVersion = k.file("crl.pem"), "1.2"
+	})
+	a := s.Addrs()
+	let := func(when string, who certtest.Issue, why string) {
+		t.Helper()
+		for door, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "containers": a.Containers[1], "admin": a.Admin} {
+			trust := k.config()
+			trust.Certificates = []tls.Certificate{who.Pair(t)}
+			trust.MaxVersion = tls.VersionTLS12 // whose handshake tells the client how it ended
+			c, err := tls.Dial("tcp", hostport(addr), trust)
+			if err == nil {
+				c.Close()
+			}
+			if (err == nil) != (why == "") || err != nil && !strings.Contains(err.Error(), why) {
+				t.Errorf("%s, %s: %s: %v, expected %q", when, door, who.Leaf.Subject.CommonName, err, why)
+			}
+		}
+	}
+	let("at first", stolen, "")
+	certtest.Write(t, k.dir, "crl.pem", k.authority.Revoke(stolen.Leaf))
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	let("revoked", stolen, "bad certificate")
+	let("revoked", good, "")
+	for name, list := range map[string][]byte{
+		"is signed by nobody in client_ca": certtest.New(t, "other").Revoke(),
+		"has no list":                      k.authority.PEM(),
+		"cannot be read":                   nil,
+	} {
+		if list == nil {
+			os.Remove(k.file("crl.pem"))
+		} else {
+			certtest.Write(t, k.dir, "crl.pem", list)
+		}
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "tls.client_crl: "+k.file("crl.pem")) || !strings.Contains(err.Error(), name) {
+			t.Errorf("a list that %s: %v", name, err)
+		}
+		let("a list that "+name, stolen, "bad certificate")
+		let("a list that "+name, good, "")
+	}
 }
 
 // A page of another origin does not bring the certificate of whoever reads it.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
@@ -174,4 +177,134 @@ func TestUnfinishedHandshakes(t *testing.T) {
 	if n := len(g.unfinished); n > 0 {
 		t.Errorf("%d are left", n)
 	}
+}
+
+// A socket that is only closed.
+type closing struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closing) Close() error {
+	c.closed = true
+	return nil
+}
+
+// When there are too many, the oldest of the host that has the most gives way: not the oldest of
+// all, and never one that has just come.
+func TestWhoseHandshakeGivesWay(t *testing.T) {
+	l := newListener(config(&Limits{Handshakes: 4}))
+	var all []*Conn
+	for _, c := range []struct {
+		host  byte
+		given int // which of all gives way for it; -1: none
+	}{
+		{1, -1}, {2, -1}, {2, -1}, {2, -1}, // 1 is the oldest, and 2 the crowd
+		{3, 1}, {1, 2}, // of 1 are two now
+		{4, 0}, {2, 3}, // of 2 were no more than of others, and the one that is left was the oldest
+	} {
+		one := &Conn{host: Host{addr: netip.AddrFrom4([4]byte{10, 0, 0, c.host})}, socket: new(closing), listener: l}
+		all = append(all, one)
+		if !l.begin(one) {
+			t.Fatal("the listener is closed")
+		}
+		if len(l.unfinished) > 4 {
+			t.Errorf("%d wait", len(l.unfinished))
+		}
+		for i, other := range all {
+			waits, closed := slices.Contains(l.unfinished, other), other.socket.(*closing).closed
+			if i == c.given && (waits || !closed) {
+				t.Errorf("connection %d: expected %d to give way", len(all)-1, i)
+			}
+			if waits == closed {
+				t.Errorf("connection %d: %d waits: %v, is closed: %v", len(all)-1, i, waits, closed)
+			}
+		}
+	}
+}
+
+// A handshake has so much time and no more, and what comes after it has no limit by it.
+func TestHandshakeTimeout(t *testing.T) {
+	const timeout = 10 * time.Second
+	meet := func(t *testing.T, speak func(net.Conn, *certtest.Authority)) (*Conn, bool) {
+		authority := certtest.New(t, "authority") // of virtual time
+		pair := authority.Server(nil).Pair(t)
+		l := newListener(config(&Limits{Total: 1, Handshakes: 4, HandshakeTimeout: timeout}))
+		l.TLS = func() *secure.Config {
+			return &secure.Config{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}
+		}
+		near, far := net.Pipe()
+		t.Cleanup(func() { far.Close() })
+		go speak(far, authority)
+		c := &Conn{Conn: near, socket: near, listener: l, peer: near.RemoteAddr()}
+		if _, err := l.enter(c.host); err != nil || !l.begin(c) {
+			return c, false
+		}
+		return c, l.shake(c)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if _, ok := meet(t, func(c net.Conn, _ *certtest.Authority) { _, _ = c.Write([]byte{22}) }); ok || time.Since(began) != timeout {
+			t.Errorf("a client that says no more: %v after %v", ok, time.Since(began))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c, ok := meet(t, func(c net.Conn, authority *certtest.Authority) {
+			client := tls.Client(c, &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"})
+			if client.Handshake() != nil {
+				return // the other end says why
+			}
+			go func() { _, _ = io.Copy(io.Discard, client) }() // until the end: what else TLS has to say
+			time.Sleep(2 * timeout)
+			_, _ = io.WriteString(client, "late")
+		})
+		if !ok {
+			t.Fatal("the handshake has failed")
+		}
+		text := make([]byte, 4)
+		if _, err := io.ReadFull(c, text); err != nil || string(text) != "late" {
+			t.Errorf("%q, %v", text, err)
+		}
+		if _, err := c.Write([]byte("answer")); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	})
+}
+
+// A watched connection looks at the turns that are taken while a handshake reads.
+type watched struct {
+	net.Conn
+	t *testing.T
+}
+
+func (w watched) Read(p []byte) (int, error) {
+	if len(turns) > 0 {
+		w.t.Error("a handshake waits for its client, and has a turn")
+	}
+	return w.Conn.Read(p)
+}
+
+// A handshake calculates in its turn, and waits for its client without one.
+func TestTurnsOfHandshakes(t *testing.T) {
+	authority := certtest.New(t, "authority")
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() {
+		client := tls.Client(far, &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"})
+		_, _ = io.Copy(io.Discard, client)
+	}()
+	calculated := false
+	pair := authority.Server(nil).Pair(t)
+	c, err := Handshake(watched{near, t}, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		calculated = true
+		if len(turns) != 1 {
+			t.Errorf("%d turns are taken while a handshake calculates", len(turns))
+		}
+		return &pair, nil
+	}})
+	if err != nil || !calculated || len(turns) > 0 {
+		t.Errorf("%v, %v, %d turns are left", err, calculated, len(turns))
+	}
+	c.Close()
 }

@@ -1,7 +1,9 @@
 package secure
 
 import (
+	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -102,9 +104,86 @@ func TestLoadAgain(t *testing.T) {
 	if again, _ := f.Load(time.Now(), first); again == first || again.MinVersion <= first.MinVersion {
 		t.Error("another version is the same Config")
 	}
+	f.MinVersion = Version12
 	second := authority.Server(nil)
+	for len(second.Cert) != len(server.Cert) || len(second.Key) != len(server.Key) { // of a length that varies a little
+		second = authority.Server(nil)
+	}
 	certtest.Write(t, dir, "cert", second.Cert, "key", second.Key)
 	if again, faults := f.Load(time.Now(), first); again == first || again == nil {
 		t.Errorf("another certificate is the same Config: %v", faults)
+	}
+}
+
+// A client that shows a certificate does so in each handshake: a session that is resumed would bring
+// what was verified by what held then. One that shows none may resume.
+func TestResumption(t *testing.T) {
+	authority := certtest.New(t, "authority")
+	server := authority.Server(nil)
+	paths := certtest.Write(t, t.TempDir(), "cert", server.Cert, "key", server.Key, "ca", authority.PEM())
+	for auth, want := range map[string]bool{AuthNone: true, AuthOptional: false, AuthRequired: false} {
+		f := Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: auth, MinVersion: Version12}
+		config, faults := f.Load(time.Now(), nil)
+		if config == nil {
+			t.Fatal(faults)
+		}
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			trust := &tls.Config{
+				RootCAs: authority.Pool(), ServerName: "localhost", MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+				Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)},
+			}
+			var resumed bool
+			for range 2 {
+				near, far := net.Pipe()
+				_ = far.SetDeadline(time.Now().Add(time.Minute)) // for a test that fails
+				go func() {
+					s := tls.Server(near, config.Config)
+					_, _ = io.WriteString(s, "x") // behind the ticket
+					s.Close()
+				}()
+				c := tls.Client(far, trust)
+				if text, err := io.ReadAll(c); err != nil || string(text) != "x" {
+					t.Errorf("%s: %q, %v", auth, text, err)
+				}
+				resumed = c.ConnectionState().DidResume
+				c.Close()
+			}
+			if resumed != want {
+				t.Errorf("client_auth = %s, %s: resumed %v, expected %v", auth, tls.VersionName(version), resumed, want)
+			}
+		}
+	}
+}
+
+// A client is refused if every chain from it has a certificate that is revoked, its own or that of
+// an authority in between, and only by a list of the same issuer.
+func TestNotRevoked(t *testing.T) {
+	one, other := certtest.New(t, "one"), certtest.New(t, "other")
+	stolen, good, between := one.Client("stolen", nil).Leaf, one.Client("good", nil).Leaf, one.Client("between", nil).Leaf
+	namesake := other.Client("namesake", nil).Leaf // whose number is that of the stolen one
+	revoked := map[string]bool{}
+	for _, c := range []*x509.Certificate{stolen, between} {
+		revoked[number(c.RawIssuer, c.SerialNumber.Bytes())] = true
+	}
+	type chains = [][]*x509.Certificate
+	for name, c := range map[string]struct {
+		shown chains
+		want  string
+	}{
+		"none":                    {nil, ""},
+		"good":                    {chains{{good}}, ""},
+		"stolen":                  {chains{{stolen}}, "the certificate of CN=stolen, number 2, is revoked"},
+		"by who signed it":        {chains{{good, between}}, "the certificate of CN=between, number 4, is revoked"},
+		"by one of two":           {chains{{good, between}, {good}}, ""},
+		"by both":                 {chains{{good, between}, {stolen}}, "is revoked"},
+		"a number of two issuers": {chains{{namesake}}, ""},
+	} {
+		err := notRevoked(c.shown, revoked)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if namesake.SerialNumber.Cmp(stolen.SerialNumber) != 0 {
+		t.Errorf("numbers are %v and %v, expected the same", namesake.SerialNumber, stolen.SerialNumber)
 	}
 }
