@@ -34,6 +34,7 @@ import (
 type Config struct {
 	Addrs   []string          // as of intake.Config
 	Access  unixsocket.Access // to its Unix sockets
+	Open    intake.Opener     // as of intake.Config
 	Predict *predict.Service
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
@@ -115,7 +116,7 @@ func Listen(cfg Config) (*Door, error) {
 		d.identities = new(identity.Registry)
 	}
 	l, err := intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses,
+		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	})

@@ -26,6 +26,7 @@ import (
 type Config struct {
 	Addrs  []string          // as of intake.Config
 	Access unixsocket.Access // to its Unix sockets
+	Open   intake.Opener     // as of intake.Config
 	Gate   *gate.Gate
 	// Describe answers the paths of the Predict Protocol that are not inference, for an identity:
 	// predict's function of that name. nil: there are none.
@@ -83,7 +84,7 @@ func Listen(cfg Config) (*Door, error) {
 	d := newDoor(cfg)
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
+		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {
@@ -115,7 +116,7 @@ func (d *Door) carry(network string, loops int) error {
 	if d.carriers[network] != nil {
 		return nil
 	}
-	if network != "tcp" { // Unix sockets, and TLS
+	if network != "tcp" { // Unix sockets, TLS, and a network in memory
 		d.carriers[network] = newSockets(d, loops)
 		return nil
 	}

@@ -1,11 +1,9 @@
 package tcp
 
 import (
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,9 +13,9 @@ import (
 )
 
 // sockets are the carrier on the standard library's sockets, for Unix sockets and for TLS: the
-// runtime's poller has a goroutine
-// wait for the bytes of each connection, and the goroutine takes a turn of its session's loop with
-// them. server/DESIGN.md compares it with gnet.
+// runtime's poller has a goroutine wait for the bytes of each connection, and the goroutine takes a
+// turn of its session's loop with them. server/DESIGN.md compares it with gnet. It carries the
+// connections of a network in memory as well, see pollable.
 type sockets struct {
 	door  *Door
 	loops []*loop
@@ -86,29 +84,17 @@ func (s *sockets) stop() error {
 	return nil
 }
 
-// socketBuffer is asked of the system for what a client has not read, as for containers: with the
-// usual 208 KiB an image leaves in thirty pieces.
-const socketBuffer = 1 << 20
-
 func (s *sockets) enroll(in *intake.Conn) {
-	k := &socket{place: in}
-	c := in.Socket()
-	var err error
-	if k.raw, err = c.(syscall.Conn).SyscallConn(); err == nil {
-		err = k.raw.Control(func(fd uintptr) { k.fd = int(fd) })
-	}
+	w, err := pollableOf(in.Socket())
 	if err != nil {
-		s.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
+		s.door.log.Debug("a connection was lost while it was let in", "peer", in.RemoteAddr(), "error", err)
 		in.Close()
 		return
 	}
-	switch c := c.(type) {
-	case *net.UnixConn:
-		k.medium = descriptor(k.fd)
-		_ = c.SetWriteBuffer(socketBuffer) // the system may allow less
-	case *net.TCPConn:
-		cipher := &ciphertext{Conn: c, fd: k.fd}
-		k.medium = &encrypted{tls: in.TLS(cipher), cipher: cipher}
+	k := &socket{place: in, below: w, medium: w}
+	cipher := &ciphertext{Conn: in.Socket(), below: w}
+	if t := in.TLS(cipher); t != nil {
+		k.medium = &encrypted{tls: t, cipher: cipher}
 	}
 	l := s.loops[int(s.next.Add(1))%len(s.loops)]
 	l.turns.Lock()
@@ -120,14 +106,13 @@ func (s *sockets) enroll(in *intake.Conn) {
 	s.conns.Go(k.run) // until the session ends, for which stop waits
 }
 
-// A socket is a transport on a socket of the standard library. Its goroutine is in raw.Read all
-// the time, so the descriptor stays what it is until the session knows that it is closed, and
-// turns may use it as they like.
+// A socket is a transport on a pollable. Its goroutine is in below.AwaitInput all the time, so a
+// descriptor stays what it is until the session knows that it is closed, and turns may use it as
+// they like.
 type socket struct {
 	place   *intake.Conn // among the connections that were let in
 	session *session
-	raw     syscall.RawConn
-	fd      int
+	below   pollable
 	medium  medium
 	closing atomic.Bool
 	watched atomic.Bool // a goroutine waits for room
@@ -138,7 +123,7 @@ type socket struct {
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 func (k *socket) run() {
-	_ = k.raw.Read(func(uintptr) bool { return k.input() })
+	_ = k.below.AwaitInput(k.input)
 	l := k.session.loop
 	l.begin()
 	k.session.closed()
@@ -158,7 +143,7 @@ func (k *socket) input() (done bool) {
 			k.look()
 			return false
 		}
-		switch n, err := k.medium.read(p[:]); {
+		switch n, err := k.medium.TryRead(p[:]); {
 		case n > 0:
 			s.loop.input(s, p[:n])
 		case err == unix.EAGAIN:
@@ -181,26 +166,19 @@ func (k *socket) input() (done bool) {
 
 // look tells the session when a peer that has ended its direction is gone altogether.
 func (k *socket) look() {
-	if k.polled(0)&(unix.POLLHUP|unix.POLLERR) != 0 {
+	if k.below.Gone() {
 		k.session.loop.postRoom(k.session, true)
 	}
 }
 
-// polled is what the socket is ready for now.
-func (k *socket) polled(events int16) int16 {
-	fds := []unix.PollFd{{Fd: int32(k.fd), Events: events}}
-	_, _ = unix.Poll(fds, 0)
-	return fds[0].Revents
-}
-
 func (k *socket) Read(p []byte) int {
-	n, _ := k.medium.read(p)
+	n, _ := k.medium.TryRead(p)
 	return max(n, 0) // input finds the same end or fault
 }
 
 func (k *socket) Write(vecs [][]byte) (int, error) {
 	all := size(vecs)
-	n, err := k.medium.write(vecs)
+	n, err := k.medium.TryWrite(vecs)
 	if err == nil && n < all && k.watched.CompareAndSwap(false, true) {
 		go k.watch() // until there is room, or the socket is closed
 	}
@@ -211,8 +189,8 @@ func (k *socket) Write(vecs [][]byte) (int, error) {
 // socket is looked at first.
 func (k *socket) watch() {
 	asked := false
-	err := k.raw.Write(func(uintptr) bool {
-		room := asked || k.polled(unix.POLLOUT)&(unix.POLLOUT|unix.POLLHUP|unix.POLLERR) != 0
+	err := k.below.AwaitRoom(func() bool {
+		room := asked || k.below.Room()
 		asked = true
 		return room
 	})
@@ -222,23 +200,10 @@ func (k *socket) watch() {
 	}
 }
 
-func (k *socket) Unread() int {
-	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCINQ)
-	return n
-}
-
-func (k *socket) Unacknowledged() int {
-	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
-	return n
-}
-
-func (k *socket) Acknowledge() {
-	if _, local := k.medium.(descriptor); !local { // on this machine there is nothing to confirm
-		acknowledge(k.fd)
-	}
-}
-
-func (k *socket) CloseWrite() { k.medium.closeWrite() }
+func (k *socket) Unread() int         { return k.below.Unread() }
+func (k *socket) Unacknowledged() int { return k.below.Unacknowledged() }
+func (k *socket) Acknowledge()        { k.below.Acknowledge() }
+func (k *socket) CloseWrite()         { _ = k.medium.CloseWrite() }
 
 // Close ends the wait for input, and what comes after that closes the socket.
 func (k *socket) Close() {

@@ -7,38 +7,12 @@ import (
 	"io"
 	"net"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
-
-// A medium is what a socket is to its session: the descriptor itself, or TLS on it. Neither waits:
-// EAGAIN is the error of what would have to.
-type medium interface {
-	read(p []byte) (int, error) // 0 without an error: nothing comes any more
-	// write takes what there is room for. What it has not taken is where the next call begins.
-	write(vecs [][]byte) (int, error)
-	closeWrite() // after everything has been taken
-}
-
-// A descriptor is the medium of a plain socket.
-type descriptor int
-
-func (fd descriptor) read(p []byte) (int, error) {
-	for {
-		if n, err := unix.Read(int(fd), p); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-func (fd descriptor) write(vecs [][]byte) (int, error) { return write(int(fd), vecs) }
-
-func (fd descriptor) closeWrite() { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }
 
 // recordBytes is the plaintext of a record of TLS, at most.
 const recordBytes = 16 << 10
 
-// An encrypted medium is TLS on a descriptor. crypto/tls is written for connections that wait; that
+// An encrypted medium is TLS on a pollable. crypto/tls is written for connections that wait; that
 // it may be read without waiting is by its rule that a read which fails with a temporary error, as
 // EAGAIN is, may be repeated. It has no such rule for writing, so what it writes always succeeds:
 // what the socket does not take of a record waits in the cipher. The bytes of that record count as
@@ -50,7 +24,7 @@ type encrypted struct {
 	ahead  int // bytes of what the next write begins with whose record is in the cipher
 }
 
-func (e *encrypted) read(p []byte) (n int, err error) {
+func (e *encrypted) TryRead(p []byte) (n int, err error) {
 	for n < len(p) && err == nil { // a record at a time
 		var more int
 		more, err = e.tls.Read(p[n:])
@@ -66,7 +40,7 @@ func (e *encrypted) read(p []byte) (n int, err error) {
 	return 0, err
 }
 
-func (e *encrypted) write(vecs [][]byte) (n int, err error) {
+func (e *encrypted) TryWrite(vecs [][]byte) (n int, err error) {
 	var block *[64 << 10]byte
 	for left := size(vecs); ; {
 		if full, err := e.cipher.flush(); err != nil || full {
@@ -105,24 +79,24 @@ func (e *encrypted) write(vecs [][]byte) (n int, err error) {
 	}
 }
 
-func (e *encrypted) closeWrite() {
+func (e *encrypted) CloseWrite() error {
 	_ = e.tls.CloseWrite()
 	_, _ = e.cipher.flush()
-	_ = unix.Shutdown(e.cipher.fd, unix.SHUT_WR)
+	return e.cipher.below.CloseWrite()
 }
 
-// A ciphertext is the socket as TLS sees it: reading it does not wait, and writing it always
+// A ciphertext is the pollable as TLS sees it: reading it does not wait, and writing it always
 // succeeds.
 type ciphertext struct {
 	net.Conn // for all else
-	fd       int
+	below    pollable
 
 	mu      sync.Mutex // TLS itself writes when it reads, as to change keys
 	pending []byte     // that the socket has not taken
 }
 
 func (c *ciphertext) Read(p []byte) (int, error) {
-	n, err := descriptor(c.fd).read(p)
+	n, err := c.below.TryRead(p)
 	switch {
 	case err != nil:
 		return 0, err
@@ -139,7 +113,7 @@ func (c *ciphertext) Write(p []byte) (int, error) {
 	n := 0
 	if len(c.pending) == 0 {
 		var err error
-		if n, err = write(c.fd, [][]byte{p}); err != nil {
+		if n, err = c.below.TryWrite([][]byte{p}); err != nil {
 			return n, err
 		}
 	}
@@ -157,7 +131,7 @@ func (c *ciphertext) flush() (full bool, err error) {
 	if len(c.pending) == 0 {
 		return false, nil
 	}
-	n, err := write(c.fd, [][]byte{c.pending})
+	n, err := c.below.TryWrite([][]byte{c.pending})
 	if c.pending = c.pending[n:]; len(c.pending) == 0 {
 		c.pending = nil
 	}

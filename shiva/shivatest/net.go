@@ -4,25 +4,33 @@
 package shivatest
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// A Net is a network in memory. Its connections hold up to 64 KiB each way, as sockets do, and
-// have deadlines. The zero value is ready; any goroutine may use it.
+// A Net is a network in memory. Its connections hold some bytes each way, as sockets do, have
+// deadlines, and end as those of TCP do: a direction at a time, or both at once, and with a reset
+// where bytes were lost. The zero value is ready; any goroutine may use it.
 //
 // All blocking in it is durable in the sense of testing/synctest, so that fake time passes
 // while both sides wait.
 type Net struct {
+	// Buffer is what a direction of a connection holds before its writer has to wait; 0: 64 KiB.
+	// Piece is how much one Read returns at most; 0: what there is. Both are set before connections
+	// are made.
+	Buffer, Piece int
+	// Resets has what is on the way to the other end lost when an end is closed that has not read
+	// everything, as TCP may.
+	Resets bool
+
 	mu        sync.Mutex
 	listeners map[string]*listener
-	conns     map[*conn]struct{}
+	conns     map[*Link]struct{} // the ends that Dial has returned
 }
 
 // Listen takes an address, which is any text.
@@ -30,12 +38,12 @@ func (n *Net) Listen(addr string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners[addr] != nil {
-		return nil, &net.OpError{Op: "listen", Net: "memory", Addr: address(addr), Err: syscall.EADDRINUSE}
+		return nil, &net.OpError{Op: "listen", Net: "memory", Addr: Addr(addr), Err: syscall.EADDRINUSE}
 	}
 	if n.listeners == nil {
 		n.listeners = make(map[string]*listener)
 	}
-	l := &listener{net: n, addr: address(addr), backlog: make(chan *conn), closed: make(chan struct{})}
+	l := &listener{net: n, addr: Addr(addr), backlog: make(chan *Link), closed: make(chan struct{})}
 	n.listeners[addr] = l
 	return l, nil
 }
@@ -43,8 +51,17 @@ func (n *Net) Listen(addr string) (net.Listener, error) {
 // Dial connects to an address that is listened on, and is refused otherwise. It fits
 // shiva.WithDialer.
 func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
-	fail := func(err error) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: address(addr), Err: err}
+	c, err := n.DialFrom(ctx, addr, addr)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// DialFrom is Dial for a client that has an address of its own.
+func (n *Net) DialFrom(ctx context.Context, from, addr string) (*Link, error) {
+	fail := func(err error) (*Link, error) {
+		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: Addr(addr), Err: err}
 	}
 	n.mu.Lock()
 	l := n.listeners[addr]
@@ -52,39 +69,60 @@ func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	if l == nil {
 		return fail(syscall.ECONNREFUSED)
 	}
-	near, far := newConnPair(n, l.addr)
+	near, far := n.Pair(from, addr)
 	select {
 	case l.backlog <- far:
 		return near, nil
 	case <-l.closed:
+		near.Cut()
 		return fail(syscall.ECONNREFUSED)
 	case <-ctx.Done():
+		near.Cut()
 		return fail(ctx.Err())
 	}
 }
 
-// Cut breaks all connections, as if a cable were pulled and the loss noticed at once: reads and
-// writes on both sides fail with ECONNRESET, and what was on the way is lost.
+// pipeBytes is what a direction of a connection holds unless a test says otherwise.
+const pipeBytes = 64 << 10
+
+// Pair makes a connection between two addresses without a listener.
+func (n *Net) Pair(nearAddr, farAddr string) (near, far *Link) {
+	size := cmp.Or(n.Buffer, pipeBytes)
+	a, b := newPipe(size, n.Piece), newPipe(size, n.Piece)
+	near = &Link{net: n, in: a, out: b, local: Addr(nearAddr), remote: Addr(farAddr)}
+	far = &Link{net: n, in: b, out: a, local: Addr(farAddr), remote: Addr(nearAddr)}
+	a.other, b.other = b, a
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conns == nil {
+		n.conns = make(map[*Link]struct{})
+	}
+	n.conns[near] = struct{}{}
+	return near, far
+}
+
+// Cut breaks all connections, as Link.Cut does.
 func (n *Net) Cut() {
 	n.mu.Lock()
 	conns := n.conns
 	n.conns = nil
 	n.mu.Unlock()
 	for c := range conns {
-		c.in.fail(syscall.ECONNRESET)
-		c.out.fail(syscall.ECONNRESET)
+		c.Cut()
 	}
 }
 
-type address string
+// An Addr is one of the network.
+type Addr string
 
-func (address) Network() string  { return "memory" }
-func (a address) String() string { return string(a) }
+// Network is "memory".
+func (Addr) Network() string  { return "memory" }
+func (a Addr) String() string { return string(a) }
 
 type listener struct {
 	net     *Net
-	addr    address
-	backlog chan *conn
+	addr    Addr
+	backlog chan *Link
 	once    sync.Once
 	closed  chan struct{}
 }
@@ -110,170 +148,149 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// A conn is one end of a connection.
-type conn struct {
-	net     *Net
-	in, out *pipe
-	addr    address
+// A Link is one end of a connection. Beside what every connection has it has what fails of one, and
+// methods that do not wait, for a server that waits for many connections at once.
+type Link struct {
+	net           *Net
+	in, out       *pipe
+	local, remote Addr
 }
 
-func newConnPair(n *Net, addr address) (near, far *conn) {
-	a, b := newPipe(), newPipe()
-	near = &conn{net: n, in: a, out: b, addr: addr}
-	far = &conn{net: n, in: b, out: a, addr: addr}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.conns == nil {
-		n.conns = make(map[*conn]struct{})
+func (c *Link) Read(p []byte) (int, error)  { return c.in.read(p) }
+func (c *Link) Write(p []byte) (int, error) { return c.out.write(p) }
+
+// Close ends both directions: this side's calls fail, the other side reads what is on the way and
+// then the end, and cannot write any more. See Net.Resets.
+func (c *Link) Close() error {
+	if c.in.closeRead() && c.net.Resets {
+		c.out.end(syscall.ECONNRESET, net.ErrClosed, true)
 	}
-	n.conns[near] = struct{}{}
-	return near, far
-}
-
-func (c *conn) Read(p []byte) (int, error)  { return c.in.read(p) }
-func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
-
-// Close ends both directions: this side's calls fail, the other side reads what is on the way
-// and then the end, and cannot write any more.
-func (c *conn) Close() error {
 	c.out.closeWrite()
-	c.in.closeRead()
 	c.net.mu.Lock()
 	delete(c.net.conns, c)
 	c.net.mu.Unlock()
 	return nil
 }
 
-func (c *conn) LocalAddr() net.Addr  { return c.addr }
-func (c *conn) RemoteAddr() net.Addr { return c.addr }
+// CloseWrite ends this side's direction: the other side reads what is on the way and then the end.
+func (c *Link) CloseWrite() error {
+	c.out.closeWrite()
+	return nil
+}
 
-func (c *conn) SetDeadline(t time.Time) error {
+// Cut breaks the connection, as if a cable were pulled and the loss noticed at once: reads and
+// writes on both sides fail with ECONNRESET, and what was on the way is lost.
+func (c *Link) Cut() {
+	c.in.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
+	c.out.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
+}
+
+// CutAfter breaks the connection when that many more bytes have been sent, or received, by this
+// side; negative: never. The other side of that direction reads these bytes first.
+func (c *Link) CutAfter(sent, received int) {
+	c.out.limit(sent)
+	c.in.limit(received)
+}
+
+// Stall keeps what comes from now on from being read at the other end, or what is sent here, or
+// neither. The bytes wait on the way.
+func (c *Link) Stall(sent, received bool) {
+	c.out.stall(sent)
+	c.in.stall(received)
+}
+
+// LocalAddr is an Addr.
+func (c *Link) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr is an Addr.
+func (c *Link) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline is as of net.Conn, and so are the next two.
+func (c *Link) SetDeadline(t time.Time) error {
 	c.in.readLimit.set(c.in, t)
 	c.out.writeLimit.set(c.out, t)
 	return nil
 }
 
-func (c *conn) SetReadDeadline(t time.Time) error {
+// SetReadDeadline is for Read, and what waits for input.
+func (c *Link) SetReadDeadline(t time.Time) error {
 	c.in.readLimit.set(c.in, t)
 	return nil
 }
 
-func (c *conn) SetWriteDeadline(t time.Time) error {
+// SetWriteDeadline is for Write, and what waits for room.
+func (c *Link) SetWriteDeadline(t time.Time) error {
 	c.out.writeLimit.set(c.out, t)
 	return nil
 }
 
-// pipeBytes is what a direction holds before its writer has to wait.
-const pipeBytes = 64 << 10
+// TryRead reads what has arrived; EAGAIN: nothing has. At the end it returns 0 without an error.
+func (c *Link) TryRead(p []byte) (int, error) { return c.in.tryRead(p) }
 
-// A pipe is one direction of a connection.
-type pipe struct {
-	mu       sync.Mutex
-	changed  sync.Cond
-	data     []byte
-	readErr  error // for the reader, once data is empty
-	writeErr error // for the writer
-
-	readLimit, writeLimit deadline
-}
-
-func newPipe() *pipe {
-	p := new(pipe)
-	p.changed.L = &p.mu
-	return p
-}
-
-func (p *pipe) read(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.data) == 0 && p.readErr == nil && !p.readLimit.passed && len(b) > 0 {
-		p.changed.Wait()
+// TryWrite writes what there is room for, from as many parts as it takes.
+func (c *Link) TryWrite(vecs [][]byte) (n int, err error) {
+	for _, v := range vecs {
+		k, err := c.out.tryWrite(v)
+		n += k
+		switch {
+		case n > 0 && err != nil: // it comes again
+			return n, nil
+		case err != nil:
+			return 0, err
+		case k < len(v):
+			return n, nil
+		}
 	}
-	switch {
-	case errors.Is(p.readErr, net.ErrClosed):
-		return 0, p.readErr
-	case p.readLimit.passed:
-		return 0, os.ErrDeadlineExceeded
-	case len(p.data) == 0 && len(b) > 0:
-		return 0, p.readErr
-	}
-	n := copy(b, p.data)
-	p.data = p.data[n:]
-	p.changed.Broadcast()
 	return n, nil
 }
 
-func (p *pipe) write(b []byte) (n int, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for {
+// AwaitInput calls done, and again whenever something may have arrived since, or the other end has
+// ended a direction, until it returns true. It fails when this end is closed, or its deadline for
+// reading passes.
+func (c *Link) AwaitInput(done func() bool) error {
+	return c.in.await(done, func() error {
 		switch {
-		case p.writeErr != nil:
-			return n, p.writeErr
-		case p.writeLimit.passed:
-			return n, os.ErrDeadlineExceeded
+		case errors.Is(c.in.readErr, net.ErrClosed):
+			return c.in.readErr
+		case c.in.readLimit.passed:
+			return errDeadline
 		}
-		if room := pipeBytes - len(p.data); room > 0 {
-			k := min(room, len(b)-n)
-			p.data = append(p.data, b[n:n+k]...)
-			n += k
-			p.changed.Broadcast()
+		return nil
+	})
+}
+
+// AwaitRoom is the same for room to write.
+func (c *Link) AwaitRoom(done func() bool) error {
+	return c.out.await(done, func() error {
+		switch {
+		case errors.Is(c.out.writeErr, net.ErrClosed):
+			return c.out.writeErr
+		case c.out.writeLimit.passed:
+			return errDeadline
 		}
-		if n == len(b) {
-			return n, nil
-		}
-		p.changed.Wait()
-	}
+		return nil
+	})
 }
 
-func (p *pipe) closeWrite() { p.end(io.EOF, net.ErrClosed, false) }
-func (p *pipe) closeRead()  { p.end(net.ErrClosed, syscall.EPIPE, true) }
-
-// fail ends the pipe and loses what is in it.
-func (p *pipe) fail(err error) { p.end(err, err, true) }
-
-// end ends the pipe; the first reason stays.
-func (p *pipe) end(readErr, writeErr error, lose bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.readErr == nil || errors.Is(readErr, net.ErrClosed) {
-		p.readErr = readErr
-	}
-	if p.writeErr == nil || errors.Is(writeErr, net.ErrClosed) {
-		p.writeErr = writeErr
-	}
-	if lose {
-		p.data = nil
-	}
-	p.changed.Broadcast()
+// Room tells whether there is some to write, or nobody to write to.
+func (c *Link) Room() bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return c.out.writeErr != nil || len(c.out.data) < c.out.size
 }
 
-// A deadline is one of a pipe's two; its pipe's mutex guards it.
-type deadline struct {
-	timer  *time.Timer
-	passed bool
+// Gone tells whether the other end is closed, or the connection broken.
+func (c *Link) Gone() bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return c.out.writeErr != nil && !errors.Is(c.out.writeErr, net.ErrClosed)
 }
 
-// set changes the deadline d of p.
-func (d *deadline) set(p *pipe, t time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.passed = !t.IsZero() && !t.After(time.Now())
-	if !t.IsZero() && !d.passed {
-		var timer *time.Timer
-		timer = time.AfterFunc(time.Until(t), func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if d.timer == timer { // not replaced while this waited for the mutex
-				d.passed = true
-				p.changed.Broadcast()
-			}
-		})
-		d.timer = timer
-	}
-	p.changed.Broadcast()
-}
+// Unread is how many bytes have arrived that nobody has read.
+func (c *Link) Unread() int { return c.in.len() }
+
+// Unacknowledged is how many bytes are on the way to the other end.
+func (c *Link) Unacknowledged() int { return c.out.len() }
+
+// Acknowledge does nothing: nobody waits for it.
+func (c *Link) Acknowledge() {}

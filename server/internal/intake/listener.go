@@ -53,12 +53,17 @@ func (l Limits) perAddress(host Host) (most int, free bool) {
 	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// Config of a Listener. All fields must be set but Access, TLS, Addresses and Refusal.
+// An Opener listens on an address of a Config. That of a network in memory gives listeners an
+// address of that network, and those of TLS a [secure.Addr].
+type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
+
+// Config of a Listener. All fields must be set but Access, Open, TLS, Addresses and Refusal.
 type Config struct {
 	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
 	// packages secure and unixsocket).
 	Addrs   []string
 	Access  unixsocket.Access     // to its Unix sockets
+	Open    Opener                // nil: secure.Open
 	Door    string                // its section of the configuration, such as "tcp"
 	Limits  func() Limits         // those that hold for the next connection
 	TLS     func() *secure.Config // that of the next connection to an address of TLS
@@ -93,9 +98,12 @@ type Listener struct {
 
 // Listen opens all addresses, or none.
 func Listen(cfg Config) (*Listener, error) {
+	if cfg.Open == nil {
+		cfg.Open = secure.Open
+	}
 	l := newListener(cfg)
 	for _, addr := range cfg.Addrs {
-		one, err := secure.Open(addr, cfg.Access)
+		one, err := cfg.Open(addr, cfg.Access)
 		if err != nil {
 			l.Close()
 			return nil, fmt.Errorf("%s: %w", cfg.Door, err)
