@@ -74,6 +74,7 @@ func (c *call) fail(err error) {
 	}
 	if !c.discard() {
 		c.w.Header().Set("Connection", "close")
+		c.conn.unread.Store(true)
 	}
 	c.respond(status, errorBody(err))
 }

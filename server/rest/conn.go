@@ -72,7 +72,8 @@ type conn struct {
 	client      string                // gate.ClientOf
 	certificate *identity.Certificate // nil: the client has shown none
 
-	state atomic.Int32 // http.ConnState
+	state  atomic.Int32 // http.ConnState
+	unread atomic.Bool  // an answer was sent before the whole of its request had come
 
 	// Owned by net/http's goroutine for this connection.
 	head      time.Time // when the next request's head began, or the connection; zero: not yet
@@ -151,7 +152,9 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// Close is called by net/http when it has done with the connection.
+// Close is called by net/http when it has done with the connection. One whose client may still be
+// sending lingers: net/http by itself waits half a second for that, and closes the connection of a
+// request that is said to be its last at once, so that the client finds it reset, without the answer.
 func (c *conn) Close() error {
 	d := c.door
 	d.mu.Lock()
@@ -159,6 +162,10 @@ func (c *conn) Close() error {
 	d.mu.Unlock()
 	if d.draining.Load() {
 		c.Because(metrics.ClosedDraining)
+	}
+	if c.unread.Load() {
+		c.Linger()
+		return nil
 	}
 	return c.Conn.Close()
 }

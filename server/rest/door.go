@@ -28,6 +28,7 @@ const headerBytes = 64 << 10
 type Config struct {
 	Addrs   []string          // as of intake.Config
 	Access  unixsocket.Access // to its Unix sockets
+	Open    intake.Opener     // as of intake.Config
 	Predict *predict.Service
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
@@ -84,7 +85,7 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
+		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
 		Limits: func() intake.Limits { return d.settings.Load().Connections },
 		TLS:    func() *secure.Config { return d.settings.Load().TLS },
 	}); err != nil {
