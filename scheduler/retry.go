@@ -321,7 +321,7 @@ func (c *core) shedDoomed(r *retry, end int64, fx *effects) {
 	}
 	for i := range r.spans {
 		if s := &r.spans[i]; s.req != nil && s.req.deadline < end && !s.req.executing() {
-			c.answer(s.req, OutcomeDeadlineContainer, errRetryLate, fx)
+			c.answer(s.req, OutcomeDeadlineContainer, errHopeless, fx)
 		}
 	}
 }
