@@ -8,6 +8,8 @@ FUZZTIME ?= 2s
 FUZZ ?= .
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
+SEEDS ?= 10000
+PLANTS ?= 500
 DIST ?= bin/dist
 BENCHFLAGS ?=
 RUNFLAGS ?=
@@ -54,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # and so does the installation of Python packages.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,6 +161,10 @@ mutants: ## a million nearly valid requests to each door, each with a time budge
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 venv: $(VENV)/ready ## .venv, the Python that other checks use
+
+seeds: ## the whole server on virtual time for SEEDS (10000) seeds, then bugs planted in it (fifteen minutes)
+	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS)
+	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)

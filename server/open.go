@@ -39,7 +39,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Open: s.around.open, Gate: s.gate, Describe: s.describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: s.tcpSettings(c),
 		})
 		if err != nil {
@@ -49,7 +49,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addrs: c.REST.Listen, Access: c.REST.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
 		})
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
+			Addrs: g.Listen, Access: g.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
 		})

@@ -17,7 +17,7 @@ import (
 // manage makes what operators see and change, and the fleet of containers.
 func (s *Server) manage() {
 	started := time.Now()
-	s.store = manage.NewStore(s.cfg.State, s.log)
+	s.store = manage.NewStore(s.cfg.State, s.around.store, s.log)
 	s.containers, s.processes = fleet.New(fleet.Config{
 		Name:        "shivad/" + Version,
 		Scheduler:   s.sched,

@@ -15,7 +15,6 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
@@ -34,6 +33,7 @@ const Version = "0.1.0"
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
 	// Set by New.
+	around     surroundings
 	cfg        config.Config // of the start, for what cannot change
 	log        *slog.Logger
 	arena      *arena.Arena // where large buffers of it lie; nil: nowhere
@@ -48,7 +48,7 @@ type Server struct {
 	// library is the way in of the program that the server is part of, which counts as a door of
 	// that name.
 	library func() *predict.Door
-	clock   *clock.Clock // the scheduler's
+	clock   stoppable // the scheduler's
 	sched   *scheduler.Scheduler
 
 	containers *fleet.Sessions
@@ -92,7 +92,9 @@ type Addrs struct {
 }
 
 // New makes a server. Nothing listens until Start. A nil log is silent.
-func New(cfg config.Config, log *slog.Logger) (*Server, error) {
+func New(cfg config.Config, log *slog.Logger) (*Server, error) { return newServer(cfg, log, system) }
+
+func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Server, error) {
 	cfg = cfg.Clone()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -101,7 +103,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, log: log,
+		around: around, cfg: cfg, log: log,
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
@@ -133,7 +135,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		s.history.Look()
 	}
 	var err error
-	if s.clock, err = clock.New(); err != nil {
+	if s.clock, err = around.clock(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if s.sched, err = scheduler.New(scheduler.Config{

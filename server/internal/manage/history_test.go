@@ -21,7 +21,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	opening := NewStore(config.State{}, nil)
+	opening := NewStore(config.State{}, OpenState, nil)
 	opening.opened.Store(&opened{store: store})
 	// Run is not called: nobody else writes.
 	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler))

@@ -22,8 +22,9 @@ import (
 // A Store is the state store and the registry of the applications in it, which open after the
 // server was made. Its methods may be called from everywhere, after Open but for Registry.
 type Store struct {
-	at  config.State
-	log *slog.Logger
+	at   config.State
+	open Opener
+	log  *slog.Logger
 
 	opened atomic.Pointer[opened] // nil: not yet
 }
@@ -33,22 +34,29 @@ type opened struct {
 	apps  *apps.Registry
 }
 
-// NewStore makes a store that opens where the configuration says.
-func NewStore(at config.State, log *slog.Logger) *Store { return &Store{at: at, log: log} }
+// An Opener opens a state store where the configuration says.
+type Opener func(at string, opts state.Options) (state.Store, error)
+
+// OpenState is the Opener of a server by itself.
+func OpenState(at string, opts state.Options) (state.Store, error) {
+	if at == "" {
+		return state.NewMemory(opts)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	return state.Open(ctx, at, opts)
+}
+
+// NewStore makes a store that is opened where the configuration says.
+func NewStore(at config.State, open Opener, log *slog.Logger) *Store {
+	return &Store{at: at, open: open, log: log}
+}
 
 // Open opens the store, and gives the gate the registry of the applications in it. changed is
 // called when these have.
 func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
-	opts := state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}
 	var o opened
-	if s.at.At == "" {
-		o.store, err = state.NewMemory(opts)
-	} else {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		o.store, err = state.Open(ctx, s.at.At, opts)
-	}
-	if err != nil {
+	if o.store, err = s.open(s.at.At, state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}); err != nil {
 		return err
 	}
 	o.apps = apps.Open(apps.Config{

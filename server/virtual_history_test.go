@@ -1,0 +1,214 @@
+package server
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A history is what was asked and answered in a scene, as clients and containers saw it.
+type history struct {
+	mu        sync.Mutex
+	began     time.Time
+	questions []*question
+	wrong     []string             // found on the way
+	models    map[string]time.Time // when a container of each has registered first
+}
+
+// A question is one of a client. Its number is in every row of its inputs, so that whoever sees
+// them knows whose they are.
+type question struct {
+	number  int32
+	client  *client
+	model   string
+	rows    int
+	timeout time.Duration // until its deadline
+	bad     bool          // its inputs do not fit the model
+	asked   time.Time     // when its last byte was sent
+	begun   time.Time     // and its first
+	before  *question     // on the same connection, whose answer leaves first; nil: any may
+	given   bool          // the client has given it up
+	answers []answer
+	runs    []*run
+}
+
+// An answer is good, or of a kind of error.
+type answer struct {
+	at     time.Time
+	kind   kind
+	text   string  // of an error
+	values []int32 // of a good one: two of each row
+}
+
+// A run is one execution of rows of a question by a container.
+type run struct {
+	at        time.Time
+	container string
+	rows      []int32
+	fate      fate
+	late      bool // the batch may have waited on its way
+}
+
+// A fate is what a container made of a batch.
+type fate uint8
+
+const (
+	fateLost     fate = iota // it has answered nothing, so far
+	fateAnswered             // with outputs
+	fateFailed               // with an error
+	fateStray                // with something else
+)
+
+// A kind is what an answer says: the type of the error on the Shiva wire, as all doors have it.
+type kind string
+
+const (
+	okay       kind = "OK"
+	unanswered kind = "no answer" // the connection has ended
+)
+
+// kinds are by the words that begin the text of an error, on every door.
+var kinds = []struct {
+	begins string
+	kind   kind
+}{
+	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"}, {"container failed", "ContainerFailed"},
+	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"}, {"invalid input", "InvalidInput"}, {"not found", "NotFound"},
+	{"unauthenticated", "Unauthenticated"}, {"permission denied", "PermissionDenied"}, {"superseded", "Superseded"}, {"malformed message", "Protocol"}, {"too large", "TooLarge"},
+}
+
+func kindOf(text string) kind {
+	for _, k := range kinds {
+		if strings.HasPrefix(text, k.begins) {
+			return k.kind
+		}
+	}
+	return unanswered
+}
+
+func (h *history) fault(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faultLocked(format, args...)
+}
+
+func (h *history) faultLocked(format string, args ...any) {
+	h.wrong = append(h.wrong, fmt.Sprintf("%10v: ", time.Since(h.began))+fmt.Sprintf(format, args...))
+}
+
+// ask notes a question and gives it its number.
+func (h *history) ask(q *question) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q.number = int32(len(h.questions) + 1)
+	q.begun = time.Now()
+	h.questions = append(h.questions, q)
+}
+
+// registered notes that a container serves a model.
+func (h *history) registered(model string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.models == nil {
+		h.models = make(map[string]time.Time)
+	}
+	if h.models[model].IsZero() {
+		h.models[model] = time.Now()
+	}
+}
+
+// sent notes that all of a question has been sent.
+func (h *history) sent(q *question) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q.asked.IsZero() {
+		q.asked = time.Now()
+	}
+}
+
+// give notes that its client does not wait for it any more.
+func (h *history) give(q *question) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q.given = true
+}
+
+func (h *history) answer(q *question, a answer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a.at = time.Now()
+	q.answers = append(q.answers, a)
+}
+
+// ran notes what rows a container has been sent.
+func (h *history) ran(container, model string, values []int32, late bool) (runs []*run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := 0; i+1 < len(values); i += 2 {
+		n, row := values[i], values[i+1]
+		if n < 1 || int(n) > len(h.questions) {
+			h.faultLocked("%s was sent a row of question %d, which nobody has asked", container, n)
+			continue
+		}
+		q := h.questions[n-1]
+		if q.model != model || q.bad {
+			h.faultLocked("%s, of model %s, was sent a row of question %d, which was for %s", container, model, n, q.model)
+		}
+		if len(runs) == 0 || runs[len(runs)-1] != last(q.runs) {
+			r := &run{at: time.Now(), container: container, late: late}
+			q.runs = append(q.runs, r)
+			runs = append(runs, r)
+		}
+		r := last(q.runs)
+		r.rows = append(r.rows, row)
+	}
+	return runs
+}
+
+func last(runs []*run) *run {
+	if len(runs) == 0 {
+		return nil
+	}
+	return runs[len(runs)-1]
+}
+
+// fate notes what a container has made of runs.
+func (h *history) fate(runs []*run, f fate) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range runs {
+		r.fate = f
+	}
+}
+
+// hash is of all that clients saw. Containers are left out: which of two idle ones gets a batch is
+// not decided by the seed.
+func (h *history) hash() string {
+	sum := sha256.New()
+	for _, q := range h.inOrder() {
+		fmt.Fprintln(sum, q.client.name, q.model, q.rows, q.timeout, q.begun.Sub(h.began), q.asked.Sub(h.began))
+		for _, a := range q.answers {
+			fmt.Fprintln(sum, a.at.Sub(h.began), a.kind, len(a.values))
+		}
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)[:8])
+}
+
+// dealt is what each client asked, in order: what the seed alone decides.
+func (h *history) dealt() map[string][]string {
+	list := make(map[string][]string)
+	for _, q := range h.questions {
+		list[q.client.name] = append(list[q.client.name], fmt.Sprint(q.client.door, q.model, q.rows, q.timeout, q.bad))
+	}
+	return list
+}
+
+// inOrder are the questions by client: numbers are given in the order in which they are asked.
+func (h *history) inOrder() []*question {
+	list := slices.Clone(h.questions)
+	slices.SortStableFunc(list, func(a, b *question) int { return strings.Compare(a.client.name, b.client.name) })
+	return list
+}

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var plantsFlag = flag.Int("plants", 0, "TestPlantedBugs plants each bug, and plays so many seeds at most to find it; 0: it looks only whether they can be planted")
+
+// A plant is a bug that TestSeeds has to find: a text of a file, and what it is replaced by. There,
+// PLANTED is true while the bug is planted. The files are not changed: the compiler is given others
+// in their place.
+type plant struct{ name, file, old, new string }
+
+var plants = []plant{
+	{"forgotten requeue", "scheduler/core.go",
+		"\t\tc.requeue(requeued, now)\n",
+		"\t\tif !PLANTED {\n\t\t\tc.requeue(requeued, now)\n\t\t}\n"},
+	{"requeued for ever", "scheduler/core.go",
+		"retried: true}",
+		"retried: !PLANTED}"},
+	{"deadline of what executes forgotten", "scheduler/core.go",
+		"\t\t\tb.tightest = c.expireSpans(b.spans, b.tightest, now, fx)\n",
+		"\t\t\tif !PLANTED {\n\t\t\t\tb.tightest = c.expireSpans(b.spans, b.tightest, now, fx)\n\t\t\t} else {\n\t\t\t\tb.tightest = never\n\t\t\t}\n"},
+	{"rows of a split request from the wrong place", "scheduler/answer.go",
+		"lo := b.length(i, 0, from)\n",
+		"lo := b.length(i, 0, from)\n\t\tif PLANTED {\n\t\t\tlo = 0\n\t\t}\n"},
+	{"answered twice", "server/tcp/session.go",
+		"\t\tl.encode(c)\n",
+		"\t\tl.encode(c)\n\t\tif PLANTED && c.next != nil && c.next.answered {\n\t\t\tl.encode(c)\n\t\t}\n"},
+	{"lost wake-up", "server/tcp/loop.go",
+		"\t\tl.awake = len(l.ready) > 0\n",
+		"\t\tl.awake = len(l.ready) > 0 || PLANTED && len(l.sessions) > 1\n"},
+	{"answers as they come", "server/tcp/session.go",
+		"\tif c == s.head {\n\t\ts.queue()\n",
+		"\tif PLANTED && c != s.head && c.next == nil && s.head.next == c && !s.head.answered {\n\t\ts.head.next, c.next, s.tail, s.head = nil, s.head, s.head, c\n\t}\n\tif c == s.head {\n\t\ts.queue()\n"},
+	{"memory of a client that is gone", "server/tcp/leave.go",
+		"\t\tcase !c.inFlight:\n\t\t\ts.loop.freeCall(c)\n",
+		"\t\tcase !c.inFlight:\n\t\t\tif !PLANTED {\n\t\t\t\ts.loop.freeCall(c)\n\t\t\t}\n"},
+	{"quota leak", "server/internal/quota/use.go",
+		"\t\t\ta.requests.end(1)\n",
+		"\t\t\tif !PLANTED || u.bytes < 100 {\n\t\t\t\ta.requests.end(1)\n\t\t\t}\n"},
+	{"rights of others", "server/internal/gate/view.go",
+		"\t\tif who.May(identity.Infer, name) {\n",
+		"\t\tif PLANTED || who.May(identity.Infer, name) {\n"},
+	{"body of a client that is gone", "server/rest/body.go",
+		"\tif b.buf != nil {\n\t\tb.buf.Release()\n",
+		"\tif b.buf != nil {\n\t\tif !PLANTED {\n\t\t\tb.buf.Release()\n\t\t}\n"},
+	{"answer of a call that was given up", "server/internal/predict/infer.go",
+		"\t\td.gate.Cancel(&c.gate)\n\t\t<-c.done\n",
+		"\t\tif PLANTED {\n\t\t\treturn\n\t\t}\n\t\td.gate.Cancel(&c.gate)\n\t\t<-c.done\n"},
+	{"batches larger than declared", "scheduler/replica.go",
+		"\tr.max = c.maxBatch(r.declared)\n",
+		"\tr.max = c.maxBatch(r.declared)\n\tif PLANTED {\n\t\tr.max++\n\t}\n"},
+	{"stopped before the answers have left", "server/tcp/leave.go",
+		"\tcase s.head != nil || s.outbound.first != nil || !s.shut.IsZero():\n",
+		"\tcase s.head != nil && !PLANTED || s.outbound.first != nil || !s.shut.IsZero():\n"},
+}
+
+// planted is the package that the compiler finds beside the others: which bug is planted.
+const planted = "package plant\n\nimport \"os\"\n\nvar name = os.Getenv(\"SHIVA_PLANT\")\n\nfunc Is(bug string) bool { return name == bug }\n"
+
+// overlay has the compiler take other files for those that bugs are planted in, and returns the
+// file that says which.
+func overlay(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := map[string]string{filepath.Join(root, "shiva/plant/plant.go"): planted}
+	for _, p := range plants {
+		path := filepath.Join(root, p.file)
+		text, again := changed[path]
+		if !again {
+			original, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = strings.Replace(string(original), "import (", "import (\n\t\"github.com/shivad/shivad/shiva/plant\"", 1)
+		}
+		if n := strings.Count(text, p.old); n != 1 || !strings.Contains(p.new, "PLANTED") {
+			t.Errorf("%s: %s has the text to replace %d times, not once: %q", p.name, p.file, n, p.old)
+		}
+		changed[path] = strings.Replace(text, p.old, strings.ReplaceAll(p.new, "PLANTED", "plant.Is("+strconv.Quote(p.name)+")"), 1)
+	}
+	dir := t.TempDir()
+	var files struct{ Replace map[string]string }
+	files.Replace = make(map[string]string)
+	for path, text := range changed {
+		copied := filepath.Join(dir, strings.ReplaceAll(path, "/", "_"))
+		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files.Replace[path] = copied
+	}
+	list, err := json.Marshal(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(at, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestPlantedBugs shows that TestSeeds finds bugs: it plants one after the other in the server.
+func TestPlantedBugs(t *testing.T) {
+	at := overlay(t)
+	if *plantsFlag == 0 || t.Failed() {
+		return
+	}
+	program := filepath.Join(t.TempDir(), "planted")
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", at, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	seed := regexp.MustCompile(`seed (\d+); to repeat it`)
+	for _, p := range append([]plant{{name: "none"}}, plants...) {
+		t.Run(p.name, func(t *testing.T) {
+			c := exec.Command(program, "-test.run", "TestSeeds$", "-seeds", strconv.Itoa(*plantsFlag))
+			c.Env = append(os.Environ(), "SHIVA_PLANT="+p.name)
+			out, err := c.CombinedOutput()
+			found := seed.FindSubmatch(out)
+			switch {
+			case p.file == "" && err != nil:
+				t.Errorf("without a bug: %v\n%s", err, out)
+			case p.file != "" && (err == nil || found == nil):
+				t.Errorf("%d seeds have not found it: %v\n%s", *plantsFlag, err, out)
+			case p.file != "":
+				t.Logf("found by seed %s", found[1])
+			}
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSeeds plays; 0: as -seeds says")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds TestSeeds plays, from 1 on; 0: a few")
+)
+
+// TestSeeds plays a scene for each seed. One that fails prints the command that repeats it.
+func TestSeeds(t *testing.T) {
+	if *seedFlag != 0 {
+		for _, line := range playSeed(t, *seedFlag) {
+			t.Error(line)
+		}
+		return
+	}
+	seeds := *seedsFlag
+	if seeds == 0 {
+		seeds = budgettest.Rounds(200)
+	}
+	var next atomic.Uint64
+	var failed atomic.Bool // the first that fails ends the test
+	for range runtime.GOMAXPROCS(0) {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			for seed := next.Add(1); seed <= uint64(seeds) && !failed.Load(); seed = next.Add(1) {
+				if wrong := playSeed(t, seed); len(wrong) > 0 {
+					failed.Store(true)
+					t.Errorf("seed %d; to repeat it:\n%s\n%s", seed, repeat(seed), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
+				}
+			}
+		})
+	}
+}
+
+func repeat(seed uint64) string {
+	return fmt.Sprintf("	go test -count=1 -run 'TestSeeds$' ./server -seed %d", seed)
+}
+
+// TestSameSeed: a seed has the same questions each time. It logs how many have the same history,
+// to the nanosecond; see server/DESIGN.md for why not all do.
+func TestSameSeed(t *testing.T) {
+	seeds, same := budgettest.Rounds(10), 0
+	for seed := uint64(1); seed <= uint64(seeds); seed++ {
+		one, other := play(t, seed), play(t, seed)
+		if one.hash() == other.hash() {
+			same++
+		}
+		again := other.dealt()
+		for client, questions := range one.dealt() {
+			n := min(len(questions), len(again[client])) // a connection may end earlier
+			if !slices.Equal(questions[:n], again[client][:n]) || n == 0 {
+				t.Errorf("seed %d: %s asked %q, and then %q", seed, client, questions, again[client])
+			}
+		}
+	}
+	t.Logf("%d of %d seeds have the same history", same, seeds)
+}
+
+// playSeed plays the scene of a seed, and returns what was wrong with it.
+func playSeed(t *testing.T, seed uint64) (wrong []string) { return play(t, seed).wrong }
+
+func play(t *testing.T, seed uint64) (h *history) {
+	defer budgettest.Within(2*time.Minute, func() string { return "seed " + repeat(seed) })()
+	defer func() {
+		if p := recover(); p != nil { // as when somebody waits for ever
+			panic(fmt.Sprintf("seed %d; to repeat it:\n%s\n%v", seed, repeat(seed), p))
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, seed)
+		s.play()
+		h = s.history
+	})
+	return h
+}
