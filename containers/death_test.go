@@ -89,6 +89,7 @@ func TestDeathUnderLoad(t *testing.T) {
 // TestStopped: a process that is stopped (SIGSTOP) while it has a batch is detected by a timeout,
 // its request ends at its deadline, and after SIGCONT the container reconnects by itself.
 func TestStopped(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}

@@ -144,6 +144,7 @@ func (r *rig) sum(v ...float64) (float64, error) {
 // TestDial: a container of RPC v0 serves many requests at once, is reconnected after a loss, and
 // is sent goodbye.
 func TestDial(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, containers.Config{})
 	o := newOld(t)
 	d, c := o.call(t, r)
@@ -185,6 +186,7 @@ func TestDial(t *testing.T) {
 // TestDialHostile: a misbehaving container of RPC v0 costs its connection or its batch, and no
 // more.
 func TestDialHostile(t *testing.T) {
+	t.Parallel() // it waits
 	for _, tt := range []struct {
 		name   string
 		do     func(c net.Conn, answered <-chan struct{})
@@ -249,7 +251,7 @@ func TestDialHostile(t *testing.T) {
 		r.logs(t, "container gone", "does not read a batch")
 	})
 	t.Run("stays away, and close does not wait", func(t *testing.T) {
-		nobody := hosttest.Refusing(t) // before the rig counts descriptors
+		nobody := hosttest.Refusing(t)
 		r := newRig(t, containers.Config{})
 		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: nobody, Model: oldID, Input: tensor.Float64, Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 		if err != nil {
@@ -265,6 +267,7 @@ func TestDialHostile(t *testing.T) {
 
 // TestDialPanic: a panic of a request's owner costs nobody else anything.
 func TestDialPanic(t *testing.T) {
+	t.Parallel() // it waits
 	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, containers.Config{})
@@ -293,6 +296,7 @@ func TestDialPanic(t *testing.T) {
 // TestDialStuck: the status of a container that accepts connections and answers on none says what
 // to do, until it answers.
 func TestDialStuck(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)

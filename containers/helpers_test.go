@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -35,8 +34,12 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 	if r.pool == nil {
 		r.pool = tensor.NewPool(64 << 20)
 	}
-	before := runtime.NumGoroutine()
-	fds := descriptors(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
+		}
+	})
+	leaktest.Goroutines(t)
 	var err error
 	r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
@@ -54,33 +57,8 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 		r.Close()
 		r.sched.Close()
 		budgettest.Until(t, "memory to come back", func() bool { return r.pool.InUse() == 0 })
-		budgettest.Until(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
-		budgettest.Until(t, "descriptors to be closed", func() bool { return descriptors(t) <= fds })
-		if t.Failed() {
-			t.Logf("log:\n%s", r.log)
-		}
 	})
 	return r
-}
-
-// pollerOpen makes the runtime open the descriptors of its poller, so that no test is charged for
-// them.
-var pollerOpen = sync.OnceFunc(func() {
-	r, w, err := os.Pipe()
-	if err == nil {
-		r.Close()
-		w.Close()
-	}
-})
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	pollerOpen()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(list)
 }
 
 type logBuffer struct {

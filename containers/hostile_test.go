@@ -481,6 +481,7 @@ func TestHostileNames(t *testing.T) {
 // TestStuckReader: the write timeout ends a container that reads nothing, its rows go to others,
 // and it delays neither clients nor other containers, nor new ones.
 func TestStuckReader(t *testing.T) {
+	t.Parallel() // it waits
 	settings := containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: settings, Pool: tensor.NewPool(256 << 20)})
 	const row = 4 << 20 // floats: more than the sockets' buffers hold

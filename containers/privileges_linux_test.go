@@ -150,6 +150,7 @@ func confinedThreads() (n int) {
 // TestReadOnly: no change but to devices and where it is allowed, while others of this process
 // write.
 func TestReadOnly(t *testing.T) {
+	t.Parallel() // it waits
 	s, lines := tried(t, containers.Privileges{ReadOnly: true, NewPrivileges: true})
 	const no = "permission denied"
 	want(t, lines, "create "+no, "truncate "+no, "remove "+no, "move "+no, "shm "+no, "device done", "open done", "large done", "NoNewPrivs: 1")
@@ -202,6 +203,7 @@ func TestLimits(t *testing.T) {
 
 // TestPrivilegesFaults: each fault is named; one that may pass is retried and in the status.
 func TestPrivilegesFaults(t *testing.T) {
+	t.Parallel() // it waits
 	for _, c := range []struct {
 		p    containers.Privileges
 		want string

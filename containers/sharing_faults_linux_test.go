@@ -336,6 +336,7 @@ func TestScribbler(t *testing.T) {
 // memory, although the request is over; it counts, is shown, and comes back with the end of the
 // session.
 func TestStoppedReader(t *testing.T) {
+	t.Parallel() // it waits
 	r, a := newSharedRig(t, containers.Config{Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
@@ -394,6 +395,7 @@ func TestKilledReader(t *testing.T) {
 // TestReplacement: after a peak the segment of inputs is replaced under a container that works,
 // which unmaps the old one.
 func TestReplacement(t *testing.T) {
+	t.Parallel() // it waits
 	r, a := newSharedRig(t, containers.Config{})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 const childEnv = "SHIVA_TEST_CHILD"
@@ -26,7 +27,7 @@ const childEnv = "SHIVA_TEST_CHILD"
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "":
-		os.Exit(m.Run())
+		os.Exit(leaktest.Main(m, budgettest.RunWaiting))
 	case "obedient":
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)
@@ -104,6 +105,7 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 // TestSupervise: replicas run, their output is logged, a killed one is restarted, and all stop in
 // order.
 func TestSupervise(t *testing.T) {
+	t.Parallel() // it waits
 	cmd := child("obedient")
 	cmd.Replicas, cmd.StopTimeout = 2, time.Minute // a busy machine is slow to let them obey
 	s, log := supervise(t, cmd)
@@ -162,6 +164,7 @@ func TestStubborn(t *testing.T) {
 // TestCrashLoop: early ends in a row are a crash loop, with the last lines of output, and with
 // pauses.
 func TestCrashLoop(t *testing.T) {
+	t.Parallel() // it waits
 	s, _ := supervise(t, child("crashing"))
 	budgettest.Until(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
 	p := s.Status()[0]
@@ -195,9 +198,15 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
 	conns := make(chan net.Conn)
-	go func() { // ends when the listener is closed
+	t.Cleanup(func() {
+		l.Close()
+		for c := range conns {
+			c.Close()
+		}
+	})
+	go func() {
+		defer close(conns)
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -216,6 +225,7 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 // TestDismiss: a process that ends after its dismissal is not restarted, whatever its exit
 // status, until it is resumed; then it is like any other.
 func TestDismiss(t *testing.T) {
+	t.Parallel() // it waits
 	s, conns := connecting(t, 1, "leaving")
 	c := <-conns
 	s.Dismiss(c)
@@ -326,6 +336,7 @@ func TestCommand(t *testing.T) {
 // TestLeftBehind: the children of a process are killed when it ends, and do not delay the
 // detection of its end, although they hold the pipes of its output.
 func TestLeftBehind(t *testing.T) {
+	t.Parallel() // it waits
 	for _, c := range []struct{ exit, state string }{{"0", "crash loop"}, {"3", "crash loop"}} {
 		t.Run("status "+c.exit, func(t *testing.T) {
 			cmd := child("")

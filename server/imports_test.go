@@ -41,6 +41,7 @@ shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 shiva/hosttest:
+shiva/leaktest:             shiva/budgettest
 
 scheduler:                  shiva/tensor scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text

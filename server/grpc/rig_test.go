@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +27,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -63,7 +62,7 @@ type change func(cfg *Config, budget *int64)
 
 func newRig(t testing.TB, changes ...change) *rig {
 	t.Helper()
-	goroutines := runtime.NumGoroutine()
+	leaktest.Goroutines(t)
 	r := &rig{t: t, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
 		Addrs:   []string{"127.0.0.1:0"},
@@ -107,9 +106,6 @@ func newRig(t testing.TB, changes ...change) *rig {
 		r.close()
 		if n := r.pool.InUse(); n != 0 {
 			t.Errorf("%d bytes of the pool are still out: %v", n, tensor.Outstanding(r.pool))
-		}
-		if _, fuzzing := t.(*testing.F); !fuzzing { // which has some of its own by now
-			budgettest.Until(r.t, "every goroutine to end", func() bool { return runtime.NumGoroutine() <= goroutines })
 		}
 		if t.Failed() {
 			t.Log(r.log.String())

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +23,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -46,7 +45,7 @@ type rig struct {
 
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	before := runtime.NumGoroutine()
+	leaktest.Goroutines(t)
 	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), repo: &repository{}, regions: regions.New(regions.Settings{}), log: new(lockedBuffer), ready: true}
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
@@ -81,9 +80,6 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		r.stop()
 		if n := r.pool.InUse(); n != 0 {
 			t.Errorf("%d bytes of the pool are still out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
-		}
-		if _, fuzzing := t.(*testing.F); !fuzzing { // which has goroutines of its own
-			budgettest.Until(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 		}
 	})
 	return r

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 func open(t *testing.T, target string, opts state.Options) state.Store {
@@ -26,7 +27,7 @@ func open(t *testing.T, target string, opts state.Options) state.Store {
 }
 
 func TestMemory(t *testing.T) {
-	noLeaks(t)
+	leaktest.Goroutines(t)
 	statetest.Conformance(t, false, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {
 			s, err := state.NewMemory(opts)
@@ -39,7 +40,8 @@ func TestMemory(t *testing.T) {
 }
 
 func TestFile(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	statetest.Conformance(t, false, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {
 			return open(t, filepath.Join(t.TempDir(), "state.db"), opts)
@@ -48,7 +50,8 @@ func TestFile(t *testing.T) {
 }
 
 func TestRedis(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	statetest.Conformance(t, true, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {

@@ -22,6 +22,8 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 // The test's own binary is also the process that is killed, and the one with little room.
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) {
 	case "no room":
 		openWithoutRoom(path)
 	default:
-		os.Exit(m.Run())
+		os.Exit(leaktest.Main(m, budgettest.RunWaiting))
 	}
 }
 
@@ -84,7 +86,8 @@ func writeForEver(path string) {
 // What a killed process had acknowledged is there, and of what it had not, at most the update
 // that was under way.
 func TestFileSurvivesKills(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	acknowledged, tried := map[string]string{}, map[string]string{}
 	total := 0
@@ -158,7 +161,7 @@ func TestFileSurvivesKills(t *testing.T) {
 }
 
 func TestFileRemembers(t *testing.T) {
-	noLeaks(t)
+	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path, state.Options{})
 	statetest.Put(t, s, "apps/a", "1")
@@ -185,7 +188,8 @@ func TestFileRemembers(t *testing.T) {
 }
 
 func TestFileInUse(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	open(t, path, state.Options{})
 	_, err := state.Open(context.Background(), path, state.Options{})
@@ -197,7 +201,7 @@ func TestFileInUse(t *testing.T) {
 // A damaged file is an error that names it, whatever the damage is, or the damage is in what is
 // not used.
 func TestFileDamaged(t *testing.T) {
-	noLeaks(t)
+	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path, state.Options{})
 	for i := range 200 {
@@ -256,7 +260,7 @@ func TestFileDamaged(t *testing.T) {
 }
 
 func TestFileOfSomethingElse(t *testing.T) {
-	noLeaks(t)
+	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "other.db")
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -337,7 +341,7 @@ func fill(path string) {
 }
 
 func TestFileFull(t *testing.T) {
-	noLeaks(t)
+	leaktest.Goroutines(t)
 	out, err := child("fill", filepath.Join(t.TempDir(), "state.db")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "good") {
 		t.Errorf("%v\n%s", err, out)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 // refused opens a store that cannot be opened, and compares what is said with the parts of it
@@ -24,7 +25,7 @@ import (
 // would otherwise call a method of nothing.
 func refused(t *testing.T, target string, parts ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := state.Open(ctx, target, state.Options{Required: true, Settle: time.Millisecond})
 	if s != nil {
@@ -45,7 +46,8 @@ func refused(t *testing.T, target string, parts ...string) {
 
 // Every file that cannot be opened says why and what to do, and is left as it was.
 func TestFileRefused(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name string, data []byte) {
@@ -196,7 +198,8 @@ func openWithoutRoom(path string) {
 
 // A Redis that cannot be read says why and what to do.
 func TestRedisRefused(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	stranger, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

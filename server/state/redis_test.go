@@ -14,16 +14,18 @@ import (
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 // quick holds updates back for a shorter time after a restart. It is still far longer than
 // servers need here.
-var quick = state.Options{Settle: 500 * time.Millisecond}
+var quick = state.Options{Settle: time.Second}
 
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
 
 func TestRedisAwayAtStart(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.StoppedRedis(t)
 	began := time.Now()
 	s := open(t, r.Target(), quick)
@@ -53,7 +55,8 @@ func TestRedisAwayAtStart(t *testing.T) {
 }
 
 func TestRedisAwayInTheMiddle(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "kept", "1")
@@ -90,7 +93,8 @@ func waitFor(t *testing.T, s state.Store) state.Store {
 
 // A Redis that hangs has its connections, and answers nothing.
 func TestRedisHangs(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), quick)
 	statetest.Put(t, s, "a", "1")
@@ -111,7 +115,8 @@ func TestRedisHangs(t *testing.T) {
 // A Redis that comes back with an older state of itself (its last snapshot) must not win
 // against what was acknowledged since.
 func TestRedisComesBackWithOldData(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "changed", "1")
@@ -146,7 +151,8 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 
 // What was changed while a server was cut off is newer than what it brings.
 func TestRedisLateServer(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p := newProxy(t, r)
 	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
@@ -177,7 +183,8 @@ func TestRedisLateServer(t *testing.T) {
 // After a flush no update is built upon what one server knows before the others had time to
 // bring what they know.
 func TestRedisWaitsForAllServers(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p, q := newProxy(t, r), newProxy(t, r)
 	opts := state.Options{Settle: 3 * time.Second}
@@ -202,7 +209,8 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 
 // A server that was cut off hears of all that has changed meanwhile, also of deletions.
 func TestRedisMissedNotifications(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p := newProxy(t, r)
 	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
@@ -301,19 +309,22 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 }
 
 func TestRedisFlushedUnderLoad(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() { r.Do(t, "flushall") })
 }
 
 func TestRedisRestartedUnderLoad(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() { r.Kill(); r.Start(t) })
 }
 
 func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() {
 		r.Do(t, "save")
@@ -325,7 +336,8 @@ func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 }
 
 func TestRedisNamespaces(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), state.Options{Namespace: "a", Settle: time.Millisecond}), open(t, r.Target(), state.Options{Namespace: "b", Settle: time.Millisecond})
 	statetest.Put(t, a, "key", "of a")
@@ -347,7 +359,8 @@ func TestRedisNamespaces(t *testing.T) {
 // An address may have a user, a password and the number of a database. The password is not told
 // to anybody.
 func TestRedisAddress(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	r.Do(t, "acl", "setuser", "shivad", "on", ">secret", "allkeys", "allchannels", "allcommands")
 	r.Do(t, "acl", "setuser", "default", "resetpass", ">other")
@@ -356,15 +369,20 @@ func TestRedisAddress(t *testing.T) {
 	if keys := r.Do(t, "--user", "shivad", "--pass", "secret", "--no-auth-warning", "-n", "3", "keys", "*"); !strings.Contains(keys, "shivad:entries") {
 		t.Errorf("database 3 has keys %q", keys)
 	}
-	h := open(t, p.target("shivad:secrets@"), quick).Health()
-	if !errors.Is(h.Err, state.ErrUnavailable) || !strings.Contains(h.Err.Error(), "WRONGPASS") || strings.Contains(h.Err.Error(), "secret") {
-		t.Errorf("health with a wrong password: %v", h.Err)
-	}
+	s := open(t, p.target("shivad:secrets@"), quick)
+	budgettest.Until(t, "health tells that the password is wrong", func() bool {
+		err := s.Health().Err
+		if !errors.Is(err, state.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+			t.Fatalf("health with a wrong password: %v", err)
+		}
+		return strings.Contains(err.Error(), "WRONGPASS")
+	})
 }
 
 // A Redis that is full refuses, and takes updates again when there is room.
 func TestRedisFull(t *testing.T) {
-	noLeaks(t)
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), quick)
 	statetest.Put(t, s, "a", "1")

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 func TestAddrOf(t *testing.T) {
@@ -106,7 +105,7 @@ func TestLimits(t *testing.T) {
 // open is a listener on a real socket, whose connections are accepted and given to let.
 func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Helper()
-	before := runtime.NumGoroutine()
+	leaktest.Goroutines(t)
 	if cfg.Addrs == nil {
 		cfg.Addrs = []string{"127.0.0.1:0"}
 	}
@@ -128,7 +127,6 @@ func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Cleanup(func() {
 		l.Close()
 		<-ended
-		budgettest.Until(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 	})
 	return l
 }
