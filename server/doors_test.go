@@ -322,6 +322,14 @@ func jsonValues(x tensor.Tensor) []any {
 	values := make([]any, count)
 	size := x.DType.Size()
 	texts, _ := tensor.Strings(x)
+	var wide tensor.Tensor
+	switch x.DType {
+	case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
+		var err error
+		if wide, err = tensor.Cast(x, tensor.Float64, nil); err != nil {
+			panic(err)
+		}
+	}
 	for i := range values {
 		b := x.Data[min(i*size, len(x.Data)):]
 		switch x.DType {
@@ -330,12 +338,7 @@ func jsonValues(x tensor.Tensor) []any {
 		case tensor.Bytes:
 			values[i] = texts[i]
 		case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
-			one, _ := tensor.New(x.DType, tensor.Shape{}, b[:size])
-			wide, err := tensor.Cast(one, tensor.Float64, nil)
-			if err != nil {
-				panic(err)
-			}
-			v := math.Float64frombits(binary.NativeEndian.Uint64(wide.Data))
+			v := math.Float64frombits(binary.NativeEndian.Uint64(wide.Data[8*i:]))
 			values[i] = json.Number(strconv.FormatFloat(v, 'g', -1, 64))
 		case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
 			values[i] = 0
