@@ -94,6 +94,7 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	if n := len(l.free); n > 0 {
 		c = l.free[n-1]
 		l.free = l.free[:n-1]
+		l.unused = min(l.unused, n-1)
 	} else {
 		c = new(call)
 	}

@@ -36,6 +36,7 @@ type loop struct {
 	deferred   bool      // a turn is on its way, for what has been read
 	sessions   []*session
 	free       []*call
+	unused     int            // of these, since the last tick
 	pending    []*call        // to submit at the end of this turn
 	submission []*gate.Call   // of these, memory for submit
 	ready      []*session     // with answers to write at the end of this turn
@@ -243,7 +244,19 @@ func (l *loop) tick() {
 			s.tick()
 		}
 	}
+	l.trim()
 	l.end()
+}
+
+// trim drops an eighth of the calls that nobody has needed since the last tick, but for a few. A
+// stall of the machine leaves thousands behind, which are megabytes.
+func (l *loop) trim() {
+	const few = 64
+	n := len(l.free)
+	drop := max(0, l.unused-few+7) / 8
+	clear(l.free[n-drop:])
+	l.free = l.free[:n-drop]
+	l.unused = len(l.free)
 }
 
 // newSession begins the session of a transport.

@@ -320,6 +320,49 @@ func TestLoopKeepsLittle(t *testing.T) {
 	}
 }
 
+// Calls that a crowd has left behind are given up within seconds; those that are needed, and a few,
+// are not.
+func TestLoopGivesUpCalls(t *testing.T) {
+	s, _ := newSessionOf(t, floats("x"), func(*scheduler.Batch) error { return nil }, nil)
+	l := s.loop
+	known := make(map[*call]bool)
+	crowd := func() {
+		for len(l.free) < 4096 {
+			c := new(call)
+			known[c] = true
+			l.free = append(l.free, c)
+		}
+	}
+	crowd()
+	ticks := func(needed int) (made int) {
+		for range 100 {
+			l.tick()
+			var taken []*call
+			for range needed {
+				c := l.newCall(s, nil)
+				if taken = append(taken, c); !known[c] {
+					made++
+				}
+			}
+			l.free = append(l.free, taken...)
+		}
+		return made
+	}
+	if made, n := ticks(1000), len(l.free); made > 0 || n < 1000 || n > 1100 {
+		t.Errorf("%d of 4096 are left where 1000 are needed, and %d were made", n, made)
+	}
+	crowd()
+	ticks(0)
+	if n := len(l.free); n == 0 || n > 64 {
+		t.Errorf("%d of 4096 are left where none is needed", n)
+	}
+	for _, c := range l.free[:cap(l.free)][len(l.free):] {
+		if c != nil {
+			t.Fatal("one that was given up is held")
+		}
+	}
+}
+
 // The requests of a client that has gone before they were submitted are not.
 func TestGoneBeforeItsTurn(t *testing.T) {
 	rows := 0
