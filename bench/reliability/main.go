@@ -55,11 +55,13 @@ func main() {
 	for _, b := range chosen {
 		began := time.Now()
 		holds, figures, err := b.measure(ctx, at, *broken)
-		if err != nil {
+		if ctx.Err() != nil {
 			log.Fatal(err)
 		}
 		verdict := "pass"
 		switch {
+		case err != nil:
+			verdict, figures = "ERROR", append(figures, err.Error())
 		case *broken && !holds:
 			verdict = "seen to fail"
 		case *broken:
@@ -71,7 +73,7 @@ func main() {
 		for _, f := range figures {
 			fmt.Println("                       ", f)
 		}
-		if holds == *broken {
+		if err != nil || holds == *broken {
 			failed = append(failed, b.name)
 		}
 	}
