@@ -178,7 +178,7 @@ var quotaEnds = []struct {
 				t.Error(err)
 			}
 		case *restPayer:
-			conn, err := from("127.0.0.1")(e.ctx, "tcp", e.s.Addrs().REST[0].String())
+			conn, err := from("127.0.0.1", e.s.Addrs().REST[0])(e.ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ var quotaEnds = []struct {
 				}
 			}
 		case *restPayer:
-			conn, err := from("127.0.0.1")(e.ctx, "tcp", e.s.Addrs().REST[0].String())
+			conn, err := from("127.0.0.1", e.s.Addrs().REST[0])(e.ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -45,16 +45,27 @@ type payingDoor struct {
 }
 
 var payingDoors = []payingDoor{
-	{"tcp", payShiva}, {"rest", payREST},
-	{"grpc", func(t *testing.T, s *Server, token, from string) payingClient { return payGRPC(t, s, token, from) }},
-	{"grpc stream", func(t *testing.T, s *Server, token, from string) payingClient {
-		return payStream{payGRPC(t, s, token, from)}
+	{"tcp", func(t *testing.T, s *Server, token, ip string) payingClient {
+		return payShiva(t, token, from(ip, s.Addrs().TCP[0]))
+	}},
+	{"rest", func(t *testing.T, s *Server, token, ip string) payingClient {
+		return payREST(t, token, from(ip, s.Addrs().REST[0]))
+	}},
+	{"grpc", func(t *testing.T, s *Server, token, ip string) payingClient {
+		return payGRPC(t, token, from(ip, s.Addrs().GRPC[0]))
+	}},
+	{"grpc stream", func(t *testing.T, s *Server, token, ip string) payingClient {
+		return payStream{payGRPC(t, token, from(ip, s.Addrs().GRPC[0]))}
 	}},
 }
 
-// from dials from an address.
-func from(ip string) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext
+// A payingDialer connects to a door.
+type payingDialer func(context.Context) (net.Conn, error)
+
+// from dials a door from an address.
+func from(ip string, door net.Addr) payingDialer {
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	return func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", door.String()) }
 }
 
 // shivaPayer writes messages itself, to be able to leave.
@@ -64,8 +75,8 @@ type shivaPayer struct {
 	read  *shiva.Decoder
 }
 
-func payShiva(t *testing.T, s *Server, token, ip string) payingClient {
-	c, err := from(ip)(t.Context(), "tcp", s.Addrs().TCP[0].String())
+func payShiva(t *testing.T, token string, dial payingDialer) payingClient {
+	c, err := dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,17 +141,16 @@ func zeros(rows int) tensor.Tensor {
 
 type restPayer struct {
 	http  http.Client
-	url   string
 	token string
 
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-func payREST(t *testing.T, s *Server, token, ip string) payingClient {
-	c := &restPayer{url: "http://" + s.Addrs().REST[0].String(), token: token}
-	c.http.Transport = &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := from(ip)(ctx, network, addr)
+func payREST(t *testing.T, token string, dial payingDialer) payingClient {
+	c := &restPayer{token: token}
+	c.http.Transport = &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := dial(ctx)
 		if err == nil {
 			c.mu.Lock()
 			c.conns = append(c.conns, conn)
@@ -167,7 +177,7 @@ func (c *restPayer) ask(ctx context.Context, model string, rows int, stream ...s
 		frame = fmt.Sprintf(`,"stream":%q`, stream[0])
 	}
 	head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true%s}}`, rows, 8*rows, frame)
-	q, err := http.NewRequestWithContext(ctx, "POST", c.url+"/v2/models/"+model+"/infer", bytes.NewReader(append([]byte(head), make([]byte, 8*rows)...)))
+	q, err := http.NewRequestWithContext(ctx, "POST", "http://localhost/v2/models/"+model+"/infer", bytes.NewReader(append([]byte(head), make([]byte, 8*rows)...)))
 	if err != nil {
 		return err
 	}
@@ -200,9 +210,9 @@ type grpcPayer struct {
 	token string
 }
 
-func payGRPC(t *testing.T, s *Server, token, ip string) *grpcPayer {
-	conn, err := grpc.NewClient("passthrough:///"+s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return from(ip)(ctx, "tcp", addr) }))
+func payGRPC(t *testing.T, token string, dial payingDialer) *grpcPayer {
+	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (r *Report) overQuota() (out []string) {
 	for _, u := range r.payers() {
 		for k := range quota.Kind(quota.Kinds) {
 			if u.Lately(k) && u.Limits.Of[k] > 0 {
-				out = append(out, fmt.Sprintf("%s is over its quota %s = %s: %d were refused, the last one %v ago, whatever model they were for. Raise the quota, or let it ask for less.",
+				out = append(out, fmt.Sprintf("%s is over its quota, %s = %s (refused so far: %d, the last %v ago), whatever model it asks. Raise the quota, or have it ask for less.",
 					sentence(u.Whose), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
 			}
 		}

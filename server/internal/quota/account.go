@@ -81,6 +81,17 @@ func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Durat
 	}
 }
 
+// pay takes n without asking, of a request that was admitted.
+func (b *bucket) pay(n, rate int64, now time.Duration) {
+	price := price(n, rate)
+	for {
+		paid := b.paid.Load()
+		if b.paid.CompareAndSwap(paid, max(paid, int64(now))+price) {
+			return
+		}
+	}
+}
+
 // back gives back what was taken for a request that is refused.
 func (b *bucket) back(n, rate int64) { b.paid.Add(-price(n, rate)) }
 
@@ -125,7 +136,9 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	return err
 }
 
-// more charges bytes, of a request that has so many with them.
+// more charges bytes, of a request that has so many with them. The first ones decide whether it is
+// within its rate. Those that follow, as of a body whose size nobody has announced, only pay: by
+// then the request itself may have used up the rate.
 func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	n := a.bytes.begin(bytes)
 	if l == nil {
@@ -135,7 +148,11 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 		a.bytes.end(bytes)
 		return a.refuse(BytesInFlight, most, n-bytes, 0, now)
 	}
-	if rate := l.Of[BytesPerSecond]; rate > 0 && bytes > 0 {
+	switch rate := l.Of[BytesPerSecond]; {
+	case rate == 0 || bytes == 0:
+	case bytes < of:
+		a.rates[BytesPerSecond].pay(bytes, rate, now)
+	default:
 		if again, ok := a.rates[BytesPerSecond].take(bytes, rate, l.burst(), now); !ok {
 			a.bytes.end(bytes)
 			return a.refuse(BytesPerSecond, rate, 0, again, now)

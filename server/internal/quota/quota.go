@@ -52,15 +52,15 @@ var words = [Kinds]struct {
 	key         string // in the file, in status and as a label
 	bytes       bool   // it is a size
 	least, most int64  // where it is not 0
-	over        string // what a payer that is over it has, and what to do about it
+	over        string // what a payer that is over it has, and what to do about it; "": see Again
 }{
-	RequestsPerSecond: {"requests_per_second", false, 1, 10_000_000, "it has asked more requests than that"},
-	BytesPerSecond:    {"bytes_per_second", true, 1 << 10, int64(setting.MaxBytes), "its requests had more bytes than that"},
-	RequestsInFlight:  {"requests_in_flight", false, 1, 1 << 24, "%s are in flight: wait for answers before asking more"},
-	BytesInFlight:     {"bytes_in_flight", true, 1 << 10, int64(setting.MaxBytes), "requests of %s are in flight: wait for answers before asking more"},
-	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s wait for it, with those that it is about to get: read answers before asking more"},
-	GRPCStreams:       {"grpc_streams", false, 1, 1 << 24, "%s are open: end one before the next"},
-	Connections:       {"connections", false, 1, 1 << 24, "%s are open: close one before the next"},
+	RequestsPerSecond: {"requests_per_second", false, 1, 10_000_000, ""},
+	BytesPerSecond:    {"bytes_per_second", true, 1 << 10, int64(setting.MaxBytes), ""},
+	RequestsInFlight:  {"requests_in_flight", false, 1, 1 << 24, "%s are in flight; wait for answers before asking more"},
+	BytesInFlight:     {"bytes_in_flight", true, 1 << 10, int64(setting.MaxBytes), "requests of %s are in flight; wait for answers before asking more"},
+	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s wait for it, with those that it is about to get; read answers before asking more"},
+	GRPCStreams:       {"grpc_streams", false, 1, 1 << 24, "%s are open; end one before the next"},
+	Connections:       {"connections", false, 1, 1 << 24, "%s are open; close one before the next"},
 }
 
 // String is the kind's key in the file.
@@ -113,13 +113,11 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	text := words[e.Kind].over
-	if e.Kind == RequestsPerSecond || e.Kind == BytesPerSecond {
-		text += fmt.Sprintf(": again in %v", e.Again.Round(time.Millisecond))
-	} else {
-		text = fmt.Sprintf(text, e.Kind.Show(e.Has))
+	hint := "; try again in " + max(e.Again.Round(time.Millisecond), time.Millisecond).String()
+	if over := words[e.Kind].over; over != "" {
+		hint = ": " + fmt.Sprintf(over, e.Kind.Show(e.Has))
 	}
-	return fmt.Sprintf("%v: %s is over its quota, %s = %s: %s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), text)
+	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), hint)
 }
 
 // Unwrap makes the error a [scheduler.ErrOverloaded].

@@ -340,3 +340,55 @@ func BenchmarkUse(b *testing.B) {
 		}
 	})
 }
+
+// Of a request whose size nobody has announced the first bytes decide, and all are paid for: it may
+// be larger than what the rate has.
+func TestBytesThatComeLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := payer(only(BytesPerSecond, 1<<10))
+		ask := func(pieces ...int64) error {
+			var u Use
+			defer u.End()
+			err := u.Begin(Payers{a}, 0, time.Now())
+			for _, n := range pieces {
+				if err == nil {
+					err = u.More(n, time.Now())
+				}
+			}
+			return err
+		}
+		if err := ask(1<<10, 1<<10, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		err := ask(1)
+		if over(t, err) != BytesPerSecond {
+			t.Fatalf("the debt is not held against it: %v", err)
+		}
+		e, _ := errors.AsType[*Error](err)
+		if want := 1025 * time.Second; e.Again < want || e.Again > want+time.Second {
+			t.Errorf("again in %v, want %v", e.Again, want)
+		}
+		time.Sleep(e.Again)
+		if err := ask(1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A refusal says whose quota it is, its setting, and what to do.
+func TestRefusalsSay(t *testing.T) {
+	for _, c := range []struct {
+		e    Error
+		want string
+	}{
+		{Error{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
+		{Error{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
+		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before asking more`},
+		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before asking more`},
+		{Error{`identity "cam"`, Connections, 2, 2, 0}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
+	} {
+		if got := c.e.Error(); got != c.want {
+			t.Errorf("%s\nwant %s", got, c.want)
+		}
+	}
+}
