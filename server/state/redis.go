@@ -116,20 +116,11 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 		if refused == nil {
 			refused = checkValue(key, value)
 		}
-		if refused != nil {
-			// That may rest on what is no longer so.
-			now, err := s.read(ctx, key)
-			if err != nil {
-				return Entry{}, err
-			}
-			if now.Revision == old.Revision {
-				return Entry{}, refused
-			}
-			old = now
-			try++
-			continue
+		doing := operation(value)
+		if refused != nil { // that, too, may rest on what is no longer so
+			doing, value = "look", nil
 		}
-		r, err := s.commit(ctx, life, old, id, value)
+		r, err := s.commit(ctx, life, old, id, doing, value)
 		if err != nil {
 			return Entry{}, s.broken(ctx, "changing "+key, err)
 		}
@@ -140,6 +131,9 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 		case "applied":
 			return r.entry, ErrApplied
 		case "changed":
+			if refused != nil && r.entry.Revision == old.Revision {
+				return Entry{}, refused
+			}
 			old = r.entry
 			try++
 			err = pause(ctx, rand.N(min(time.Millisecond<<min(try, 10), maxPause)))
@@ -214,13 +208,14 @@ type commitReply struct {
 	wait    time.Duration // hold
 }
 
-func (s *redisStore) commit(ctx context.Context, life string, old Entry, id string, value []byte) (commitReply, error) {
+// commit runs the commit script, doing "set", "delete" or "look".
+func (s *redisStore) commit(ctx context.Context, life string, old Entry, id, doing string, value []byte) (commitReply, error) {
 	var hash []byte
 	if id != "" {
 		h := hashID(old.Key, id)
 		hash = h[:]
 	}
-	reply, err := commitScript.Run(ctx, s.client, s.keys, s.channel, life, old.Key, old.Revision, operation(value), value, hash,
+	reply, err := commitScript.Run(ctx, s.client, s.keys, s.channel, life, old.Key, old.Revision, doing, value, hash,
 		s.opts.IDLifetime.Milliseconds(), s.opts.MaxIDs, maxGone).Slice()
 	if err != nil {
 		return commitReply{}, err
@@ -263,18 +258,6 @@ func decodeCommitReply(key string, value []byte, reply []any) (commitReply, erro
 		return r, err
 	}
 	return r, fmt.Errorf("%w: answer %.80q of the commit script", ErrCorrupt, reply)
-}
-
-// read reads one key from Redis.
-func (s *redisStore) read(ctx context.Context, key string) (Entry, error) {
-	stored, err := s.client.HGet(ctx, s.keys[1], key).Result()
-	if errors.Is(err, redis.Nil) {
-		return Entry{Key: key}, nil
-	}
-	if err != nil {
-		return Entry{}, s.broken(ctx, "reading "+key, err)
-	}
-	return decodeStored(key, stored)
 }
 
 // committed puts what Redis has acknowledged into the mirror, before the caller hears of it.

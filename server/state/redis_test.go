@@ -187,24 +187,46 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p, q := newProxy(t, r), newProxy(t, r)
-	opts := state.Options{Settle: 3 * time.Second}
+	opts := state.Options{Settle: time.Hour} // which is not waited for
 	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
+	settled := func() { r.Do(t, "-n", "3", "hset", "shivad:meta", "hold", "0") }
+	settled()
 	statetest.Put(t, fresh, "n", "1")
 	budgettest.Until(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
 	p.cut()
 	budgettest.Until(t, "one is cut off", func() bool { return stale.Health().Err != nil })
 	statetest.Put(t, fresh, "n", "2")
+	statetest.Put(t, fresh, "made", "1")
 	q.cut()
+	budgettest.Until(t, "so is the other", func() bool { return fresh.Health().Err != nil })
 	r.Do(t, "flushall")
 	p.mend()
 	waitFor(t, stale)
 	if !statetest.Has(stale, "n", "1") {
 		t.Fatal("the stale server is not stale")
 	}
-	q.mend()
-	if e, err := stale.Update(statetest.Context(t), "n", "", statetest.Add(1)); err != nil || string(e.Value) != "3" {
-		t.Errorf("counted to %s, want 3; %v", e.Value, err)
+	// That there is nothing to change is not known either.
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := stale.Update(short, "made", "", addToOne); !errors.Is(err, state.ErrUnavailable) {
+		t.Errorf("an update that would refuse: %v", err)
 	}
+	q.mend()
+	waitFor(t, fresh)
+	settled()
+	for key, want := range map[string]string{"n": "3", "made": "2"} {
+		if e, err := stale.Update(statetest.Context(t), key, "", addToOne); err != nil || string(e.Value) != want {
+			t.Errorf("counted %s to %s, want %s; %v", key, e.Value, want, err)
+		}
+	}
+}
+
+// addToOne is a change that counts, and refuses to begin.
+func addToOne(old []byte) ([]byte, error) {
+	if old == nil {
+		return nil, errors.New("nothing was counted")
+	}
+	return statetest.Add(1)(old)
 }
 
 // A server that was cut off hears of all that has changed meanwhile, also of deletions.

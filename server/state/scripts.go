@@ -46,10 +46,10 @@ end
 
 // commitScript changes one key if it has not been changed meanwhile.
 //
-//	ARGV  channel, life, key, revision expected, 'set' or 'delete', value, hash of the id or '',
-//	      lifetime of ids in ms, most ids, most deletions
+//	ARGV  channel, life, key, revision expected, 'set', 'delete' or 'look', value, hash of the id
+//	      or '', lifetime of ids in ms, most ids, most deletions
 //	gives {'done', revision, now} | {'life'}: read everything again | {'hold', ms}: wait
-//	      | {'applied', entry or false} | {'changed', entry or false}: not as expected
+//	      | {'applied', entry or false} | {'changed', entry or false}: not as expected, or a look
 var commitScript = redis.NewScript(scriptHead + `
 local channel, life, key, expected, op, value, id = unpack(ARGV, 1, 7)
 local lifetime, mostIDs, mostDeleted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -62,7 +62,7 @@ if id ~= '' then
   local at = redis.call('ZSCORE', applied, id)
   if at and now - tonumber(at) < lifetime then return {'applied', entry} end
 end
-if revision(entry) ~= tonumber(expected) then return {'changed', entry} end
+if op == 'look' or revision(entry) ~= tonumber(expected) then return {'changed', entry} end
 local rev = redis.call('HINCRBY', meta, 'revision', 1)
 if op == 'set' then
   redis.call('HSET', entries, key, whole(rev) .. ' ' .. value)

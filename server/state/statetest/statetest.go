@@ -214,6 +214,10 @@ func ids(t *testing.T, open Stores) {
 			t.Fatalf("applied again: %q %v", e.Value, err)
 		}
 	}
+	no := func([]byte) ([]byte, error) { return nil, errors.New("no") }
+	if e, err := s.Update(Context(t), "n", "first", no); !errors.Is(err, state.ErrApplied) || string(e.Value) != "1" {
+		t.Errorf("applied before, and refused by now: %q %v", e.Value, err)
+	}
 	for _, other := range [][2]string{{"n", "second"}, {"m", "first"}, {"n", ""}, {"n", ""}} {
 		if _, err := update(s, other[0], other[1]); err != nil {
 			t.Errorf("update of %s with id %q: %v", other[0], other[1], err)
