@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,22 @@ from typing import Any
 import zmq
 
 Input = tuple[str, str, list[int], bytes]
+
+
+def kept() -> str:
+    """An endpoint that nobody else takes while no server is there.
+
+    The kernel gives its port neither to an outgoing connection nor to who asks for any: Linux takes
+    those from 32768 on.
+    """
+    while True:
+        port = random.randrange(10000, 30000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return f"tcp://127.0.0.1:{port}"
 
 
 class Fake:

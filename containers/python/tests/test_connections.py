@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from echo_model import ROW, Held, ask, echo
-from fake_server import Fake
+from fake_server import Fake, kept
 from shiva_container import Container, link, poller
 from shiva_container.connection import Connection
 from shiva_container.container import hello
@@ -55,9 +55,7 @@ def test_a_name_with_two_addresses_is_two_servers(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_server_that_comes_late_and_is_restarted() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    endpoint = kept()
     with Container(echo(), servers=endpoint) as container:
         assert not container.wait_ready(0.3)
         for _ in range(2):
@@ -85,13 +83,12 @@ def test_a_connection_that_ends_behind_many_messages_is_noticed() -> None:
 
 def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed() -> None:
     held = Held()
-    with Fake() as first, Container(held.model, servers=first.endpoint):
+    with Fake(kept()) as first, Container(held.model, servers=first.endpoint):
         for _ in range(2):
             ask(first, first.hello()[0])
         assert held.inside.wait(20)
-        endpoint = first.endpoint
         first.close()
-        with Fake(endpoint) as second:
+        with Fake(first.endpoint) as second:
             peer, _ = second.hello()
             held.leave.set()
             batch_id = ask(second, peer)

@@ -70,11 +70,10 @@ def logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
 
 
 def test_server_absent(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with Container(declared(name="absent"), servers=f"127.0.0.1:{port}"):
-        assert logged(caplog, "nobody listens there; does shivad run")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        with Container(declared(name="absent"), servers=f"127.0.0.1:{taken.getsockname()[1]}"):
+            assert logged(caplog, "nobody listens there; does shivad run")
 
 
 def test_wrong_port(caplog: pytest.LogCaptureFixture) -> None:

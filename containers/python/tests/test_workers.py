@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from echo_model import ROW, X, Y, ask
-from fake_server import Fake
+from fake_server import Fake, kept
 from shiva_container import Batch, Container, Tensor, TensorError, link, model, wire, workers
 from shiva_container.arena import Arena, Loan
 from shiva_container.batches import Batches
@@ -80,7 +80,7 @@ def test_a_call_that_takes_long_after_all_is_noticed(readers: list[str], monkeyp
             leave.wait(60)
         return x
 
-    with Fake(heartbeat_ms=20) as fake, Container(fickle, servers=fake.endpoint) as container:
+    with Fake(kept(), heartbeat_ms=20) as fake, Container(fickle, servers=fake.endpoint) as container:
         peer, _ = fake.hello()
         for _ in range(workers.QUICK_CALLS):
             fake.result(ask(fake, peer))
