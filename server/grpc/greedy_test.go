@@ -65,7 +65,6 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			if c.window > 0 {
 				greedy.must(greedy.framer.WriteWindowUpdate(0, c.window))
 			}
-			began := time.Now()
 			for i := range streams {
 				greedy.call(uint32(2*i+1), c.method, time.Minute, floats("m", answer), true)
 			}
@@ -77,9 +76,6 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			before := rows.Load()
 			if most > limit+2*answer {
 				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("it was closed after %v", took)
 			}
 			budgettest.Until(r.t, "its requests to end", func() bool { return r.inside() == 0 })
 			if n := rows.Load() - before; n > 1 {
