@@ -3,6 +3,7 @@ module github.com/shivad/shivad
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/bufbuild/protocompile v0.14.1
 	github.com/go-zeromq/zmq4 v0.17.0
 	github.com/maypok86/otter/v2 v2.4.0

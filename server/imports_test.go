@@ -73,7 +73,7 @@ server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter
+server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest
