@@ -49,10 +49,10 @@ func (p *piece) figures(out []byte) (list []string) {
 }
 
 // What pieces print, by line: what a test says by t.Logf and t.Errorf; the ratios of a bench with
-// their verdicts; everything.
+// their verdicts, and why it ends; everything.
 var (
 	logged = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: (.*)$`)
-	ratios = regexp.MustCompile(`(?m)^(.* (?:pass|FAIL|reported))$`)
+	ratios = regexp.MustCompile(`(?m)^(.* (?:pass|FAIL|reported)|run: .*)$`)
 	lines  = regexp.MustCompile(`(?m)^(.+)$`)
 )
 
