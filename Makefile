@@ -56,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # and so does the installation of Python packages.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis shells arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,7 +116,7 @@ imports: ## packages import only what their room may
 # whole, and run once. The tag poll has the load generator wait as it does on other systems than
 # Linux.
 LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
-unit: redis ## unit tests, golden vectors and allocation budgets
+unit: redis shells ## unit tests, golden vectors and allocation budgets
 	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
 	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
@@ -141,7 +141,7 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 # has 20,000 methods, most of which only call others: to inline them is half of half a minute.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=github.com/redis/go-redis/v9=-l
 race: PACKAGES := $(LONGEST) ./... ./examples/...
-race: redis ## the same under the race detector, with buffers poisoned when released
+race: redis shells ## the same under the race detector, with buffers poisoned when released
 	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
@@ -215,6 +215,9 @@ clean: ## remove what the other targets made
 
 redis: ## install the redis-server that tests start, if there is none (Debian, as root)
 	@.ci/redis
+
+shells: ## install the shells that tests press Tab in, if they are missing (Debian, as root)
+	@.ci/shells
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

@@ -2,12 +2,15 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -127,6 +130,43 @@ func TestAuditIsShown(t *testing.T) {
 	}
 	for _, right := range []string{"infer", "feedback", "load", "serve"} {
 		if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf(right), "GET", "/v1/audit", ""); code != 403 {
+			t.Errorf("as %s: %d %s", right, code, body)
+		}
+	}
+}
+
+// The admin door shows what the server logs, and what its program does by the same log, to who may
+// read it, whatever the log itself writes.
+func TestLogsAreShown(t *testing.T) {
+	g := startGuarded(t)
+	g.Log().Warn("the program says", "name", "cat\n\x1b[2J")
+	if _, err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	path := func(format string, args ...any) (logs admin.Logs) {
+		t.Helper()
+		code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/logs"+fmt.Sprintf(format, args...), "")
+		if err := json.Unmarshal([]byte(body), &logs); err != nil || code != 200 {
+			t.Fatal(code, body, err)
+		}
+		return logs
+	}
+	all := path("").Entries
+	said := slices.IndexFunc(all, func(e journal.Entry) bool { return e.Message == "the program says" })
+	if said < 0 || all[said].Level != "WARN" || all[said].Attributes[0].Value != `cat\n\x1b[2J` {
+		t.Fatalf("%+v", all)
+	}
+	after := path("?after=%d&limit=1000", all[said].ID).Entries
+	if !slices.ContainsFunc(after, func(e journal.Entry) bool { return e.Message == "configuration reloaded" }) || len(after) < len(all)-said-1 {
+		t.Errorf("after %d: %+v", all[said].ID, after)
+	}
+	for _, e := range path("?level=warn").Entries {
+		if e.Level == "INFO" {
+			t.Errorf("of warn: %+v", e)
+		}
+	}
+	for _, right := range []string{"infer", "load"} {
+		if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf(right), "GET", "/v1/logs", ""); code != 403 {
 			t.Errorf("as %s: %d %s", right, code, body)
 		}
 	}

@@ -37,6 +37,7 @@ shiva/jsontext:             | shiva/budgettest github.com/x448/float16
 shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixsocket
+shiva/nearest:
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
@@ -57,8 +58,8 @@ containers/container:       shiva/token containers/arena containers/zmtp contain
 containers:                 containers/adapter containers/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/jsontext shiva/tensor
 
-server/internal/nearest:
 server/internal/audit:
+server/internal/journal:    server/internal/audit
 server/internal/quota:      scheduler scheduler/setting shiva/tensor
 server/internal/identity:   server/internal/quota scheduler/naming scheduler/setting
 server/internal/browser:
@@ -67,17 +68,17 @@ server/internal/intake:     server/internal/quota scheduler server/internal/secu
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva/jsontext scheduler/setting
-server/config:              server/internal/quota server/internal/identity scheduler scheduler/naming server/internal/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
-server/admin/admintest:     server/admin
+server/config:              server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
+server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
+server/admin/admintest:     server/admin server/internal/journal
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
-server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
+server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
+server/internal/apps:       server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest
-server/internal/gate:        server/internal/quota server/internal/identity server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/gate:        server/internal/quota server/internal/identity server/internal/cache shiva/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
@@ -87,12 +88,12 @@ server/rest:                 server/internal/quota server/internal/audit server/
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate server/internal/intake scheduler shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/grpc:                 server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/shivatest shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf
+server:                      server/internal/journal server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/shivatest shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server server/config server/memory
-cmd/shivactl:               shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

@@ -74,6 +74,7 @@ func (s *Server) sources() admin.Sources {
 		Documents:    manage.Documents{Store: s.store, Settings: s.settings, Log: s.log},
 		History:      s.history,
 		Trail:        s.trail,
+		Journal:      s.journal,
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
@@ -35,7 +36,8 @@ type Server struct {
 	// Set by New.
 	around     surroundings
 	cfg        config.Config // of the start, for what cannot change
-	log        *slog.Logger
+	log        *slog.Logger  // its last lines are in the journal
+	journal    *journal.Journal
 	arena      *arena.Arena // where large buffers of it lie; nil: nowhere
 	pool       *tensor.Pool
 	unpacked   *tensor.Pool // a part of it
@@ -103,14 +105,16 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		around: around, cfg: cfg, log: log,
+		around: around, cfg: cfg,
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
-	s.trail = audit.New(log)
-	s.identities.Log = log
+	s.journal = journal.New()
+	s.log = slog.New(s.journal.Handler(log.Handler()))
+	s.trail = audit.New(s.log)
+	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
 	s.makePool()
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
@@ -143,7 +147,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Models:  cfg.SchedulerModels(),
 		Hooks:   hooks,
 		Pool:    s.pool,
-		Log:     log,
+		Log:     s.log,
 		Clock:   s.clock,
 	}); err != nil {
 		s.clock.Close()
@@ -177,6 +181,10 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 // Scheduler is the server's own. A program that embeds the server may add replicas of its own to
 // it.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
+
+// Log is the log that New was given, with what operators see of it at the admin door: for what the
+// program of the server has to say.
+func (s *Server) Log() *slog.Logger { return s.log }
 
 // Start opens the doors. When it returns nil the server serves; when it fails it has undone
 // itself. A program that opens the TCP door answers sooner with a GOMAXPROCS that is higher by

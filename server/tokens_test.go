@@ -62,7 +62,7 @@ func TestTokensAreTold(t *testing.T) {
 			dog.Close()
 		}
 	}
-	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/v1/audit", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/v1/audit", "/v1/logs", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
 		code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "GET", path, "")
 		if code != 200 {
 			t.Errorf("%s: %d", path, code)

@@ -83,6 +83,10 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 // if it has another one by then, the request is sent again, on a new connection.
 func WithToken(text string) Option { return func(o *options) { o.token = token.Fixed(text) } }
 
+// WithTokenSource is WithToken with a token that may be replaced, as the default's file may be: see
+// [token.FromFile].
+func WithTokenSource(source *token.Source) Option { return func(o *options) { o.token = source } }
+
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.
 func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialTimeout = d } }
 

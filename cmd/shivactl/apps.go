@@ -36,7 +36,7 @@ take them away, and --param NAME= takes a parameter back to its default.
 With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of
 one application {"name", ...}
 `,
-	takes: []kind{anApp, nothing},
+	takes: []kind{anApp, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) == 0 {
 			return c.listApps()
@@ -44,20 +44,21 @@ one application {"name", ...}
 		return c.showApp(args)
 	},
 	verbs: []command{
-		{name: "apps list", short: "list the applications", help: appsHelp, takes: []kind{nothing},
+		{name: "apps list", short: "list the applications", help: appsHelp, takes: []kind{nothing}, watches: true,
 			run: func(c *cli, _ any, args []string) error {
 				if len(args) > 0 {
 					return usage("apps", "unexpected argument %q", args[0])
 				}
 				return c.listApps()
 			}},
-		{name: "apps show", args: "NAME", short: "show an application", help: appsHelp, takes: []kind{anApp, nothing},
+		{name: "apps show", args: "NAME", short: "show an application", help: appsHelp, takes: []kind{anApp, nothing}, watches: true,
 			run: func(c *cli, _ any, args []string) error { return c.showApp(args) }},
 		{name: "apps create", args: "NAME --model M ...", short: "make an application", help: appsHelp, takes: []kind{nothing}, flags: appFlags,
 			run: func(c *cli, opts any, args []string) error { return c.createApp(opts.(*appOptions), args) }},
 		{name: "apps change", args: "NAME", short: "change an application", help: appsHelp, takes: []kind{anApp, nothing}, flags: appFlags,
 			run: func(c *cli, opts any, args []string) error { return c.changeApp(opts.(*appOptions), args) }},
 		{name: "apps delete", args: "NAME", short: "delete an application and what its policy has learned", help: appsHelp, takes: []kind{anApp, nothing},
+			deletes: "application %s and what its policy has learned",
 			run: func(c *cli, _ any, args []string) error {
 				name, err := one("apps", "the name of an application", args)
 				if err != nil {
@@ -226,7 +227,7 @@ NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits w
 
 With --json: the application, as shivactl apps has it
 `,
-	takes: []kind{anApp, nothing},
+	takes: []kind{anApp, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		name, err := one("links", "the name of an application", args)
 		if err != nil {
@@ -246,6 +247,7 @@ With --json: the application, as shivactl apps has it
 				})
 			}},
 		{name: "links delete", args: "APP MODEL", short: "take a model away from an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
+			deletes: "the link of application %s to %s",
 			run: func(c *cli, _ any, args []string) error {
 				return c.changeLink(args, func(app, link string, a *admin.App) error {
 					return c.call(http.MethodDelete, at("/v1/apps/%s/links", app)+"?model="+url.QueryEscape(link), nil, a)

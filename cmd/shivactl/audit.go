@@ -21,7 +21,7 @@ the last thousand since its start, and all of them in its log ("audit:"). Times 
 With --json: {"entries": [{"at", "identity", "address", "door", "action", "what", "name", "before", "after", "refused",
 "error"}]}; what is empty is left out.
 `,
-	takes: []kind{nothing},
+	takes: []kind{nothing}, watches: true,
 	flags: func(f *flag.FlagSet) any {
 		most := new(int)
 		f.IntVar(most, "limit", 1000, "show the last `N`")

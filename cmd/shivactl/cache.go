@@ -29,7 +29,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 		return usage("cache", "expected show or clear, got %q", args[0])
 	},
 	verbs: []command{
-		{name: "cache show", args: "[MODEL]", short: "show what the caches of all models do, or of one", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
+		{name: "cache show", args: "[MODEL]", short: "show what the caches of all models do, or of one", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing}, watches: true,
 			run: func(c *cli, _ any, args []string) error {
 				if len(args) > 1 {
 					return usage("cache", "expected one model, got %d", len(args))
@@ -37,6 +37,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 				return c.showCaches(args)
 			}},
 		{name: "cache clear", args: "MODEL", short: "drop the cached answers of a model", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
+			deletes: "the cached answers of %s",
 			run: func(c *cli, _ any, args []string) error {
 				name, err := one("cache", "a model", args)
 				if err != nil {

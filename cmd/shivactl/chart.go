@@ -17,7 +17,7 @@ const defaultColumns = 80
 // columns is the width of what w writes to.
 func columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
-		if n, ok := terminalColumns(f); ok && n > 0 {
+		if n, _, ok := terminalSize(f); ok && n > 0 {
 			return n
 		}
 	}
@@ -74,7 +74,7 @@ func bar(share float64, room int, unicode bool) string {
 func (b *bench) watched() (f *os.File, columns int) {
 	f, ok := b.stderr.(*os.File)
 	if ok {
-		columns, ok = terminalColumns(f)
+		columns, _, ok = terminalSize(f)
 	}
 	if !ok {
 		return nil, 0

@@ -186,7 +186,7 @@ func learn(q *shiva.Message) *shiva.Message {
 }
 
 var fakeList = []admin.Model{
-	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2},
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2, "keep": "all", "batched": true},
 		Cache: &admin.Cache{Limit: 64 << 20}},
 	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, Batched: true, QueueRows: 1,
 		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
@@ -214,8 +214,8 @@ var fakeStatus = admin.Status{
 	Queue:    admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
 	Warnings: []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
 	Models: []admin.Health{
-		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Requests: 1000, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
-		{Name: "app", Replicas: 2, Requests: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4},
+		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, QueueRows: 3, Requests: 1000, Failed: 25, Durations: []admin.DurationClass{{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
+		{Name: "app", Replicas: 2, Requests: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4, Durations: []admin.DurationClass{}},
 	},
 	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
@@ -317,6 +317,7 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"models", "", "models"},
 	{"models-one", "", "models digits --json"},
 	{"models-none", "", "models iris"},
+	{"models-mistyped", "", "models digts"},
 	{"models-two", "", "models a b"},
 	{"models-set-version", "", "models set-version digits 1"},
 	{"models-set-newest", "", "models set-version digits"},
@@ -341,18 +342,30 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"audit-limit", "", "audit --limit 0"},
 	{"audit-json", "", "audit --json"},
 	{"help-audit", "", "help audit"},
+	{"logs", "", "logs"},
+	{"logs-some", "", "logs --level warn --limit 1"},
+	{"logs-json", "", "logs --json"},
+	{"logs-limit", "", "logs --limit 0"},
+	{"logs-level", "", "logs --level loud"},
+	{"logs-extra", "", "logs digits"},
+	{"help-logs", "", "help logs"},
+	{"top-extra", "", "top digits"},
+	{"top-every", "", "top --every 1ms"},
+	{"help-top", "", "help top"},
 	{"models-refused", "", "models --admin NOBODY"},
 	{"models-wrong-door", "", "models --admin TCP"},
 	{"cache-show", "", "cache show"},
 	{"cache-show-json", "", "cache show digits --json"},
 	{"cache-show-none", "", "cache show plain"},
 	{"cache-show-two", "", "cache show a b"},
-	{"cache-clear", "", "cache clear digits"},
-	{"cache-clear-json", "", "cache clear digits --json"},
+	{"cache-clear", "", "cache clear digits --yes"},
+	{"cache-clear-json", "", "cache clear digits --json --yes"},
 	{"cache-clear-nothing", "", "cache clear"},
-	{"cache-clear-unknown", "", "cache clear iris"},
+	{"cache-clear-unasked", "y\n", "cache clear digits"},
+	{"cache-clear-unknown", "", "cache clear --yes iris"},
 	{"cache-nothing", "", "cache"},
 	{"cache-what", "", "cache flush digits"},
+	{"cache-mistyped", "", "cache shwo digits"},
 	{"streams", "", "streams digits"},
 	{"streams-json", "", "streams digits --json"},
 	{"streams-nothing", "", "streams"},
@@ -374,6 +387,7 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"apps-show", "", "apps one"},
 	{"apps-show-json", "", "apps show one --json"},
 	{"apps-show-none", "", "apps show three"},
+	{"apps-mistyped", "", "apps lsit"},
 	{"apps-change", "", "apps change one --default null --param eta= --slo 80ms"},
 	{"apps-change-nothing", "", "apps change one"},
 	{"apps-change-none", "", "apps change three --slo 1s"},
@@ -381,15 +395,16 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"links-add", "", "links add one digits/*"},
 	{"links-add-json", "", "links add one iris --json"},
 	{"links-add-twice", "", "links add one digits"},
-	{"links-delete", "", "links delete one digits/*"},
-	{"links-delete-none", "", "links delete one digits/*"},
+	{"links-delete-unasked", "", "links delete one digits/*"},
+	{"links-delete", "", "links delete one digits/* --yes"},
+	{"links-delete-none", "", "links delete one digits/* --yes"},
 	{"links-which", "", "links add one"},
 	{"policies", "", "policies"},
 	{"policies-one", "", "policies exp4 --json"},
 	{"policies-none", "", "policies exp5"},
 	{"policies-learned-nothing", "", "policies learned one"},
 	{"policies-learned-none", "", "policies learned three"},
-	{"policies-forget", "", "policies forget one --json"},
+	{"policies-forget", "", "policies forget one --yes --json"},
 	{"feedback-id", "", "feedback digits --id 7 --user anna --label 3"},
 	{"feedback-again", "", "feedback digits --id 1 --loss 0.5"},
 	{"feedback-text", "", `feedback digits --id frame-1 --label good --json`},
@@ -415,8 +430,9 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"export-json", "", "export state.json --json"},
 	{"export-nowhere", "", "export nowhere/state.json"},
 	{"import-dry", "", "import state.json --dry-run"},
-	{"apps-delete", "", "apps delete one"},
-	{"apps-delete-none", "", "apps delete one"},
+	{"apps-delete-unasked", "", "apps delete one --json"},
+	{"apps-delete", "", "apps delete one --yes"},
+	{"apps-delete-none", "", "apps delete one --yes"},
 	{"import", "", "import state.json"},
 	{"import-json", `{"format":1,"applications":[{"name":"x","models":["m"]}]}`, "import - --json"},
 	{"import-nothing", `{"format":1}`, "import -"},
@@ -447,6 +463,12 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"help-unknown", "", "help frobnicate"},
 	{"no-command", "", ""},
 	{"unknown-command", "", "frobnicate"},
+	{"mistyped-command", "", "statsu"},
+	{"mistyped-flag", "", "status --jsno"},
+	{"mistyped-help", "", "help apps chnage"},
+	{"watch-often", "", "models --watch=1ms"},
+	{"watch-what", "", "version --watch"},
+	{"help-profiles", "", "help profiles"},
 	{"unknown-flag", "", "status --frobnicate"},
 	{"bad-address", "", "infer digits seven.png --addr unix:"},
 	{"bad-admin", "", "status --admin unix:@"},
@@ -501,6 +523,10 @@ func testCommandLine(t *testing.T, network string) {
 			got += fmt.Sprintf("--- exit %d\n", code)
 			got = strings.NewReplacer(nobody, "NOBODY", adminAddr, "ADMIN", tcp, "TCP").Replace(got)
 			got = regexp.MustCompile(`"ms":[0-9.]+`).ReplaceAllString(got, `"ms":1.5`)
+			if strings.HasPrefix(c.name, "logs") {
+				got = regexp.MustCompile(`[0-9]{4}-[0-9T: .-]+[0-9]Z?`).ReplaceAllString(got, "2026-01-02 03:04:05.006")
+				got = regexp.MustCompile(`"id":[0-9]+`).ReplaceAllString(got, `"id":1`)
+			}
 			got = regexp.MustCompile(` +[0-9.]+ ms`).ReplaceAllString(got, "  1.50 ms")
 
 			file := filepath.Join(golden, c.name+".txt")
@@ -544,7 +570,7 @@ func TestLearned(t *testing.T) {
 		{"policies learned app --user anna --json", `{"application":"app","policy":"exp4","params":{"eta":0.1},"users":[{"user":"anna","rounds":1,` +
 			`"models":[{"model":"digits/1","share":0.5,"loss":1,"count":1},{"model":"other/1","share":0.5,"loss":1,"count":1}]}]}` + "\n"},
 		{"policies learned app --limit 0", "limit: expected a number of users of at least 1"},
-		{"policies forget app", "exp4 of app has learned nothing\n"},
+		{"policies forget app --yes", "exp4 of app has learned nothing\n"},
 	} {
 		var out bytes.Buffer
 		run(t.Context(), append(strings.Fields(c.args), "--admin", h.Listener.Addr().String()), nil, &out, &out)

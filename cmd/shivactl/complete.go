@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,18 +28,27 @@ const (
 	aShell
 	aDoor
 	aKeep
+	aSetting     // KEY= of the model before it
+	aSettingName // likewise, KEY
+	aParam       // NAME= of a policy
+	aConfigKey
+	aProfile
+	aLevel
 )
 
 // flagKinds are the values of flags, by the flag's name.
-var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy, "door": aDoor, "keep": aKeep}
+var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy, "param": aParam, "door": aDoor, "keep": aKeep, "profile": aProfile, "level": aLevel}
+
+// settingKinds are the values of settings of models.
+var settingKinds = map[string]kind{"keep": aKeep, "default_version": aVersion}
 
 // completing is the command that the scripts of completionCommand call. It is in no help.
 const completing = "__complete"
 
 var completionCommand = command{
 	name: "completion", args: "SHELL", short: "print what makes bash, zsh or fish complete commands, flags and names",
-	help: `Commands, flags, policies, doors and keep are completed, and the names of models, applications and containers, which come from
-the server that --admin names. To have it in every shell:
+	help: `Commands, flags and profiles are completed, and what the server that --admin names knows: models, applications, containers,
+policies and their parameters, settings of models and of the server. To have it in every shell:
 
   bash   echo 'source <(shivactl completion bash)' >> ~/.bashrc
   zsh    echo 'source <(shivactl completion zsh)' >> ~/.zshrc          after compinit
@@ -65,17 +75,29 @@ var scripts = map[string]string{
 	"bash": `_shivactl() {
   local IFS=$'\n'
   COMPREPLY=($(shivactl __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+  if [[ ${COMPREPLY[0]-} == *= ]]; then compopt -o nospace; fi
 }
 complete -o default -F _shivactl shivactl
 `,
 	"zsh": `_shivactl() {
-  local -a found
+  local -a found keys
   found=("${(@f)$(shivactl __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  if [[ -n "$found[1]" ]]; then compadd -- "${found[@]}"; else _files; fi
+  keys=("${(@M)found:#*=}")
+  found=("${(@)found:#*=}")
+  if [[ -n "$keys[1]" ]]; then compadd -S '' -- "${keys[@]}"; fi
+  if [[ -n "$found[1]" ]]; then compadd -- "${found[@]}"; elif [[ -z "$keys[1]" ]]; then _files; fi
 }
 compdef _shivactl shivactl
 `,
-	"fish": `complete -c shivactl -a '(shivactl __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+	"fish": `function __shivactl
+  set -l found (shivactl __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+  if test (count $found) -gt 0
+    printf '%s\n' $found
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c shivactl -f -a '(__shivactl)'
 `,
 }
 
@@ -126,17 +148,16 @@ func (c *cli) candidates(words []string, last string) []string {
 				value = words[i]
 			}
 			_ = f.Set(name, value) // wrong values are not the concern of completion
+			c.given[name] = true
 			continue
 		}
 		switch {
 		case cmd.name == "" && word == "help":
 			help = true
 		case cmd.name == "":
-			if j := slices.IndexFunc(commands(), func(k command) bool { return k.name == word }); j >= 0 {
-				cmd = commands()[j]
-				f = newFlagSet("")
-				c.register(f)
-				cmd.options(f)
+			if found, ok := commandOf(word); ok {
+				cmd = found
+				f, _ = c.flagsOf(cmd)
 			}
 		case len(positional) == 0 && cmd.verbs != nil:
 			verb, ok := cmd.verb(word)
@@ -145,9 +166,7 @@ func (c *cli) candidates(words []string, last string) []string {
 				continue
 			}
 			cmd = verb
-			f = newFlagSet("")
-			c.register(f)
-			cmd.options(f)
+			f, _ = c.flagsOf(cmd)
 		default:
 			positional = append(positional, word)
 		}
@@ -170,7 +189,28 @@ func (c *cli) candidates(words []string, last string) []string {
 	if help {
 		return found
 	}
-	return append(found, c.find(cmd.takes[min(len(positional), len(cmd.takes)-1)], positional)...)
+	k := cmd.takes[min(len(positional), len(cmd.takes)-1)]
+	if k == aSetting {
+		return c.settings(positional, last)
+	}
+	return append(found, c.find(k, positional)...)
+}
+
+// settings are what may follow "models set": a key, or behind it a value. Bash splits words at =.
+func (c *cli) settings(positional []string, last string) (found []string) {
+	if n := len(positional); positional[n-1] == "=" {
+		return c.find(settingKinds[positional[n-2]], positional)
+	}
+	if key, _, assigned := strings.Cut(last, "="); assigned {
+		for _, value := range c.find(settingKinds[key], positional) {
+			found = append(found, key+"="+value)
+		}
+		return found
+	}
+	for _, key := range c.find(aSettingName, positional) {
+		found = append(found, key+"=")
+	}
+	return found
 }
 
 func isBool(f *flag.Flag) bool {
@@ -180,6 +220,9 @@ func isBool(f *flag.Flag) bool {
 
 // find asks for the names of a kind. A server that does not answer has none.
 func (c *cli) find(k kind, positional []string) (found []string) {
+	if k != aProfile && c.settle() != nil {
+		return nil
+	}
 	switch k {
 	case aShell:
 		return []string{"bash", "zsh", "fish"}
@@ -189,6 +232,29 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 		}
 	case aKeep:
 		return []string{"all", "latest"}
+	case aLevel:
+		return []string{"info", "warn", "error"}
+	case aProfile:
+		_, all, _ := profiles()
+		return slices.Sorted(maps.Keys(all))
+	case aSettingName:
+		return c.settingNames(positional)
+	case aConfigKey:
+		var all map[string]any
+		_ = c.get("/v1/config", &all)
+		lines := map[string]string{}
+		flatten(lines, "", all)
+		return slices.Sorted(maps.Keys(lines))
+	case aParam:
+		var list admin.PolicyList
+		_ = c.get("/v1/policies", &list)
+		for _, p := range list.Policies {
+			for _, one := range p.Parameters {
+				found = append(found, one.Name+"=")
+			}
+		}
+		slices.Sort(found)
+		return slices.Compact(found)
 	case aPolicy:
 		var list admin.PolicyList
 		_ = c.get("/v1/policies", &list)
@@ -227,4 +293,24 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 		}
 	}
 	return found
+}
+
+// settingNames are the settings of the model that stands first, but for those that follow it.
+func (c *cli) settingNames(positional []string) (found []string) {
+	var list admin.ModelList
+	_ = c.get("/v1/models", &list)
+	for _, m := range list.Models {
+		policy, _ := m.Policy.(map[string]any)
+		if m.Name != positional[0] || policy == nil {
+			continue
+		}
+		for _, key := range slices.Sorted(maps.Keys(policy)) {
+			named := func(word string) bool { word, _, _ = strings.Cut(word, "="); return word == key }
+			if key != "batched" && !slices.ContainsFunc(positional[1:], named) { // what needs a restart
+				found = append(found, key)
+			}
+		}
+		return found
+	}
+	return nil
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -27,9 +25,11 @@ func TestCompletion(t *testing.T) {
 	if code := run(context.Background(), []string{"apps", "create", "digits-app", "--model", "digits", "--admin", at}, nil, io.Discard, io.Discard); code != exitOK {
 		t.Fatal(code)
 	}
+	profilesAre(t, "[home]\n[production]\n")
 	for _, c := range []struct{ words, want string }{
 		{"mo", "models"},
 		{"co", "completion config containers"},
+		{"pro", "profiles"},
 		{"--ad", "--addr --admin"},
 		{"--timeout 5s exp", "explain export"},
 		{"help ap", "apps"},
@@ -47,6 +47,25 @@ func TestCompletion(t *testing.T) {
 		{"apps delete --json d", "digits-app"},
 		{"models set dig", "digits"},
 		{"models set-version digits ", "1 2"},
+		{"models set digits ", "keep= slots="},
+		{"models set digits sl", "slots="},
+		{"models set digits slots=3 ", "keep="},
+		{"models set digits slots = 3 ", "keep="},
+		{"models set digits keep=", "keep=all keep=latest"},
+		{"models set digits keep=l", "keep=latest"},
+		{"models set digits keep =", "all latest"},
+		{"models set digits keep = l", "latest"},
+		{"models set digits slots =", ""},
+		{"models set nobody ", ""},
+		{"models reset digits ", "keep slots"},
+		{"models reset digits slots ", "keep"},
+		{"apps create new --param ", "eta= model= weights="},
+		{"config tc", "tcp.listen tcp.loops"},
+		{"logs --level w", "warn"},
+		{"apps delete digits-app --y", "--yes"},
+		{"models --wa", "--watch"},
+		{"models --watch dig", "digits"},
+		{"status --profile ", "home production"},
 		{"links add digits-app ", "digits digits/1 digits/2 plain plain/1"},
 		{"policies learned ", "digits-app"},
 		{"policies ex", "exp4"},
@@ -83,19 +102,15 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// The script for bash does what a shell does when Tab is pressed. The other shells need not be
-// installed; their scripts differ in how they hand over words and take lines.
-func TestCompletionInBash(t *testing.T) {
+// What the variables say of the server holds for completion, too.
+func TestCompletionByVariables(t *testing.T) {
 	_, at := fake(t, "tcp")
-	script := fmt.Sprintf(`
-shivactl() { SHIVACTL_IS_ASKED=1 %q "$@"; }
-source <(shivactl completion bash)
-complete -p shivactl
-for line in "shivactl --admin %[2]s models set di" "shivactl --admin %[2]s apps cr"; do
-  COMP_WORDS=($line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shivactl; echo "${COMPREPLY[*]}"
-done`, os.Args[0], at)
-	out, err := exec.CommandContext(t.Context(), "bash", "-c", script).CombinedOutput()
-	if want := "complete -o default -F _shivactl shivactl\ndigits\ncreate\n"; err != nil || string(out) != want {
-		t.Errorf("%v: got\n%s\nexpected\n%s", err, out, want)
+	t.Setenv(adminEnv, at)
+	for _, words := range [][]string{{"models", "di"}, {"models", "--profile", "absent", "di"}} {
+		var out bytes.Buffer
+		code := run(t.Context(), append([]string{"__complete"}, words...), nil, &out, io.Discard)
+		if want := map[int]string{2: "digits\n", 4: ""}[len(words)]; code != exitOK || out.String() != want {
+			t.Errorf("%v: exit %d, %q, expected %q", words, code, &out, want)
+		}
 	}
 }

@@ -67,7 +67,7 @@ Settings that were changed while the server runs are shown as they are now. Pass
 
 With --json: all settings, by table; KEY is not taken
 `,
-	takes: []kind{nothing},
+	takes: []kind{aConfigKey, nothing},
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 1 || c.json && len(args) > 0 {
 			return usage("config", "unexpected argument %q", args[len(args)-1])

@@ -23,7 +23,7 @@ minutes at most (--timeout). The file is not changed: with the server's next sta
 With --json: {"containers": [{"name", "model", "address", "state", "reason", "processes": [...]}], "sessions": [...]}, and of
 start, stop and restart {"name", ...}
 `,
-	takes: []kind{nothing},
+	takes: []kind{nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 0 {
 			return usage("containers", "unexpected argument %q", args[0])

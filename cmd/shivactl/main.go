@@ -36,16 +36,22 @@ type command struct {
 	// The kinds of its arguments, for completion; the last one repeats.
 	takes   []kind
 	timeout time.Duration // unless the user says one; 0: the one of all commands
+	// What it takes away, with a place for each argument; then it asks first. "": nothing.
+	deletes string
+	watches bool // it has --watch
+	// How often it is shown again by its own flags; 0, as where this is nil: once.
+	every   func(opts any) time.Duration
+	follows bool // each time shows only what is new
 }
 
 func commands() []command {
 	return []command{
 		inferCommand, benchCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
-		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, auditCommand, statusCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, auditCommand, logsCommand, statusCommand, topCommand,
 		exportCommand, importCommand,
 		tokensCommand, whoamiCommand,
-		completionCommand, versionCommand,
+		profilesCommand, completionCommand, versionCommand,
 	}
 }
 
@@ -66,11 +72,16 @@ type cli struct {
 	stdout, stderr io.Writer
 
 	addr, admin string
+	profile     string // "": none
 	tls         tlsFlags
-	token       *token.Source // of the environment
+	token       *token.Source
 	timeout     time.Duration
 	timed       bool // timeout is the user's wish, not the default
 	json        bool
+	yes         bool          // nobody is asked
+	every       time.Duration // how often to show it again; 0: it is shown once
+
+	given map[string]bool // flags, by name
 }
 
 const defaultAddr = "127.0.0.1:6174"
@@ -80,6 +91,7 @@ const defaultAddr = "127.0.0.1:6174"
 func (c *cli) register(f *flag.FlagSet) {
 	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
 	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.StringVar(&c.profile, "profile", c.profile, "the server that is called `NAME` in the file of profiles: shivactl help profiles")
 	c.tls.register(f)
 	f.Var(patience{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
 	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
@@ -124,6 +136,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	c := &cli{
 		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
 		addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second,
+		token: token.Fixed(""), given: map[string]bool{},
 	}
 	err := c.dispatch(args)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
@@ -141,8 +154,9 @@ func (c *cli) dispatch(args []string) error {
 			c.overview()
 			return err
 		}
-		return usage("", "%v", err)
+		return badFlag("", global, err)
 	}
+	c.note(global)
 	if global.NArg() == 0 {
 		c.overview()
 		return usage("", "which command? see above")
@@ -154,39 +168,86 @@ func (c *cli) dispatch(args []string) error {
 	if name == completing {
 		return c.complete(args)
 	}
-	for _, cmd := range commands() {
-		if cmd.name != name {
-			continue
+	cmd, ok := commandOf(name)
+	if !ok {
+		return noCommand(name)
+	}
+	if len(args) > 0 {
+		if verb, ok := cmd.verb(args[0]); ok {
+			cmd, args = verb, args[1:]
 		}
-		if len(args) > 0 {
-			if verb, ok := cmd.verb(args[0]); ok {
-				cmd, name, args = verb, verb.name, args[1:]
-			}
-		}
-		f := newFlagSet(name)
-		c.register(f)
-		opts := cmd.options(f)
-		positional, err := parseAnywhere(f, args)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			c.helpFor(cmd)
-			return err
-		case err != nil:
-			return usage(name, "%v", err)
-		}
-		if !c.timed && cmd.timeout > 0 {
-			c.timeout = cmd.timeout
-		}
-		if c.token, err = token.FromEnvironment(); err != nil {
-			return unfit("", "%v", err)
-		}
+	}
+	return c.perform(cmd, args)
+}
+
+// perform runs a command, or a verb of one.
+func (c *cli) perform(cmd command, args []string) error {
+	f, opts := c.flagsOf(cmd)
+	positional, err := parseAnywhere(f, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		c.helpFor(cmd)
+		return err
+	case err != nil:
+		return badFlag(cmd.name, f, err)
+	}
+	c.note(f)
+	if err := c.settle(); err != nil {
+		return err
+	}
+	if !c.timed && cmd.timeout > 0 {
+		c.timeout = cmd.timeout
+	}
+	if err := c.confirm(cmd, positional); err != nil {
+		return err
+	}
+	once := func(c *cli) error {
 		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 		defer cancel()
-		c.ctx = ctx
-		return cmd.run(c, opts, positional)
+		bounded := *c
+		bounded.ctx = ctx
+		return cmd.run(&bounded, opts, positional)
 	}
-	return usage("", "there is no command %q; the commands are %s", name, strings.Join(names(commands()), ", "))
+	if cmd.every != nil {
+		c.every = cmd.every(opts)
+	}
+	switch {
+	case c.every == 0:
+		err = once(c)
+	case cmd.follows:
+		err = c.follow(once)
+	default:
+		err = c.refresh(once)
+	}
+	return cmd.mistyped(err, positional)
 }
+
+// commandOf finds a command by its name.
+func commandOf(name string) (command, bool) {
+	for _, cmd := range commands() {
+		if cmd.name == name {
+			return cmd, true
+		}
+	}
+	return command{}, false
+}
+
+// flagsOf are all flags that a command takes, and what its own are read into.
+func (c *cli) flagsOf(cmd command) (f *flag.FlagSet, opts any) {
+	f = newFlagSet(cmd.name)
+	opts = cmd.options(f)
+	c.register(f)
+	if cmd.deletes != "" {
+		f.BoolVar(&c.yes, "yes", c.yes, "do it without asking")
+	}
+	if cmd.watches {
+		f.Var(watching{c}, "watch", "show it again every two seconds until Ctrl-C, or as often as you say: --watch=10s")
+	}
+	return f, opts
+}
+
+// note remembers which flags were given.
+func (c *cli) note(f *flag.FlagSet) { f.Visit(func(fl *flag.Flag) { c.given[fl.Name] = true }) }
 
 func (cmd command) options(f *flag.FlagSet) any {
 	if cmd.flags == nil {
@@ -237,6 +298,7 @@ func (c *cli) overview() {
 	f := newFlagSet("")
 	c.register(f)
 	printFlags(c.stdout, f)
+	fmt.Fprint(c.stdout, "\nVariables: SHIVACTL_ADDR, SHIVACTL_ADMIN, SHIVACTL_PROFILE and SHIVACTL_TOKEN, where no flag says it: shivactl help profiles.\n")
 	fmt.Fprint(c.stdout, "\nExit code: 0 done, 1 the server refused or failed some of it, 2 wrong arguments or unfit files, 3 no\nserver or no answer in time.\n")
 }
 
@@ -245,21 +307,19 @@ func (c *cli) helpOn(args []string) error {
 		c.overview()
 		return nil
 	}
-	for _, cmd := range commands() {
-		if cmd.name != args[0] {
-			continue
-		}
-		if len(args) > 1 {
-			verb, ok := cmd.verb(args[1])
-			if !ok {
-				return usage(cmd.name, "%s has no %q", cmd.name, args[1])
-			}
-			cmd = verb
-		}
-		c.helpFor(cmd)
-		return nil
+	cmd, ok := commandOf(args[0])
+	if !ok {
+		return noCommand(args[0])
 	}
-	return usage("", "there is no command %q; the commands are %s", args[0], strings.Join(names(commands()), ", "))
+	if len(args) > 1 {
+		verb, ok := cmd.verb(args[1])
+		if !ok {
+			return cmd.mistyped(usage(cmd.name, "%s has no %q", cmd.name, args[1]), args[1:])
+		}
+		cmd = verb
+	}
+	c.helpFor(cmd)
+	return nil
 }
 
 func (c *cli) helpFor(cmd command) {
@@ -268,9 +328,7 @@ func (c *cli) helpFor(cmd command) {
 		fmt.Fprintf(c.stdout, "       shivactl %s [flags]\n", strings.TrimSpace(v.name+" "+v.args))
 	}
 	fmt.Fprintf(c.stdout, "\n%s\nFlags:\n\n", cmd.help)
-	f := newFlagSet(cmd.name)
-	cmd.options(f)
-	c.register(f)
+	f, _ := c.flagsOf(cmd)
 	printFlags(c.stdout, f)
 }
 

@@ -36,16 +36,16 @@ With --json: {"models": [{"name", "version", "default", "ready", "replicas", "pl
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}, "cache": {...}
 if it has one}]}; what changes something prints {"name", "default_version", "versions": [those]}
 `,
-	takes: []kind{aModel, nothing},
-	run:   func(c *cli, _ any, args []string) error { return c.models(args) },
+	takes: []kind{aModel, nothing}, watches: true,
+	run: func(c *cli, _ any, args []string) error { return c.models(args) },
 	verbs: []command{
 		{name: "models set", args: "NAME KEY=VALUE ...", short: "change the settings of a model while it serves",
 			help:  "More about it: shivactl help models\n",
-			takes: []kind{aModel, nothing},
+			takes: []kind{aModel, aSetting},
 			run:   func(c *cli, _ any, args []string) error { return c.setModel(args) }},
 		{name: "models reset", args: "NAME KEY ...", short: "take settings of a model back to what the file says",
 			help:  "More about it: shivactl help models\n",
-			takes: []kind{aModel, nothing},
+			takes: []kind{aModel, aSettingName},
 			run:   func(c *cli, _ any, args []string) error { return c.resetModel(args) }},
 		{name: "models set-version", args: "NAME [VERSION]", short: "say what the bare name of a model means",
 			help:  "More about it: shivactl help models\n",
@@ -63,9 +63,16 @@ func (c *cli) models(args []string) error {
 		return err
 	}
 	if len(args) == 1 {
+		var known []string
+		for _, m := range list.Models {
+			if m.Name != args[0] {
+				known = append(known, m.Name)
+			}
+		}
 		list.Models = slices.DeleteFunc(list.Models, func(m admin.Model) bool { return m.Name != args[0] })
 		if len(list.Models) == 0 {
-			return &failure{shiva.NotFound, fmt.Sprintf("no model %q", args[0]), remoteHints[shiva.NotFound], exitRefused}
+			hint := cmp.Or(didYouMean(args[0], slices.Compact(known)), remoteHints[shiva.NotFound])
+			return &failure{shiva.NotFound, fmt.Sprintf("no model %q", args[0]), hint, exitRefused}
 		}
 	}
 	if c.json {
@@ -87,7 +94,7 @@ the newest that is ready is meant. It is the same as models set-version.
 
 With --json: {"name", "default_version", "versions": [as shivactl models has them]}
 `,
-	takes: []kind{aModel, nothing},
+	takes: []kind{aModel, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		name, err := one("versions", "a model", args)
 		if err != nil {

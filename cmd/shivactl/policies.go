@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -28,7 +29,7 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 	run:   func(c *cli, _ any, args []string) error { return c.policies(args) },
 	verbs: []command{
 		{name: "policies learned", args: "APP", short: "show what the policy of an application has learned", help: "More about it: shivactl help policies\n",
-			takes: []kind{anApp, nothing},
+			takes: []kind{anApp, nothing}, watches: true,
 			flags: func(f *flag.FlagSet) any {
 				o := &learnedOptions{}
 				f.Func("user", "only of this `USER`", func(s string) error { o.user = &s; return nil })
@@ -37,7 +38,7 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 			},
 			run: func(c *cli, opts any, args []string) error { return c.learned(opts.(*learnedOptions), args) }},
 		{name: "policies forget", args: "APP", short: "have the policy of an application begin anew", help: "More about it: shivactl help policies\n",
-			takes: []kind{anApp, nothing},
+			takes: []kind{anApp, nothing}, deletes: "what the policy of application %s has learned",
 			run: func(c *cli, _ any, args []string) error {
 				name, err := one("policies", "the name of an application", args)
 				if err != nil {
@@ -72,7 +73,8 @@ func (c *cli) policies(args []string) error {
 		}
 		list.Policies = slices.DeleteFunc(list.Policies, func(p admin.Policy) bool { return p.Name != args[0] })
 		if len(list.Policies) == 0 {
-			return usage("policies", "there is no policy %q; there are %s", args[0], strings.Join(names, ", "))
+			hint := cmp.Or(didYouMean(args[0], names), "shivactl help policies")
+			return &failure{"usage", fmt.Sprintf("there is no policy %q; there are %s", args[0], strings.Join(names, ", ")), hint, exitUsage}
 		}
 	}
 	if c.json {

@@ -21,7 +21,7 @@ var statusCommand = command{
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
-	takes: []kind{nothing},
+	takes: []kind{nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 0 {
 			return usage("status", "unexpected argument %q", args[0])

@@ -18,7 +18,7 @@ shivactl explain MODEL.
 With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "connection", "keep", "waiting",
 "span_seconds", "frames", "answered", "superseded", "age_seconds", "late_seconds", "silent_seconds"}]}]}
 `,
-	takes: []kind{aModel, nothing},
+	takes: []kind{aModel, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		name, err := one("streams", "a model", args)
 		if err != nil {

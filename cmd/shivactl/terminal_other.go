@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// terminalColumns knows no terminals here.
-func terminalColumns(*os.File) (columns int, ok bool) { return 0, false }
+// terminalSize knows no terminals here.
+func terminalSize(*os.File) (columns, rows int, ok bool) { return 0, 0, false }

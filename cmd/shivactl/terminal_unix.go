@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalColumns is the width of a terminal; ok is false for what is none.
-func terminalColumns(f *os.File) (columns int, ok bool) {
+// terminalSize is the size of a terminal in characters, 0 where it does not know; ok is false for
+// what is none.
+func terminalSize(f *os.File) (columns, rows int, ok bool) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return int(size.Col), true
+	return int(size.Col), int(size.Row), true
 }

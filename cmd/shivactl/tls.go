@@ -62,7 +62,7 @@ func (c *cli) dial(addr string, options ...shiva.Option) (*shiva.Client, error) 
 		}
 		options = append(options, shiva.WithTLS(config))
 	}
-	return shiva.Dial(c.ctx, addr, options...)
+	return shiva.Dial(c.ctx, addr, append(options, shiva.WithTokenSource(c.token))...)
 }
 
 // cutTLS returns what follows "tls://" in an address.

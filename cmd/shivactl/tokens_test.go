@@ -94,7 +94,7 @@ func TestTokenIsShown(t *testing.T) {
 		{"bench digits --door rest --addr " + h.Listener.Addr().String(), "other", exitRefused, "refused with 401\n  -> show a token"},
 		{"bench digits --door rest --addr " + h.Listener.Addr().String(), "s3cret", exitRefused, "refused with 403\n  -> shivactl whoami"},
 		{"models", "two words", exitUsage, "expected a token"},
-		{"models --token s3cret", "", exitUsage, "flag provided but not defined"},
+		{"models --token s3cret", "", exitUsage, "there is no flag --token"},
 	} {
 		t.Setenv(token.Env, c.token)
 		var out bytes.Buffer

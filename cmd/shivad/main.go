@@ -88,6 +88,7 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 	var drain atomic.Int64
 	drain.Store(int64(cfg.Server.Drain))
 	if err == nil {
+		log = s.Log()
 		limitHeap(cfg.Limits, s, log)
 		if o.file != "" || cfg.TLS.Cert != "" { // certificates that flags name are read again, too
 			load := func() (config.Config, error) {

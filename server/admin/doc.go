@@ -24,6 +24,9 @@
 //	GET /v1/models/{name}/versions/{v}     Model
 //	GET /v1/containers                     Containers: those of the file, and who is connected
 //	POST /v1/containers/{name}/start       and waits until its model is ready; stop likewise
+//	GET /v1/audit                          Audit: who did what last, or was refused it
+//	GET /v1/logs                           Logs: the last lines of the log; ?limit=, ?level=warn,
+//	                                       ?after=ID of the newest that is known
 //	GET /v1/export                         Document: applications, what policies have learned,
 //	                                       changed settings
 //	POST /v1/import                        takes a Document; ?dry_run=true only says what would

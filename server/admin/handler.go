@@ -156,6 +156,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.operate(Operator.Restart)}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.operate(Operator.Stop)}, timeout: longTimeout},
 		{path: "/v1/audit", methods: methods{"GET": s.trail}},
+		{path: "/v1/logs", methods: methods{"GET": s.logs}},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
 		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout, most: func() int64 { return s.access().ImportBytes }},
 		{path: "/v1/status", methods: methods{"GET": s.status}},

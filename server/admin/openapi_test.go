@@ -123,7 +123,7 @@ func door() http.Handler {
 		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"}, State: admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
 		Clients:  []admin.Client{{Name: "identity \"cam\"", Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Used: 1, Refused: 1, Since: 1}}}},
 		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
-		Warnings: []string{"look"}, Models: []admin.Health{{Name: "digits", Version: "1"}},
+		Warnings: []string{"look"}, Models: []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
 	s.Trail = audit.New(slog.New(slog.DiscardHandler))
@@ -235,6 +235,10 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/models/{name}/versions/{version}", "/v1/models/digits/versions/1", "", 200},
 		{"get", "/v1/audit", "/v1/audit?limit=5", "", 200},
 		{"get", "/v1/audit", "/v1/audit?limit=0", "", 400},
+		{"get", "/v1/logs", "/v1/logs?limit=5&level=warn&after=1", "", 200},
+		{"get", "/v1/logs", "/v1/logs?limit=0", "", 400},
+		{"get", "/v1/logs", "/v1/logs?level=loud", "", 400},
+		{"get", "/v1/logs", "/v1/logs?after=now", "", 400},
 		{"get", "/v1/history/{name}", "/v1/history/digits", "", 200},
 		{"get", "/v1/history/{name}", "/v1/history/no", "", 404},
 		{"get", "/v1/containers", "", "", 200},
@@ -302,7 +306,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
-		admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Reloaded{}, admin.Setting{},
+		admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

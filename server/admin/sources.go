@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/journal"
 )
 
 // Sources are what the door shows and changes. What they do may be called from several goroutines
@@ -30,8 +31,9 @@ type Sources struct {
 	Learning     Learning
 	Containers   Operator
 	Documents    Documents
-	History      Chronicle    // nil: there is none
-	Trail        *audit.Trail // nil: nobody is noted
+	History      Chronicle        // nil: there is none
+	Trail        *audit.Trail     // nil: nobody is noted
+	Journal      *journal.Journal // nil: nothing of the log is kept
 	Metrics      http.Handler
 
 	Log *slog.Logger // nil is silent

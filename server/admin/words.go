@@ -115,14 +115,17 @@ type Addresses struct {
 // Health is how a version of a model, or an application, does what it is there for. What is
 // counted is counted since the server knows it.
 type Health struct {
-	Name     string  `json:"name"`
-	Version  string  `json:"version"`     // "" of an application
-	Replicas int     `json:"replicas"`    // live ones
-	Failing  int     `json:"failing"`     // of them, those that fail on every batch
-	Requests uint64  `json:"requests"`    // answered, with results or errors
-	SLO      float64 `json:"slo_seconds"` // what in time means; 0: any time
-	InTime   uint64  `json:"in_time"`     // results within the SLO, defaults apart
-	Defaults uint64  `json:"defaults"`    // answers that were a default output
+	Name     string `json:"name"`
+	Version  string `json:"version"`  // "" of an application
+	Replicas int    `json:"replicas"` // live ones
+	Failing  int    `json:"failing"`  // of them, those that fail on every batch
+	// QueueRows are the rows that wait for a batch; of an application 0: they wait at its models.
+	QueueRows int     `json:"queue_rows"`
+	Requests  uint64  `json:"requests"`    // answered, with results or errors
+	SLO       float64 `json:"slo_seconds"` // what in time means; 0: any time
+	InTime    uint64  `json:"in_time"`     // results within the SLO, defaults apart
+	Failed    uint64  `json:"failed"`      // answered with an error; superseded frames are apart
+	Defaults  uint64  `json:"defaults"`    // answers that were a default output
 	// MissingVoices are answers of applications without its part; of an application, those without
 	// any model's.
 	MissingVoices uint64  `json:"missing_voices"`
@@ -134,6 +137,16 @@ type Health struct {
 	Superseded uint64 `json:"superseded"` // frames, by newer ones of their streams
 	// FrameAge is how old the oldest frame answered in the last minute was when it was answered.
 	FrameAge float64 `json:"frame_age_seconds"`
+	// Durations are how long requests took, whatever their answer, the shortest first. Classes
+	// without any are left out.
+	Durations []DurationClass `json:"durations"`
+}
+
+// A DurationClass is the requests that took longer than Above, and at most UpTo.
+type DurationClass struct {
+	Above    float64 `json:"above_seconds"`
+	UpTo     float64 `json:"up_to_seconds"` // 0: there is no bound
+	Requests uint64  `json:"requests"`
 }
 
 // A Door is one way in for clients.

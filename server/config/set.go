@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/nearest"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as

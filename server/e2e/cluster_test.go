@@ -81,8 +81,8 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.Unavailable || !remote.Retryable || strings.Contains(err.Error(), "replica") {
 		t.Errorf("feedback without Redis: %+v %v", l, err)
 	}
-	if out, err := exec.Command(binary(t, "shivactl"), "apps", "delete", "pair", "--admin", a.admin).CombinedOutput(); err == nil {
-		t.Errorf("an application was deleted without Redis: %s", out)
+	if out, err := exec.Command(binary(t, "shivactl"), "apps", "delete", "pair", "--yes", "--admin", a.admin).CombinedOutput(); err == nil || strings.Contains(string(out), "--yes") {
+		t.Errorf("an application was deleted without Redis: %v %s", err, out)
 	}
 
 	// It comes back with nothing, as it saves nothing, and gets back what the servers know.
@@ -120,7 +120,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	}
 	wantLearned(t, back, "back", 3, writers*each+3)
 	agreed(t, both, writers*each+3)
-	b.ctl("apps", "delete", "pair")
+	b.ctl("apps", "delete", "pair", "--yes")
 	budgettest.Until(t, "the end of the application on both", func() bool {
 		return a.get("/v1/apps/pair", nil) == http.StatusNotFound && b.get("/v1/apps/pair", nil) == http.StatusNotFound
 	})

@@ -314,6 +314,19 @@ type Health struct {
 	InTime  uint64 // requests with a result, defaults apart, within the SLO
 	Unheard uint64 // see Unheard
 	Memory  uint64 // requests whose answers there was no payload memory for
+	Took    []DurationClass
+}
+
+// A DurationClass is the requests that took longer than Above, and at most UpTo.
+type DurationClass struct {
+	Above    time.Duration
+	UpTo     time.Duration // 0: there is no bound
+	Requests uint64
+}
+
+// Failed is how many requests were answered with an error; superseded frames are apart.
+func (h *Health) Failed() uint64 {
+	return h.Answered() - h.Ended[OK] - h.Ended[Default] - h.Ended[Superseded]
 }
 
 // Answered is how many requests were answered, whatever with.
@@ -337,6 +350,21 @@ func (m *Model) Health() Health {
 	for i := range m.doors {
 		for o := range h.Ended {
 			h.Ended[o] += m.doors[i].requests[o].Load()
+		}
+	}
+	for b := range histogramBuckets {
+		class := DurationClass{Above: lowestNanos << b >> 1, UpTo: lowestNanos << b}
+		switch b {
+		case 0:
+			class.Above = 0
+		case histogramBuckets - 1:
+			class.UpTo = 0
+		}
+		for i := range m.doors {
+			class.Requests += m.doors[i].duration.buckets[b].Load()
+		}
+		if class.Requests > 0 {
+			h.Took = append(h.Took, class)
 		}
 	}
 	return h

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -359,5 +360,29 @@ func BenchmarkRequest(b *testing.B) {
 		if n++; n%16 == 0 {
 			t.Flush()
 		}
+	}
+}
+
+// How long requests took is counted over all doors, in classes that follow each other.
+func TestDurationClasses(t *testing.T) {
+	m := New("")
+	model := m.Model("a", "1")
+	for _, door := range []string{"tcp", "rest"} {
+		for _, took := range []time.Duration{time.Microsecond, 5 * time.Millisecond, 6 * time.Millisecond, time.Hour} {
+			d := m.Door(door)
+			d.Began()
+			d.Answered(model, OK, took, 0, 0)
+		}
+	}
+	h := model.Health()
+	want := []DurationClass{{0, 1 << 13, 2}, {1 << 22, 1 << 23, 4}, {1 << 36, 0, 2}}
+	if !slices.Equal(h.Took, want) || h.Failed() != 0 {
+		t.Errorf("%+v, expected %+v; %d failed", h.Took, want, h.Failed())
+	}
+	m.Door("tcp").Answered(model, Overloaded, time.Second, 0, 0)
+	m.Door("tcp").Answered(model, Superseded, time.Second, 0, 0)
+	m.Door("tcp").Answered(model, Default, time.Second, 0, 0)
+	if h := model.Health(); h.Failed() != 1 {
+		t.Errorf("%d failed, expected 1", h.Failed())
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/nearest"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // settings are the parameters of all policies; each policy accepts some. The package comment

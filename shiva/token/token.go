@@ -53,13 +53,23 @@ func Fixed(text string) *Source { return &Source{last: text} }
 // FromEnvironment is the source of the process's token, which is "" if it has none. An error shows
 // no token.
 func FromEnvironment() (*Source, error) {
-	if token := strings.TrimSpace(os.Getenv(Env)); token != "" {
-		return Fixed(token), check("$"+Env, token)
+	if source, err := FromVariable(Env); source != nil {
+		return source, err
 	}
 	if path := os.Getenv(FileEnv); path != "" {
 		return FromFile(path)
 	}
 	return Fixed(""), nil
+}
+
+// FromVariable is the source of the token in an environment variable; nil if it is not set. An error
+// shows no token.
+func FromVariable(name string) (*Source, error) {
+	token := strings.TrimSpace(os.Getenv(name))
+	if token == "" {
+		return nil, nil
+	}
+	return Fixed(token), check("$"+name, token)
 }
 
 // FromFile is the source of the token in a file, which has nothing else but white space around it.

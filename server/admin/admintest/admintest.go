@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/journal"
 )
 
 // A Server keeps what is changed, and knows one policy of each kind that tests want. It learns
@@ -26,12 +28,17 @@ type Server struct {
 	learned map[string][]admin.LearnedUser // by application
 	changed map[string]map[string]string   // settings by model
 	stopped map[string]bool                // by container
+	journal *journal.Journal
 }
 
-// New makes a server that serves these models. The sessions of its status are those of its
-// containers, and its processes a container each.
+// New makes a server that serves these models, and has two lines in its log. The sessions of its
+// status are those of its containers, and its processes a container each.
 func New(models []admin.Model, status admin.Status) *Server {
-	return &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}}
+	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: journal.New()}
+	log := slog.New(s.journal.Handler(slog.DiscardHandler))
+	log.Info("serving", "tcp", ":6174")
+	log.Warn("a process ended", "container", "iris", "status", "exit status 1")
+	return s
 }
 
 // Sources are what its door shows and changes.
@@ -49,6 +56,7 @@ func (s *Server) Sources() admin.Sources {
 		Containers:   containers{s},
 		Documents:    documents{s},
 		History:      chronicle{s},
+		Journal:      s.journal,
 		Metrics:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // The first segments of the keys in the store.

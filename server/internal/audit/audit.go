@@ -94,7 +94,7 @@ func (t *Trail) Add(e Entry) {
 		text *string
 		most int
 	}{{&e.Identity, mostName}, {&e.Address, mostName}, {&e.Action, mostName}, {&e.What, mostName}, {&e.Name, mostName}, {&e.Before, mostText}, {&e.After, mostText}, {&e.Error, mostText}} {
-		*bounded.text = printable(*bounded.text, bounded.most)
+		*bounded.text = Printable(*bounded.text, bounded.most)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,8 +199,8 @@ func (t *Trail) List(most int) []Entry {
 	return append([]Entry{}, t.entries[max(0, len(t.entries)-most):]...)
 }
 
-// printable is a text of at most so many bytes, with escapes for what is not printable.
-func printable(text string, most int) string {
+// Printable is a text of at most so many bytes, with escapes for what is not printable.
+func Printable(text string, most int) string {
 	cut := len(text) > most
 	if cut {
 		text = text[:most]

@@ -72,10 +72,10 @@ func TestLyingNames(t *testing.T) {
 	if got := strings.Count(log.String(), "\n"); got != 8 || strings.ContainsAny(log.String(), "\x00\x1b") {
 		t.Errorf("%d lines", got)
 	}
-	if got := printable(`{"name":"digits"}`, mostText); got != `{"name":"digits"}` {
+	if got := Printable(`{"name":"digits"}`, mostText); got != `{"name":"digits"}` {
 		t.Errorf("JSON becomes %s", got)
 	}
-	if got := printable("ää", 3); got != "ä…" {
+	if got := Printable("ää", 3); got != "ä…" {
 		t.Errorf("cut: %q", got)
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/nearest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

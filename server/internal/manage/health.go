@@ -21,7 +21,7 @@ func (r *Report) health() []admin.Health {
 		}
 		h := counted(m.Name, m.Version, target.Metrics)
 		stats := target.Model.Stats()
-		h.Replicas, h.Failing = stats.Live, stats.Failing
+		h.Replicas, h.Failing, h.QueueRows = stats.Live, stats.Failing, stats.QueueRows
 		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
 		if h.Streams = stats.Streams; h.Streams > 0 {
 			h.FrameAge = target.Model.OldestFrame().Seconds()
@@ -40,8 +40,12 @@ func (r *Report) health() []admin.Health {
 
 func counted(name, version string, m *metrics.Model) admin.Health {
 	h := m.Health()
+	classes := make([]admin.DurationClass, len(h.Took))
+	for i, k := range h.Took {
+		classes[i] = admin.DurationClass{Above: k.Above.Seconds(), UpTo: k.UpTo.Seconds(), Requests: k.Requests}
+	}
 	return admin.Health{
-		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime,
+		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime, Failed: h.Failed(), Durations: classes,
 		Superseded: h.Ended[metrics.Superseded], Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
 	}
 }

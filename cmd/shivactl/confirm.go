@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// confirm asks whether to take away what cmd deletes. Where nobody can be asked, --yes has to be
+// said: a script that deletes should do it on purpose.
+func (c *cli) confirm(cmd command, args []string) error {
+	// With another number of arguments it says itself what it wants.
+	if cmd.deletes == "" || c.yes || len(args) != strings.Count(cmd.deletes, "%") {
+		return nil
+	}
+	quoted := make([]any, len(args))
+	for i, arg := range args {
+		quoted[i] = fmt.Sprintf("%q", arg)
+	}
+	what := fmt.Sprintf(cmd.deletes, quoted...) + " at " + c.admin
+	file, ok := c.stdin.(*os.File)
+	if ok {
+		_, _, ok = terminalSize(file)
+	}
+	if !ok {
+		return &failure{"usage", fmt.Sprintf("expected --yes to delete %s, as there is no terminal to ask at", what),
+			"--yes does it without asking", exitUsage}
+	}
+	fmt.Fprintf(c.stderr, "delete %s? [y/N] ", what)
+	answer := make(chan string, 1)
+	// It is left behind, reading, when the user interrupts: the process ends.
+	go func() {
+		line, _ := bufio.NewReader(file).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		if slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line))) {
+			return nil
+		}
+	case <-c.ctx.Done():
+		fmt.Fprintln(c.stderr)
+	}
+	return &failure{"canceled", "nothing was deleted", "", exitRefused}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var logsCommand = command{
+	name: "logs", short: "show the last lines of the server's log, and those to come",
+	help: `The oldest are first. The server has the last thousand lines of level info or above since its start, whatever its own log
+writes and wherever to. With --follow the next ones are shown as they come, until Ctrl-C, also those of a server that is
+started again. Times are UTC.
+
+With --json: {"entries": [{"id", "at", "level", "message", "attributes": [{"key", "value"}]}]}; with --follow one such document
+for each time that there were any
+`,
+	takes: []kind{nothing},
+	flags: func(f *flag.FlagSet) any {
+		o := &logOptions{}
+		f.IntVar(&o.limit, "limit", 1000, "show the last `N`")
+		f.StringVar(&o.level, "level", "info", "show those of this `LEVEL` or above: info, warn or error")
+		f.BoolVar(&o.follow, "follow", false, "go on with those to come")
+		return o
+	},
+	run: func(c *cli, opts any, args []string) error {
+		if len(args) > 0 {
+			return usage("logs", "unexpected argument %q", args[0])
+		}
+		return c.showLogs(opts.(*logOptions))
+	},
+	every: func(opts any) time.Duration {
+		if opts.(*logOptions).follow {
+			return followEvery
+		}
+		return 0
+	},
+	follows: true,
+}
+
+type logOptions struct {
+	limit  int
+	level  string
+	follow bool
+
+	again  bool  // something was shown
+	newest int64 // the id of what was shown last
+}
+
+// followEvery is how often a server is asked for more.
+const followEvery = time.Second
+
+// showLogs shows what is newer than what was shown last.
+func (c *cli) showLogs(o *logOptions) error {
+	query := url.Values{"level": {o.level}, "after": {strconv.FormatInt(o.newest, 10)}}
+	if !o.again { // of what comes then, nothing is left out
+		query.Set("limit", strconv.Itoa(o.limit))
+	}
+	var l admin.Logs
+	if err := c.get("/v1/logs?"+query.Encode(), &l); err != nil {
+		return err
+	}
+	first := !o.again
+	o.again = true
+	if n := len(l.Entries); n > 0 {
+		o.newest = l.Entries[n-1].ID
+	}
+	if c.json {
+		if len(l.Entries) == 0 && !first {
+			return nil
+		}
+		return c.printJSON(l)
+	}
+	for _, e := range l.Entries {
+		var line strings.Builder
+		fmt.Fprintf(&line, "%s %-5s %s", e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Level, e.Message)
+		for _, a := range e.Attributes {
+			value := a.Value
+			if value == "" || strings.ContainsAny(value, ` ="`) {
+				value = strconv.Quote(value)
+			}
+			fmt.Fprintf(&line, "  %s=%s", a.Key, value)
+		}
+		fmt.Fprintln(c.stdout, line.String())
+	}
+	return nil
+}

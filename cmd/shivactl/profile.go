@@ -1,0 +1,193 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/shivad/shivad/shiva/token"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// Variables that stand for flags, for a token, and for where the profiles are.
+const (
+	addrEnv     = "SHIVACTL_ADDR"
+	adminEnv    = "SHIVACTL_ADMIN"
+	tokenEnv    = "SHIVACTL_TOKEN"
+	profileEnv  = "SHIVACTL_PROFILE"
+	profilesEnv = "SHIVACTL_PROFILES"
+)
+
+// A profile is a table of the file of profiles: a server, and how to be known there. It has no
+// token, but the name of a file with one: such a file is often shown and copied. Files are seen
+// from the directory of the profiles.
+type profile struct {
+	Addr      string `toml:"addr" json:"addr,omitempty"`
+	Admin     string `toml:"admin" json:"admin,omitempty"`
+	TokenFile string `toml:"token_file" json:"token_file,omitempty"`
+	TLSCA     string `toml:"tls_ca" json:"tls_ca,omitempty"`
+	TLSCert   string `toml:"tls_cert" json:"tls_cert,omitempty"`
+	TLSKey    string `toml:"tls_key" json:"tls_key,omitempty"`
+	TLSName   string `toml:"tls_name" json:"tls_name,omitempty"`
+}
+
+var profilesCommand = command{
+	name: "profiles", short: "list the servers that --profile knows by name",
+	help: `A profile is a table of a file of yours, by default shivactl.toml where programs have their settings (on Linux ~/.config), or
+the file that SHIVACTL_PROFILES names:
+
+  [production]
+  admin = "tls://shiva.example:8002"
+  addr = "tls://shiva.example:6174"
+  token_file = "production.token"        # files are seen from the directory of this one
+  tls_ca = "ca.pem"                      # likewise tls_cert, tls_key; and tls_name
+
+Any of them may be left out. A flag goes over all else. --profile NAME goes over the variables SHIVACTL_ADDR,
+SHIVACTL_ADMIN and SHIVACTL_TOKEN, and these over the profile that SHIVACTL_PROFILE names. What a profile leaves
+out is as without it, but --profile does not fall back on variables that may be of another server. Without a token from
+any of these, SHIVA_TOKEN and SHIVA_TOKEN_FILE have it, as for all clients.
+
+With --json: {"file", "profiles": {"NAME": {"addr", "admin", "token_file", "tls_ca", "tls_cert", "tls_key", "tls_name"}}}; what is
+empty is left out
+`,
+	takes: []kind{nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 0 {
+			return usage("profiles", "unexpected argument %q", args[0])
+		}
+		path, all, err := profiles()
+		if err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(map[string]any{"file": path, "profiles": all})
+		}
+		if len(all) == 0 {
+			fmt.Fprintf(c.stdout, "no profiles: %s has none; shivactl help profiles tells how to write one\n", path)
+			return nil
+		}
+		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "PROFILE\tADMIN\tADDR\tTOKEN FILE")
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			p := all[name]
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, cmp.Or(p.Admin, "-"), cmp.Or(p.Addr, "-"), cmp.Or(p.TokenFile, "-"))
+		}
+		return w.Flush()
+	},
+}
+
+// profiles reads the file of profiles; one that does not exist has none.
+func profiles() (path string, all map[string]profile, err error) {
+	if path = os.Getenv(profilesEnv); path == "" {
+		dir, err := os.UserConfigDir()
+		if err != nil {
+			return "", nil, unfit("$"+profilesEnv+" names the file of profiles", "there is no place for a file of profiles: %v", err)
+		}
+		path = filepath.Join(dir, "shivactl.toml")
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return path, map[string]profile{}, nil
+	}
+	if err != nil {
+		return path, nil, unfit("", "%v", err)
+	}
+	d := toml.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&all); err != nil {
+		return path, nil, unfit("shivactl help profiles shows such a file", "%s: %s", path, faultOf(err))
+	}
+	for name, p := range all {
+		for _, file := range []*string{&p.TokenFile, &p.TLSCA, &p.TLSCert, &p.TLSKey} {
+			if *file != "" && !filepath.IsAbs(*file) {
+				*file = filepath.Join(filepath.Dir(path), *file)
+			}
+		}
+		all[name] = p
+	}
+	return path, all, nil
+}
+
+// faultOf is an error of the decoder with its line.
+func faultOf(err error) string {
+	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
+		line, _ := e.Errors[0].Position()
+		return fmt.Sprintf("line %d: there is no setting %q", line, strings.Join(e.Errors[0].Key(), "."))
+	}
+	if e, ok := errors.AsType[*toml.DecodeError](err); ok {
+		line, _ := e.Position()
+		return fmt.Sprintf("line %d: %s", line, strings.TrimPrefix(e.Error(), "toml: "))
+	}
+	return err.Error()
+}
+
+// settle finds what no flag says: where the server is, and who asks. See the help of profiles.
+func (c *cli) settle() error {
+	flagged := c.given["profile"]
+	if !flagged {
+		c.profile = os.Getenv(profileEnv)
+	}
+	var p profile
+	if c.profile != "" {
+		path, all, err := profiles()
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if p, ok = all[c.profile]; !ok {
+			hint := cmp.Or(didYouMean(c.profile, slices.Sorted(maps.Keys(all))), "shivactl profiles lists those that there are")
+			return unfit(hint, "there is no profile %q in %s", c.profile, path)
+		}
+	}
+	for _, s := range []struct {
+		flag, variable, ofProfile string
+		to                        *string
+	}{
+		{"addr", addrEnv, p.Addr, &c.addr}, {"admin", adminEnv, p.Admin, &c.admin},
+		{"tls-ca", "", p.TLSCA, &c.tls.ca}, {"tls-cert", "", p.TLSCert, &c.tls.cert}, {"tls-key", "", p.TLSKey, &c.tls.key}, {"tls-name", "", p.TLSName, &c.tls.name},
+	} {
+		if c.given[s.flag] {
+			continue
+		}
+		text, from := s.ofProfile, "profile "+c.profile+": "+s.flag
+		if variable := os.Getenv(s.variable); variable != "" && !flagged {
+			text, from = variable, "$"+s.variable
+		}
+		if text == "" {
+			continue
+		}
+		*s.to = text
+		if s.variable == "" {
+			continue
+		}
+		if err := unixsocket.CheckAddress(text); err != nil {
+			return unfit("", "%s: %v", from, err)
+		}
+	}
+	return c.findToken(p.TokenFile, flagged)
+}
+
+// findToken takes the token that goes before all others: of the profile's file, of the variable
+// of shivactl, or of those of all clients.
+func (c *cli) findToken(file string, flagged bool) (err error) {
+	switch {
+	case os.Getenv(tokenEnv) != "" && !flagged:
+		c.token, err = token.FromVariable(tokenEnv)
+	case file != "":
+		c.token, err = token.FromFile(file)
+	default:
+		c.token, err = token.FromEnvironment()
+	}
+	if err != nil {
+		return unfit("", "%v", err)
+	}
+	return nil
+}

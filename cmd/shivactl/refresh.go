@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// watching is --watch: nothing, or a time.
+type watching struct{ c *cli }
+
+const (
+	usualRefresh = 2 * time.Second
+	leastRefresh = 100 * time.Millisecond
+)
+
+func (w watching) String() string { return "" }
+
+// IsBoolFlag has package flag take it without a value, which is then "true".
+func (w watching) IsBoolFlag() bool { return true }
+
+func (w watching) Set(text string) error {
+	if on, err := strconv.ParseBool(text); err == nil {
+		w.c.every = 0
+		if on {
+			w.c.every = usualRefresh
+		}
+		return nil
+	}
+	d, err := parseRefresh(text)
+	if err == nil {
+		w.c.every = d
+	}
+	return err
+}
+
+// parseRefresh is how often something is shown again.
+func parseRefresh(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < leastRefresh {
+		return 0, fmt.Errorf("expected a time of at least %v with its unit, such as 10s", leastRefresh)
+	}
+	return d, nil
+}
+
+// enough is the error of what is repeated and has no more to show.
+var enough = errors.New("enough")
+
+// repeat calls show every so often, until the user interrupts or it fails.
+func (c *cli) repeat(show func() error) error {
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for {
+		err := show()
+		if c.ctx.Err() != nil || errors.Is(err, enough) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-c.ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// passing reports whether a failure may pass: the server refuses or is away, and may be starting.
+func passing(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.code != exitUsage
+}
+
+// refresh has show print again and again. On a terminal each time takes the place of the one
+// before; else they follow each other. A server that is away is shown as that, and asked again.
+func (c *cli) refresh(show func(*cli) error) error {
+	screen := newScreen(c.stdout)
+	defer screen.close()
+	first := true
+	return c.repeat(func() error {
+		var out bytes.Buffer
+		round := *c
+		round.stdout = &out
+		if screen != nil {
+			round.stderr = &out
+		}
+		err := show(&round)
+		if passing(err) && c.ctx.Err() == nil {
+			round.report(err)
+			err = nil
+		}
+		switch {
+		case out.Len() == 0:
+		case screen != nil:
+			screen.draw(out.String())
+		case first || c.json:
+			c.stdout.Write(out.Bytes())
+		default:
+			fmt.Fprintf(c.stdout, "\n%s", out.Bytes())
+		}
+		first = false
+		return err
+	})
+}
+
+// follow has show print again and again what is new. That a server is away is said once.
+func (c *cli) follow(show func(*cli) error) error {
+	var away string
+	return c.repeat(func() error {
+		err := show(c)
+		var said bytes.Buffer
+		if passing(err) && c.ctx.Err() == nil {
+			round := *c
+			round.stdout, round.stderr = &said, &said
+			round.report(err)
+			err = nil
+		}
+		if text := said.String(); text != away {
+			away = text
+			if c.json {
+				io.WriteString(c.stdout, text)
+			} else {
+				io.WriteString(c.stderr, text)
+			}
+		}
+		return err
+	})
+}
+
+// A screen is a terminal whose contents are replaced. nil is none.
+type screen struct{ f *os.File }
+
+// newScreen takes over the terminal that w is, with a page of its own, which leaves what the user
+// had on it; nil if w is none.
+func newScreen(w io.Writer) *screen {
+	f, ok := w.(*os.File)
+	if ok {
+		_, _, ok = terminalSize(f)
+	}
+	if !ok {
+		return nil
+	}
+	f.WriteString("\x1b[?1049h\x1b[?7l\x1b[?25l") // another page, long lines cut, no cursor
+	return &screen{f}
+}
+
+func (s *screen) close() {
+	if s != nil {
+		s.f.WriteString("\x1b[?25h\x1b[?7h\x1b[?1049l")
+	}
+}
+
+// draw shows as many lines as there is room for.
+func (s *screen) draw(text string) {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if _, rows, ok := terminalSize(s.f); ok && rows > 0 && len(lines) > rows {
+		more := len(lines) - rows + 1
+		lines = append(lines[:rows-1], fmt.Sprintf("… %d lines more", more))
+	}
+	// Each line is written over what was there, so that nothing flickers.
+	s.f.WriteString("\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J")
+}

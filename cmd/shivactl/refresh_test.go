@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/admin/admintest"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/token"
+)
+
+// A record is what a command has printed so far.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// running starts a command, and returns what it prints and how to interrupt it.
+func running(t *testing.T, args ...string) (out, errs *record, interrupt func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out, errs = new(record), new(record)
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, args, nil, out, errs) }()
+	return out, errs, func() int {
+		cancel()
+		return <-done
+	}
+}
+
+// flaky is an admin door that is away while down is set.
+func flaky(t *testing.T, h func() http.Handler) (addr string, down func(bool)) {
+	t.Helper()
+	var mu sync.Mutex
+	away := false
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if away {
+			panic(http.ErrAbortHandler)
+		}
+		h().ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), func(is bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		away = is
+	}
+}
+
+// Where there is no terminal, what is watched follows what was before. A server that is away is
+// shown as that, until it is back.
+func TestWatch(t *testing.T) {
+	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	at, down := flaky(t, func() http.Handler { return h })
+	out, errs, interrupt := running(t, "versions", "digits", "--watch=100ms", "--timeout", "20s", "--admin", at)
+	times := func(text string) func() bool {
+		before := strings.Count(out.String()+errs.String(), text)
+		return func() bool { return strings.Count(out.String()+errs.String(), text) >= before+2 }
+	}
+	budgettest.Until(t, "two lists", times("MODEL "))
+	down(true)
+	budgettest.Until(t, "the server to be missed twice", times("closed the connection"))
+	down(false)
+	budgettest.Until(t, "two lists", times("MODEL "))
+	if code := interrupt(); code != exitOK || !strings.Contains(out.String(), "\n\nMODEL ") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+
+	out, _, interrupt = running(t, "versions", "digits", "--watch=100ms", "--json", "--admin", at)
+	budgettest.Until(t, "two documents", func() bool { return strings.Count(out.String(), "\n") >= 2 })
+	if code := interrupt(); code != exitOK || strings.Contains(out.String(), "\n\n") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+// What the user has done wrong ends it at once.
+func TestWatchOfNothing(t *testing.T) {
+	_, at := fake(t, "tcp")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"streams", "--watch", "--admin", at}, nil, &out, &out); code != exitUsage {
+		t.Errorf("exit %d: %s", code, &out)
+	}
+}
+
+// What follows is shown once each, also of a server that was started again, and that one is away is
+// said once.
+func TestFollowLogs(t *testing.T) {
+	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	at, down := flaky(t, func() http.Handler { return h })
+	c := &cli{ctx: t.Context(), stdout: new(record), stderr: new(record), admin: at, token: token.Fixed(""), timeout: 20e9}
+	out, errs := c.stdout.(*record), c.stderr.(*record)
+	ctx, cancel := context.WithCancel(t.Context())
+	c.ctx = ctx
+	c.every = leastRefresh
+	o := &logOptions{limit: 1, level: "info"}
+	done := make(chan error, 1)
+	go func() { done <- c.follow(func(c *cli) error { return c.showLogs(o) }) }()
+	budgettest.Until(t, "the last line", func() bool { return strings.Contains(out.String(), "a process ended") })
+	down(true)
+	budgettest.Until(t, "the server to be missed", func() bool { return strings.Contains(errs.String(), "closed the connection") })
+	h = admin.Handler(admintest.New(fakeList, fakeStatus).Sources()) // nobody asks it now
+	down(false)
+	budgettest.Until(t, "the lines of the next server", func() bool { return strings.Count(out.String(), "\n") >= 3 })
+	cancel()
+	if err := <-done; err != nil || strings.Count(errs.String(), "closed") != 1 || strings.Count(out.String(), "\n") != 3 {
+		t.Errorf("%v\n%s%s", err, out, errs)
+	}
+}

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var topCommand = command{
+	name: "top", short: "show what the models do at the moment, again and again",
+	help: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
+REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
+quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
+apart. WAITING are rows now, and the age of the oldest. Below are the identities and addresses that a quota has refused
+something to in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
+
+With --json: a document each time: {"version", "ready", "reason", "uptime_seconds", "span_seconds", "warnings",
+"requests_per_second", "models": [{"name", "version" ("" of an application), "replicas", "failing", "queue_rows",
+"oldest_row_seconds", "requests_per_second", "failed_per_second", "p50_seconds", "p99_seconds", "in_time" (null as these two
+without requests), "streams", "frame_age_seconds"}], "clients": [{"name", "requests_per_second", "bytes_per_second", "over":
+[{"quota", "limit", "refused_per_second"}]}]}
+`,
+	takes: []kind{nothing},
+	flags: func(f *flag.FlagSet) any {
+		o := &topOptions{every: usualRefresh}
+		f.Var(value[time.Duration]{&o.every, parseRefresh, usualRefresh.String()}, "every", "show it every `TIME`")
+		f.Var(value[int]{&o.count, count, ""}, "count", "end after `N` times")
+		return o
+	},
+	run: func(c *cli, opts any, args []string) error {
+		if len(args) > 0 {
+			return usage("top", "unexpected argument %q", args[0])
+		}
+		return c.top(opts.(*topOptions))
+	},
+	every: func(opts any) time.Duration { return opts.(*topOptions).every },
+}
+
+type topOptions struct {
+	every time.Duration
+	count int // 0: for ever
+	shown int
+	last  *admin.Status
+}
+
+// firstSpan is the time over which the first rates are measured: somebody waits for them.
+const firstSpan = 500 * time.Millisecond
+
+func (c *cli) top(o *topOptions) error {
+	var now admin.Status
+	if err := c.get("/v1/status", &now); err != nil {
+		o.last = nil
+		return err
+	}
+	if o.last == nil || !o.last.Started.Equal(now.Started) { // the first time, or of a new server
+		o.last = &now
+		if err := pause(c.ctx, min(firstSpan, o.every)); err != nil {
+			return explain(err, "--admin", c.admin)
+		}
+		now = admin.Status{}
+		if err := c.get("/v1/status", &now); err != nil {
+			o.last = nil
+			return err
+		}
+	}
+	t := topOf(o.last, &now)
+	o.last = &now
+	err := c.printTop(&t, &now)
+	if o.shown++; err == nil && o.shown == o.count {
+		return enough
+	}
+	return err
+}
+
+// pause waits for so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// The JSON output of top; the help documents it.
+type (
+	top struct {
+		Version  string      `json:"version"`
+		Ready    bool        `json:"ready"`
+		Reason   string      `json:"reason,omitempty"`
+		Uptime   float64     `json:"uptime_seconds"`
+		Span     float64     `json:"span_seconds"`
+		Warnings int         `json:"warnings"`
+		Requests float64     `json:"requests_per_second"`
+		Models   []topModel  `json:"models"`
+		Clients  []topClient `json:"clients"`
+	}
+	topModel struct {
+		Name      string   `json:"name"`
+		Version   string   `json:"version"`
+		Replicas  int      `json:"replicas"`
+		Failing   int      `json:"failing"`
+		QueueRows int      `json:"queue_rows"`
+		OldestRow float64  `json:"oldest_row_seconds"`
+		Requests  float64  `json:"requests_per_second"`
+		Failed    float64  `json:"failed_per_second"`
+		P50       *float64 `json:"p50_seconds"`
+		P99       *float64 `json:"p99_seconds"`
+		InTime    *float64 `json:"in_time"`
+		Streams   int      `json:"streams"`
+		FrameAge  float64  `json:"frame_age_seconds"`
+	}
+	topClient struct {
+		Name     string     `json:"name"`
+		Requests float64    `json:"requests_per_second"`
+		Bytes    float64    `json:"bytes_per_second"`
+		Over     []topQuota `json:"over"`
+	}
+	topQuota struct {
+		Quota   string  `json:"quota"`
+		Limit   int64   `json:"limit"`
+		Refused float64 `json:"refused_per_second"`
+	}
+)
+
+// lately is how long ago a quota refused something to whoever counts as over it, in seconds.
+const lately = 60
+
+// topOf is what happened between two statuses of one server.
+func topOf(before, now *admin.Status) top {
+	span := max(now.Uptime-before.Uptime, 0.001)
+	t := top{
+		Version: now.Version, Ready: now.Readiness.Ready, Reason: now.Readiness.Reason, Uptime: now.Uptime, Span: span, Warnings: len(now.Warnings),
+		Models: []topModel{}, Clients: []topClient{},
+	}
+	for _, h := range now.Models {
+		old := admin.Health{}
+		if i := slices.IndexFunc(before.Models, func(b admin.Health) bool { return b.Name == h.Name && b.Version == h.Version }); i >= 0 {
+			old = before.Models[i]
+		}
+		m := topModel{
+			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, QueueRows: h.QueueRows, OldestRow: h.OldestRow,
+			Failed: float64(since(h.Failed, old.Failed)) / span, Streams: h.Streams, FrameAge: h.FrameAge,
+		}
+		if requests := since(h.Requests, old.Requests); requests > 0 {
+			m.Requests = float64(requests) / span
+			share := float64(since(h.InTime, old.InTime)) / float64(requests)
+			m.InTime = &share
+			m.P50, m.P99 = quantile(h.Durations, old.Durations, 0.5), quantile(h.Durations, old.Durations, 0.99)
+			if h.Version != "" { // those of an application are questions to models
+				t.Requests += m.Requests
+			}
+		}
+		t.Models = append(t.Models, m)
+	}
+	slices.SortStableFunc(t.Models, func(a, b topModel) int { return cmp.Compare(b.Requests, a.Requests) })
+	for _, k := range now.Clients {
+		old := admin.Client{}
+		if i := slices.IndexFunc(before.Clients, func(b admin.Client) bool { return b.Name == k.Name }); i >= 0 {
+			old = before.Clients[i]
+		}
+		one := topClient{Name: k.Name, Requests: float64(since(k.Requests, old.Requests)) / span, Bytes: float64(since(k.Bytes, old.Bytes)) / span}
+		for _, q := range k.Quotas {
+			if q.Refused == 0 || q.Since > lately {
+				continue
+			}
+			refused := q.Refused
+			if i := slices.IndexFunc(old.Quotas, func(b admin.Quota) bool { return b.Quota == q.Quota }); i >= 0 {
+				refused = since(q.Refused, old.Quotas[i].Refused)
+			}
+			one.Over = append(one.Over, topQuota{q.Quota, q.Limit, float64(refused) / span})
+		}
+		if one.Over != nil {
+			t.Clients = append(t.Clients, one)
+		}
+	}
+	return t
+}
+
+// since is how much a count has risen, which begins at 0 again when what it counts comes back.
+func since[T int64 | uint64](now, before T) T {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+// quantile is the time within which that share of the requests between two counts were answered,
+// in seconds; nil if there were none. Within a class it supposes that they are spread evenly over
+// the logarithm; of one without an end it is the beginning.
+func quantile(now, before []admin.DurationClass, share float64) *float64 {
+	counts, total := make([]uint64, len(now)), uint64(0)
+	for i, k := range now {
+		old := uint64(0)
+		if j := slices.IndexFunc(before, func(b admin.DurationClass) bool { return b.Above == k.Above }); j >= 0 {
+			old = before[j].Requests
+		}
+		counts[i] = since(k.Requests, old)
+		total += counts[i]
+	}
+	rank := share * float64(total)
+	for i, k := range now {
+		n := float64(counts[i])
+		if n == 0 || rank > n {
+			rank -= n
+			continue
+		}
+		at := k.Above
+		if k.UpTo > 0 {
+			from := cmp.Or(k.Above, k.UpTo/2)
+			at = from * math.Pow(k.UpTo/from, max(rank, 0)/n)
+		}
+		return &at
+	}
+	return nil
+}
+
+func (c *cli) printTop(t *top, s *admin.Status) error {
+	if c.json {
+		return c.printJSON(t)
+	}
+	state := "ready"
+	if !t.Ready {
+		state = "NOT READY: " + t.Reason
+	}
+	fmt.Fprintf(c.stdout, "shivad %s at %s, up %s: %s\n", t.Version, c.admin, seconds(t.Uptime), state)
+	line := []string{rate(t.Requests) + " requests/s", plural(s.Queue.Rows, "row") + " waiting"}
+	for _, d := range s.Doors {
+		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural(d.Connections, "connection"), d.InFlight))
+	}
+	line = append(line, fmt.Sprintf("payload memory %s of %s", size(s.Payload.Used), size(s.Payload.Limit)))
+	fmt.Fprintln(c.stdout, strings.Join(line, " · "))
+	if t.Warnings > 0 {
+		fmt.Fprintf(c.stdout, "! %s: shivactl status\n", plural(t.Warnings, "warning"))
+	}
+	fmt.Fprintln(c.stdout)
+	if len(t.Models) == 0 {
+		fmt.Fprintln(c.stdout, "no models: no container has connected yet")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tREPLICAS\tWAITING\tREQUESTS/S\tFAILED/S\tP50\tP99\tIN TIME\tSTREAMS\tFRAME AGE")
+	for _, m := range t.Models {
+		name, replicas, waiting, inTime := m.Name+"/"+m.Version, fmt.Sprint(m.Replicas), fmt.Sprint(m.QueueRows), "-"
+		if m.Version == "" {
+			name, waiting = m.Name+" (application)", "-"
+		}
+		if m.Failing > 0 {
+			replicas += fmt.Sprintf(", %d FAILING", m.Failing)
+		}
+		if m.QueueRows > 0 {
+			waiting += " for " + roughly(m.OldestRow)
+		}
+		if m.InTime != nil {
+			inTime = fmt.Sprintf("%.4g %%", 100**m.InTime)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), took(m.P50), took(m.P99),
+			inTime, m.Streams, millis(m.FrameAge))
+	}
+	if len(t.Clients) > 0 {
+		fmt.Fprintln(w)
+		fmt.Fprintln(w, "OVER A QUOTA\tREQUESTS/S\tBYTES/S\tQUOTA\tLIMIT\tREFUSED/S")
+	}
+	for _, k := range t.Clients {
+		head := fmt.Sprintf("%s\t%s\t%s", k.Name, rate(k.Requests), size(int64(k.Bytes)))
+		for _, q := range k.Over {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", head, q.Quota, amount(q.Quota, q.Limit), rate(q.Refused))
+			head = "\t\t"
+		}
+	}
+	return w.Flush()
+}
+
+// rate is a number a second in three digits or so.
+func rate(n float64) string {
+	if n < 100 {
+		return fmt.Sprintf("%.3g", n)
+	}
+	return fmt.Sprintf("%.0f", n)
+}
+
+// took is a time in two digits; - for none.
+func took(s *float64) string {
+	if s == nil {
+		return "-"
+	}
+	return roughly(*s)
+}
+
+// roughly is a span of time in two digits.
+func roughly(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d <= 0 {
+		return "0s"
+	}
+	digit := time.Duration(math.Pow10(max(0, int(math.Log10(float64(d)))-1)))
+	return d.Round(digit).String()
+}

@@ -1,0 +1,36 @@
+package admin
+
+import (
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/shivad/shivad/server/internal/journal"
+)
+
+// Logs is the answer to /v1/logs: the last lines of the server's log.
+type Logs struct {
+	Entries []journal.Entry `json:"entries"` // the oldest first
+}
+
+// mostLogged is how many entries are shown unless ?limit says otherwise: all that there are.
+const mostLogged = 1000
+
+func (s Sources) logs(r *http.Request) (any, error) {
+	most, err := limit(r, mostLogged, "entries")
+	if err != nil {
+		return nil, err
+	}
+	query, least, after := r.URL.Query(), slog.LevelInfo, int64(0)
+	if text := query.Get("level"); text != "" {
+		if err := least.UnmarshalText([]byte(text)); err != nil {
+			return nil, refuse(http.StatusBadRequest, "level: expected info, warn or error, got %.40q", text)
+		}
+	}
+	if text := query.Get("after"); text != "" {
+		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return nil, refuse(http.StatusBadRequest, "after: expected the id of an entry, got %.40q", text)
+		}
+	}
+	return Logs{s.Journal.List(most, least, after)}, nil
+}
