@@ -269,7 +269,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 
 	ok := rows(tensor.Float32, 1, false)
 	wide := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: make([]byte, 16)}
-	huge := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1 << 17, 3}, Data: make([]byte, 12<<17)}
+	huge := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1 << 18, 3}, Data: make([]byte, 12<<18)}
 	const garbage = "" // no model: what is no message is sent
 	for _, c := range []struct {
 		condition
