@@ -183,6 +183,41 @@ func TestLengthLies(t *testing.T) {
 	})
 }
 
+// A client that has had an answer and asks nothing holds little: its socket, here at both ends, and
+// its session.
+func TestIdleClients(t *testing.T) {
+	const clients = 500
+	r := newSocketRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 4096)
+	come := func() {
+		c, err := r.connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write(ask); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAtLeast(c, answer, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	come() // and what the first one needs is there
+	before := inUse()
+	for range clients {
+		come()
+	}
+	n := (inUse() - before) / clients
+	if t.Logf("%d bytes each", n); n > 4<<10 {
+		t.Errorf("%d bytes for each of %d clients that ask nothing", n, clients)
+	}
+}
+
 // When the memory for payloads is gone, a message is refused in its turn and the connection
 // stays in step.
 func TestMemoryBudget(t *testing.T) { onTransports(t, testMemoryBudget) }
