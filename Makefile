@@ -79,6 +79,8 @@ run: build ## serve handwritten digits, classify twenty, serve until Ctrl-C; RUN
 run-selection: build ## an application that learns which of three models to trust
 	@exec bin/selection-run $(RUNFLAGS)
 
+# Nobody debugs what the checks compile, three times over: without DWARF that is a fifth less work.
+test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for checks in $(CHECKS); do \
 	  case $$checks in *+*) at_once="-j --output-sync=recurse" ;; *) at_once= ;; esac; \
@@ -139,7 +141,7 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 #
 # What draws has one goroutine, and packages without tests would be compiled all the same. go-redis
 # has 20,000 methods, most of which only call others: to inline them is half of half a minute.
-RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=github.com/redis/go-redis/v9=-l
+RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
 race: PACKAGES := $(LONGEST) ./... ./examples/...
 race: redis shells ## the same under the race detector, with buffers poisoned when released
 	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
