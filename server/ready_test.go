@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		select {}
 	}
-	os.Exit(m.Run())
+	os.Exit(budgettest.RunWaiting(m))
 }
 
 // Ready is the server whose models can be asked: those of its containers and the required ones.

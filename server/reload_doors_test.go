@@ -434,6 +434,7 @@ func (m inflates) Send(b *scheduler.Batch) error {
 // A container keeps the heartbeat that it was told; the next one is told the new one, and held
 // to it.
 func TestReloadOfHeartbeat(t *testing.T) {
+	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
 	echo := func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }
 	old := join(t, s, "old", tensor.Int32, tensor.Shape{-1, 1}, echo)

@@ -46,6 +46,7 @@ func (r *rig) sized(name string, declared int) *atomic.Int64 {
 // whether or not the model says how large its answers are; and the connection is closed when
 // nothing has moved for a while.
 func TestUnreadAnswersAreBounded(t *testing.T) {
+	t.Parallel() // it waits
 	// The kernel takes some megabytes for a client that does not read, which count as read.
 	const limit, answer, streams = 8 << 20, 1 << 20, 100
 	for name, c := range map[string]struct {
@@ -59,6 +60,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		"no reading": {answer, "ModelInfer", 1 << 30},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes, c.StallTimeout = limit, time.Second })
 			rows := r.sized("m", c.declared)
 			greedy := r.caller(http2.Setting{ID: http2.SettingInitialWindowSize, Val: c.window})

@@ -100,6 +100,7 @@ func TestBudget(t *testing.T) {
 
 // Who announces much and sends little gets memory for little; and when he is too slow, an answer.
 func TestSlowMessage(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, func(c *Config, _ *int64) { c.MessageTimeout = 100 * time.Millisecond })
 	r.echo("m", tensor.Float32)
 	const sent = 3 << 20

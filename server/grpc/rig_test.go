@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -38,6 +40,8 @@ func init() {
 		panic(err)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Main(m, budgettest.RunWaiting)) }
 
 // patience is how long a test waits for what must happen: only one that fails ever does.
 const patience = time.Minute
