@@ -301,7 +301,8 @@ func TestScribbler(t *testing.T) {
 				frames = append(frames, nil)
 			}
 			right := 0
-			for range 1000 {
+			rounds := budgettest.Rounds(1000)
+			for range rounds {
 				l.answer(b, outs, frames...)
 				a := <-next
 				switch {
@@ -327,7 +328,7 @@ func TestScribbler(t *testing.T) {
 			<-scribbled
 			l.answer(b, `{"error":"done"}`)
 			<-next
-			t.Logf("%d of 1000 answers were right", right)
+			t.Logf("%d of %d answers were right", right, rounds)
 		})
 	}
 }

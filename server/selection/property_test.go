@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // variant is a policy with parameters that are not its defaults, so that more of it is walked
@@ -89,7 +90,7 @@ func TestProbabilities(t *testing.T) {
 				floor = of[name].(float64) / float64(k) * (1 - 1e-12)
 			}
 			s := fresh(t, p, models(k))
-			walk(t, p, s, rand.New(rand.NewPCG(uint64(k), 0)), 300, func(s selection.State, plan selection.Plan) {
+			walk(t, p, s, rand.New(rand.NewPCG(uint64(k), 0)), budgettest.Rounds(300), func(s selection.State, plan selection.Plan) {
 				shares, err := p.Shares(s)
 				if err != nil {
 					t.Fatal(err)
