@@ -14,6 +14,13 @@ import (
 // finds the file of a target by the name alone, in the package's folder and those below, so no
 // other file there may have that name.
 func TestOSSFuzz(t *testing.T) {
+	project, err := os.ReadFile("../.oss-fuzz/project.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^(primary_contact: "\S+@\S+"|disabled: true)$`).Match(project) {
+		t.Error("project.yaml: expected an address as primary_contact, or disabled, which OSS-Fuzz does not check further")
+	}
 	script, err := os.ReadFile("../.oss-fuzz/build.sh")
 	if err != nil {
 		t.Fatal(err)
