@@ -237,7 +237,7 @@ PLACED: list[tuple[bytes, list[int], list[bytes]]] = [  # places of x and z, and
 @pytest.mark.parametrize("end", [b"", b',"priority":[5]', b',"requests":[1],"priority":[9]'])
 def test_a_header_is_parsed_once_whatever_its_timeout(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers name a timeout and a priority in every batch; most timeouts differ."""
-    batches = Batches(model(name="m", inputs=[X, Tensor("z", "FP32", [-1, 2])], outputs=[Y])(lambda x, z: x))
+    batches = Batches(model(name="m", inputs=[X, Tensor("z", "FP32", [-1, 2])], outputs=[Y])(lambda x, z, batch: x))
     parsed: list[bytes] = []
     parse = wire.parse_batch
 

@@ -28,7 +28,7 @@ _REMEMBERED = 256
 """How many headers of either direction are remembered for a model, and"""
 _LONGEST = 1024
 """of how many bytes they may be."""
-_TIMEOUT = re.compile(rb'(?<=,"timeout_ms":)(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?=[,}])')
+_TIMEOUT = re.compile(rb',"timeout_ms":((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)(?=[,}])')
 _AT = b',"at":['
 _TRUSTED_CALLS = 8
 """How many calls in a row must release their inputs before a function gets them uncopied."""
@@ -56,6 +56,8 @@ class _Plan(NamedTuple):
     inputs: list[_Input | None]
     requests: tuple[Request, ...]
     timeout: float | None
+    batch: Batch | None
+    """For functions that see nothing of it: they share one."""
 
 
 _Places = Sequence[tuple[int, ...]]
@@ -80,16 +82,15 @@ class Batches:
         header, frames = bytes(delivery.header), delivery.frames
         known = header
         if timed := _TIMEOUT.search(header):
-            known = header[: timed.start()] + header[timed.end() :]
-        cut = timed and float(timed[0]) / 1000
+            start, end = timed.span(1)
+            known = header[:start] + header[end:]
         places: _Places = ()
         if _AT in known:
             known, places = _split(known)
         plan = self._plans.get(known)
         if plan is None or len(frames) != plan.frames or len(places) != plan.places:
-            plan, places = self._plan(header, known, len(places), cut, len(frames))
-            cut = None
-        timeout = plan.timeout if cut is None else cut
+            plan, places = self._plan(header, known, len(places), timed and _seconds(timed), len(frames))
+            timed = None
         arrays: list[Array | None] = []
         lent: list[Loan] = []
         for one in plan.inputs:
@@ -108,9 +109,11 @@ class Batches:
                 continue
             array = np.ndarray(one.shape, one.dtype, frame)
             arrays.append(array if array.flags.aligned else decode(frame, one.datatype, one.shape))
-        requests = plan.requests
-        if self._model.sees_requests:  # a copy: the function may change their parameters
-            requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
+        if plan.batch is not None:
+            return arrays, plan.batch, lent
+        # A copy: the function may change their parameters.
+        requests = [Request(one.rows, dict(one.parameters), one.priority) for one in plan.requests]
+        timeout = _seconds(timed) if timed else plan.timeout
         return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
 
     def _shared(
@@ -155,11 +158,12 @@ class Batches:
 
         An output that is an input, or a part of one, stays where it is: the server has it.
         """
-        frames: list[Buffer] = []
+        frames: list[Buffer] = [wire.RESULT, batch_id, b""]
         shapes: list[tuple[int, ...]] = []
         places: list[tuple[int, ...]] = []
         try:
-            for tensor, array in zip(self._model.outputs, outputs, strict=True):
+            for i, tensor in enumerate(self._model.outputs):
+                array = outputs[i]
                 at: tuple[int, ...] = ()
                 if arena is not None and array.nbytes >= MIN_SHARED and tensor.datatype != "BYTES":
                     at = next(filter(None, (loan.place(array) for loan in lent)), ())
@@ -175,7 +179,8 @@ class Batches:
             if isinstance(e, TensorError):
                 raise TensorError(f'output "{tensor.name}": {e}') from e
             raise
-        return [wire.RESULT, batch_id, self._header(tuple(shapes), places, batch), *frames]
+        frames[2] = self._header(tuple(shapes), places, batch)
+        return frames
 
     def _header(self, shapes: tuple[tuple[int, ...], ...], places: _Places, batch: Batch) -> bytes:
         header, pieces = self._headers.get(shapes, (b"", []))
@@ -212,7 +217,8 @@ class Batches:
             )
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
         places = [one.at for one in head.heads if one.at]
-        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout)
+        shared = None if self._model.sees_requests or self._model.per_row else Batch(head.rows, requests)
+        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, shared)
         # What was cut must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
         if timed and len(places) == split and not any(head.parameters) and len(known) <= _LONGEST:
@@ -242,6 +248,10 @@ class Batches:
             place = placed.index(i) if one.at else -1
             inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, place))
         return inputs
+
+
+def _seconds(timed: re.Match[bytes]) -> float:
+    return float(timed[1]) / 1000
 
 
 def _split(header: bytes) -> tuple[bytes, _Places]:

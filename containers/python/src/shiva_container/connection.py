@@ -31,6 +31,8 @@ class Connection:
         OSError; ValueError if a file of ``tls`` is wrong.
         """
         self._context = (tls or TLS()).context() if endpoint.startswith("tls://") else None
+        self._at_once = RECORD if self._context else _CHUNK
+        """The most bytes that a read returns."""
         self._name = tls.server_name if tls and tls.server_name else _server_name(endpoint)
         self.socket: socket.socket | Encrypted = _socket(endpoint)
         self.reached = False
@@ -69,16 +71,15 @@ class Connection:
             if not self.connected:
                 return None
         decoder = self._decoder
-        at_once = RECORD if self._context else _CHUNK
         if decoder.error:
             raise Lost(f"whoever listens there is no server for containers: {decoder.error}")
         target = decoder.target
         try:
             if target is None:
                 data = self.socket.recv(_CHUNK)
-                count, most = len(data), at_once
+                count, most = len(data), self._at_once
             else:
-                count, most = self.socket.recv_into(target), min(len(target), at_once)
+                count, most = self.socket.recv_into(target), min(len(target), self._at_once)
         except (BlockingIOError, InterruptedError):
             if self._failed:  # and everything before it has been read
                 raise Lost(self._failed) from None

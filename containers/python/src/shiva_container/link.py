@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .arena import Arena
 from .connection import Connection, Lost
@@ -33,17 +33,8 @@ _BURST = 64
 """Reads of one socket before the others get their turn."""
 
 
-class Job(NamedTuple):
-    """A batch and whom to answer: one session of a link, not the one after it."""
-
-    delivery: Delivery
-    link: Link
-    session: Session
-
-    @property
-    def gone(self) -> bool:
-        """Whether the answer is of no use any more."""
-        return self.session.ended is not None
+Job = tuple[Delivery, "Link", Session]
+"""A batch and whom to answer: one session of a link, not the one after it."""
 
 
 class Link:
@@ -158,12 +149,16 @@ class Link:
 
     # Any thread.
 
-    def readable(self) -> None:
-        """Read what has arrived, and go on sending."""
+    def readable(self) -> bool:
+        """Read what has arrived, and go on sending. Returns :attr:`live`."""
         with self._lock:
-            if self.session is not None:
-                self._read(self.session)
-                self._flush(self.session)
+            session = self.session
+            if session is None:
+                return False
+            self._read(session)
+            if session.outbox or self.blocked or (self._connection is not None and self._connection.unsent):
+                self._flush(session)
+            return session.state is State.LIVE
 
     def excuse(self, now: float) -> None:
         """Tell the server once that other code in this process may now hold the interpreter."""
@@ -226,9 +221,9 @@ class Link:
     def _take(self, session: Session, frames: list[Buffer], now: float) -> None:
         was = session.state
         delivery = session.receive(frames, now)
-        if isinstance(delivery, Delivery):
-            self._submit(Job(delivery, self, session))
-        elif delivery is not None:
+        if type(delivery) is Delivery:
+            self._submit((delivery, self, session))
+        elif isinstance(delivery, Lesson):
             self._teach(delivery)
         elif was is State.HELLO and session.state is State.LIVE:
             log.info("model %s registered with %s at %s", self.model, session.server or "a server", self.endpoint)

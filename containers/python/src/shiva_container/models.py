@@ -142,6 +142,7 @@ class Model(Generic[P, R]):
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
         self.sees_requests = bool(self._extra)
         """Whether the function is given the requests of its batch."""
+        self._simple = self._positional and not self._extra
         counts = {tensor.ragged for tensor in self.outputs}
         self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
         self._names = tuple(tensor.name for tensor in self.inputs)
@@ -290,7 +291,8 @@ class Model(Generic[P, R]):
         if self.is_async:
             return asyncio.run(self.run_async(arrays, batch))
         if not self.per_row:
-            return self._outputs(self._call(arrays, batch), batch)
+            value = self._function(*arrays) if self._simple else self._call(arrays, batch)
+            return self._outputs(value, batch)
         values: list[object] = []
         for row in range(batch.rows):
             try:

@@ -122,28 +122,32 @@ class Runner:
         self._ready(None)
         return True
 
-    def compute(self, job: Job) -> None:
+    def compute(self, job: Job, now: float) -> None:
         """Call the function and answer the batch."""
-        self._note(job.link)
-        batch_id, arena = job.delivery.batch_id, job.session.arena
+        delivery, link, session = job
+        if now - link.called >= EXCUSE_SECONDS:
+            self._excuse(link, now)
+        batch_id, arena = delivery.batch_id, session.arena
         lent: list[Loan] = []
         try:
-            arrays, batch, lent = self._batches.read(job.delivery, arena)
+            arrays, batch, lent = self._batches.read(delivery, arena)
             frames = self._batches.write(batch_id, self.model.run(arrays, batch), batch, arena, lent)
             del arrays
         except BaseException as e:  # even SystemExit: the batch must be answered
             frames, lent = self._failure(batch_id, e), []
         if lent:
             self._batches.settle(lent)
-        job.link.answer(job.session, batch_id, frames)
+        link.answer(session, batch_id, frames)
 
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
-        self._note(job.link)
-        batch_id, arena = job.delivery.batch_id, job.session.arena
+        delivery, link, session = job
+        if (now := time.monotonic()) - link.called >= EXCUSE_SECONDS:
+            self._excuse(link, now)
+        batch_id, arena = delivery.batch_id, session.arena
         lent: list[Loan] = []
         try:
-            arrays, batch, lent = self._batches.read(job.delivery, arena)
+            arrays, batch, lent = self._batches.read(delivery, arena)
             outputs = await self.model.run_async(arrays, batch)
             frames = self._batches.write(batch_id, outputs, batch, arena, lent)
             del arrays, outputs
@@ -151,14 +155,12 @@ class Runner:
             frames, lent = self._failure(batch_id, e), []
         if lent:
             self._batches.settle(lent)
-        job.link.answer(job.session, batch_id, frames)
+        link.answer(session, batch_id, frames)
 
-    def _note(self, link: Link) -> None:
-        """A call begins, and may hold the interpreter for as long as it takes."""
-        now = time.monotonic()
-        if now - link.called >= EXCUSE_SECONDS:
-            link.called = now
-            self._begin(link)
+    def _excuse(self, link: Link, now: float) -> None:
+        """The first call in a while begins, and may hold the interpreter while it takes."""
+        link.called = now
+        self._begin(link)
 
     def failed(self, error: BaseException) -> None:
         """The event loop has ended."""

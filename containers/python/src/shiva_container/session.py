@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,9 +114,11 @@ class Session:
 
         A message that grows too slowly is no sign of life.
         """
-        self._began = min(self._began, now) if partial else float("inf")
-        if self.state is not State.HELLO and now - self._began <= self._dead_after + partial / SLOWEST:
-            self._heard = now  # until then only an answer to hello counts
+        self._began = min(self._began, now) if partial else math.inf
+        if self.state is State.HELLO:
+            return  # until then only an answer to hello counts
+        if not partial or now - self._began <= self._dead_after + partial / SLOWEST:
+            self._heard = now
 
     def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | None:
         """Handle one message. Batches and feedback are returned for others to handle."""

@@ -41,7 +41,7 @@ class Calls(Protocol):
     async def warm_async(self) -> bool:
         """The same in an event loop."""
 
-    def compute(self, job: Job) -> None:
+    def compute(self, job: Job, now: float) -> None:
         """Compute a batch and answer it."""
 
     async def compute_async(self, job: Job) -> None:
@@ -153,23 +153,22 @@ class Solo:
 
         The loop calls this function for each batch: an idle thread then holds no frames.
         """
-        if self._stopped:
-            return False
         if not self._jobs:
             self._wait()
-            return True
+        if self._stopped or not self._jobs:
+            return not self._stopped
         for link, _ in self._led:
             if link.blocked:
                 link.readable()
-        job = self._jobs.popleft()
-        if job.gone:
+        _, _, session = job = self._jobs.popleft()
+        if session.ended:
             return True
         self._began = began = time.monotonic()
         self._count += 1
         if self._led and not self._watched:
             self._watched = True
             self._attend()
-        self._calls.compute(job)
+        self._calls.compute(job, began)
         took = time.monotonic() - began
         self._began = 0.0
         if took < QUICK_SECONDS:
@@ -195,8 +194,7 @@ class Solo:
         ready = [] if self._jobs or self._stopped else self._poller.wait(None)
         self._waiting = False
         for link in ready:
-            link.readable()
-            if not link.live:
+            if not link.readable():
                 self._attend()
 
 
@@ -238,8 +236,9 @@ class Threads:
     def _one(self, job: Job | None) -> bool:
         if job is None:
             return False
-        if not job.gone:
-            self._calls.compute(job)
+        _, _, session = job
+        if not session.ended:
+            self._calls.compute(job, time.monotonic())
         return True
 
 
@@ -288,11 +287,12 @@ class Tasks:
         running: set[asyncio.Task[None]] = set()
         while (job := await self._jobs.get()) is not None:
             await free.acquire()
-            if job.gone:
+            _, _, session = job
+            if session.ended:
                 free.release()
                 continue
             task = loop.create_task(self._calls.compute_async(job))
-            del job
+            del job, session
             running.add(task)
             task.add_done_callback(running.discard)
             task.add_done_callback(lambda _: free.release())

@@ -72,8 +72,9 @@ class Decoder:
         self._frame = self.target = None
         if not self._last:
             return []
-        self.partial = 0
-        return [self._message()]
+        self.partial = self._size = 0
+        frames, self._frames = self._frames, []
+        return [frames]
 
     def feed(self, data: bytes) -> list[list[Buffer]]:
         """Take received bytes; the messages that they complete. Only while ``target`` is None."""
@@ -126,15 +127,12 @@ class Decoder:
             self._size += size
             at = stop
             if not flags & MORE:
-                messages.append(self._message())
+                messages.append(frames)
+                self._frames, self._size = [], 0
         if at < end:
             self._rest = data[at:]
         if pinged is not None:  # of several in one read the last is answered
             self.replies.append(command(b"PONG", pinged))
-
-    def _message(self) -> list[Buffer]:
-        frames, self._frames, self._size = self._frames, [], 0
-        return frames
 
     def _begin(self, size: int, last: bool, part: bytes) -> None:
         """Allocate a large frame and copy its first part.
