@@ -216,10 +216,12 @@ def test_an_exit_in_a_health_hook_is_a_failure(is_async: bool, caplog: pytest.Lo
     async def health_async() -> None:
         health()
 
-    leave = True
+    leave = False
     made = model(name="m", inputs=[X], outputs=[Y], health_interval=0.01)(function if is_async else lambda x: x)
     made.health(health_async if is_async else health)
     with Fake() as fake, Container(made, servers=fake.endpoint):
+        fake.result(ask(fake, fake.hello()[0]))  # before it is live it has nothing to drain
+        leave = True
         fake.goodbye(fake.wait_for(b"draining")[0], reconnect=True)
         leave = False
         peer, _ = fake.hello(2)
