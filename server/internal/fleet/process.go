@@ -108,11 +108,22 @@ func (p *process) start() error {
 		Privileges:  c.Privileges(),
 		Env:         c.Env,
 		Dir:         c.Dir,
-		Servers:     p.fleet.sessions.Listener().Dialable(),
+		Servers:     nearest(p.fleet.sessions.Listener().Dialable(), c.User),
 		StopTimeout: c.StopTimeout,
 		Log:         p.fleet.log,
 	})
 	return err
+}
+
+// nearest is the address at which a process registers, as a list: at two it would be two replicas. A
+// Unix socket goes before TCP, but not for a process of another user, whom the socket's permissions
+// may keep out.
+func nearest(addrs []string, user string) []string {
+	at := slices.IndexFunc(addrs, func(a string) bool { return strings.HasPrefix(a, "ipc://") == (user == "") })
+	if at < 0 {
+		return addrs[:min(1, len(addrs))]
+	}
+	return addrs[at : at+1]
 }
 
 // unload ends the processes and waits for it; start may follow.
