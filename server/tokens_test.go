@@ -5,8 +5,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,6 +29,7 @@ func TestTokensAreTold(t *testing.T) {
 		guarded(c)
 		c.Identities = append(c.Identities, declared("all", "infer", "feedback", "load", "serve", "admin:write"))
 		c.Admin.Profiling = true
+		c.Supervised[0].Command = []string{"tail", "-f", "/dev/null"} // which shows its arguments
 	})
 	g := &guardedServer{Server: s}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
@@ -69,6 +73,14 @@ func TestTokensAreTold(t *testing.T) {
 		}
 		told.WriteString(body)
 	}
+	told.WriteString(ofProcess(t, s, "cmdline"))
+	told.WriteString(ofProcess(t, s, "environ"))
+	if !strings.Contains(told.String(), "SHIVA_SERVERS=") {
+		t.Error("the environment of a process is not there, so that the test sees nothing of it")
+	}
+	if !strings.Contains(told.String(), `shivad_identity_requests_total{identity="all"}`) {
+		t.Error("identities are not in the metrics, so that the test sees nothing of them there")
+	}
 	for _, b := range container.Batches() {
 		for _, p := range b.Parameters {
 			told.WriteString(p)
@@ -85,6 +97,30 @@ func TestTokensAreTold(t *testing.T) {
 		if strings.Contains(told.String(), i.TokenSHA256[0]) {
 			t.Errorf("the hash of the token of %s is told", i.Name)
 		}
+	}
+}
+
+// ofProcess is what the system tells of the server's only process.
+func ofProcess(t *testing.T, s *Server, file string) string {
+	t.Helper()
+	pid := 0
+	budgettest.Until(t, "the process runs", func() bool { pid = s.processes.List()[0].PID; return pid != 0 })
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A process is given one of the addresses, so that it registers once.
+func TestProcessHasOneAddress(t *testing.T) {
+	path := "ipc://" + filepath.Join(t.TempDir(), "s")
+	s := start(t, func(c *config.Config) {
+		c.Containers.Listen = config.Addrs{"127.0.0.1:0", path}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: 1, StopTimeout: 10 * time.Second}}
+	})
+	if text := ofProcess(t, s, "environ"); !strings.Contains(text, "\x00SHIVA_SERVERS="+path+"\x00") {
+		t.Errorf("environment %q", text)
 	}
 }
 
