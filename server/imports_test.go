@@ -106,7 +106,7 @@ examples/selection/container: examples/digits examples/selection containers/cont
 examples/selection/run:     examples/internal/process examples/selection shiva shiva/tensor gonum.org/v1/plot
 
 bench/internal/declare:     shiva/tensor
-bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net google.golang.org/protobuf
+bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf
 bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
 bench/internal/ratio:

@@ -1,7 +1,7 @@
 // Command door is shivad with its models inside the process. It measures the cost of a request in
 // a door, the gate and the scheduler, without a container. Each model echoes its input at once.
 //
-//	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-max-batch N] NAME:DTYPE:SHAPE...
+//	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-tls-cert FILE -tls-key FILE] [-max-batch N] NAME:DTYPE:SHAPE...
 package main
 
 import (
@@ -31,10 +31,13 @@ func main() {
 	rest := flag.String("rest", "", "`address` of the HTTP door; empty: closed")
 	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: closed")
 	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
+	cert := flag.String("tls-cert", "", "the certificate of addresses that begin with tls://, a `file`")
+	key := flag.String("tls-key", "", "its key, a `file`")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
 	flag.Parse()
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = addrs(*listen), addrs(*rest), addrs(*grpc), *admin, nil
+	cfg.TLS.Cert, cfg.TLS.Key, cfg.Admin.Profiling = *cert, *key, true
 	if err := run(cfg, *maxBatch, flag.Args()); err != nil {
 		log.Fatal(err)
 	}

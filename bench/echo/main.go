@@ -2,6 +2,9 @@
 // event that delivers them. Nothing built on gnet can be faster.
 //
 //	echo [-listen 127.0.0.1:7] [-loops N]
+//	echo [-listen 127.0.0.1:7] -tls-cert FILE -tls-key FILE
+//
+// With a certificate it is the reference for that door over TLS: crypto/tls alone.
 //
 // It prints its address and serves until SIGTERM or SIGINT.
 package main
@@ -48,11 +51,18 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 func main() {
 	listen := flag.String("listen", "127.0.0.1:7007", "address to listen on")
 	loops := flag.Int("loops", runtime.GOMAXPROCS(0), "event loops")
+	cert := flag.String("tls-cert", "", "speak TLS by the certificate in this `file`, in PEM")
+	key := flag.String("tls-key", "", "its key, a `file`")
 	flag.Parse()
 	log.SetFlags(0)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	err := gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true), gnet.WithNumEventLoop(*loops))
+	var err error
+	if *cert != "" {
+		err = encrypted(*listen, *cert, *key, stop)
+	} else {
+		err = gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true), gnet.WithNumEventLoop(*loops))
+	}
 	if err != nil {
 		log.Fatalf("echo: %v", err)
 	}

@@ -1,14 +1,19 @@
 // Command hostile attacks a server's address for containers with hostile peers: silence, garbage,
 // false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC, by
-// what the protocol allows. Command run measures the effect on others.
+// what the protocol allows, with -crawl an address of TLS with clients that do not finish their
+// handshakes, and others that send a byte a second. Command run measures the effect on others, and
+// with -burn beside an equal share of the processors that somebody else takes.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
 //	hostile -trick NAME -at ADDR
+//	hostile -crawl ADDR [-crawlers N]
+//	hostile -burn SHARE
 package main
 
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log"
 	"os"
 	"os/signal"
@@ -26,16 +31,24 @@ func main() {
 	rate := flag.Int("rate", 5, "peers of each kind in a `second`")
 	trick := flag.String("trick", "", "only the trick of this `name`")
 	at := flag.String("at", "127.0.0.1:8001", "`address` of the door that it is played on")
+	crawl := flag.String("crawl", "", "`address` of TLS: only clients that do not finish their handshakes there, and slow ones")
+	crawlers := flag.Int("crawlers", 1000, "of each of both, as many `clients`")
+	burn := flag.Float64("burn", 0, "only take that `share` of the processors, 1.5 being one and a half")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *trick != "" {
-		if err := hostile.Trick(ctx, *trick, *at, "small"); err != nil {
-			log.Fatal(err)
-		}
-		return
+	var err error
+	switch {
+	case *trick != "":
+		err = hostile.Trick(ctx, *trick, *at, "small")
+	case *crawl != "":
+		err = hostile.Crawl(ctx, *crawl, *crawlers, func() { fmt.Println("ready") })
+	case *burn > 0:
+		hostile.Burn(ctx, *burn)
+	default:
+		err = hostile.Attack(ctx, *containers, *clients, *rate)
 	}
-	if err := hostile.Attack(ctx, *containers, *clients, *rate); err != nil {
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -206,6 +206,9 @@ func (c *Config) complete() error {
 		}
 		c.InFlight = 1
 	}
+	if c.TLS != nil && len(c.Deadlines) > 0 {
+		return errors.New("load: deadlines are measured by the kernel's stamps, which TLS has not")
+	}
 	if c.Streams != nil {
 		if err := c.streams(); err != nil {
 			return err
@@ -301,13 +304,15 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	if err != nil {
 		return fmt.Errorf("load: connection %d: %w", i, err)
 	}
-	if l.cfg.TLS != nil {
-		if nc, err = encrypt(ctx, nc, &l.cfg); err != nil {
-			return fmt.Errorf("load: connection %d: %w", i, err)
-		}
-	}
 	defer nc.Close()
 	c := &conn{number: i, next: i % len(l.cfg.Frames)}
+	spoken := nc
+	if l.cfg.TLS != nil {
+		if c.secured, err = encrypt(ctx, nc, &l.cfg); err != nil {
+			return fmt.Errorf("load: connection %d: %w", i, err)
+		}
+		spoken = c.secured.tls
+	}
 	if l.cfg.Streams != nil {
 		c.stream = i % l.cfg.Streams.Count
 	}
@@ -325,7 +330,7 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	}
 	if g, ok := c.wire.(greeter); ok {
 		_ = nc.SetDeadline(time.Now().Add(greetTimeout))
-		if err := g.greet(nc, c.frame); err != nil {
+		if err := g.greet(spoken, c.frame); err != nil {
 			return fmt.Errorf("load: connection %d: greeting: %w", i, err)
 		}
 		if l.cfg.Streams != nil {
@@ -334,6 +339,9 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	}
 	if c.fd, err = detach(nc); err != nil {
 		return fmt.Errorf("load: connection %d: %w", i, err)
+	}
+	if c.secured != nil {
+		c.secured.own(c.fd)
 	}
 	return l.add(c)
 }

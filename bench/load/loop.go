@@ -52,12 +52,13 @@ type conn struct {
 	blocked  bool
 	next     int // of Config.Frames, after this one in frame
 
-	stream int         // the number of its stream, if it has one
-	shown  *streamWire // the wire, if somebody looks at the frames
-	wire   wire
-	asked  []byte // the request as in Config
-	ahead  []byte // to be written before the next request
-	check  bool   // the next answer is for Check
+	stream  int         // the number of its stream, if it has one
+	shown   *streamWire // the wire, if somebody looks at the frames
+	wire    wire
+	secured *secured // nil: it is plain
+	asked   []byte   // the request as in Config
+	ahead   []byte   // to be written before the next request
+	check   bool     // the next answer is for Check
 }
 
 func newLoop(c Config, i int) (*loop, error) {
@@ -94,6 +95,9 @@ func (l *loop) add(c *conn) error {
 
 func (l *loop) close() {
 	for _, c := range l.conns {
+		if c.secured != nil {
+			c.secured.end()
+		}
 		closeSocket(c.fd)
 	}
 	l.poll.close()
@@ -119,6 +123,13 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 // offer sends what is due and takes the answers, until the end of the run.
 func (l *loop) offer(ctx context.Context) error {
 	start := l.start
+	for _, c := range l.conns {
+		if c.secured != nil { // TLS may have more than the greeting has read
+			if err := l.receive(c); err != nil {
+				return err
+			}
+		}
+	}
 	if l.arrivals == nil {
 		for _, c := range l.conns {
 			for range l.cfg.InFlight {
@@ -154,8 +165,7 @@ func (l *loop) offer(ctx context.Context) error {
 			id, input, output := l.poll.event(i)
 			c := l.conns[id]
 			if output {
-				c.blocked = false
-				if err := l.poll.output(c.fd, c.id, false); err != nil {
+				if err := l.unblock(c); err != nil {
 					return err
 				}
 			}
@@ -311,60 +321,92 @@ func (l *loop) stamp(c *conn, captured time.Time) {
 }
 
 // write writes as much of p as the socket accepts, and watches for room if that was not all.
-func (l *loop) write(c *conn, p []byte) (int, error) {
-	n, err := writeSocket(c.fd, p)
+func (l *loop) write(c *conn, p []byte) (n int, err error) {
+	var full bool
+	if c.secured != nil {
+		n, full, err = c.secured.write(p)
+	} else if n, err = writeSocket(c.fd, p); err != nil && again(err) {
+		n, err = 0, nil
+	}
 	if err != nil {
-		if !again(err) {
-			return 0, fmt.Errorf("load: connection %d: write: %w", c.number, err)
-		}
-		n = 0
+		return 0, fmt.Errorf("load: connection %d: write: %w", c.number, err)
 	}
 	l.result.Wrote += int64(n)
-	if n < len(p) {
+	if full || c.secured == nil && n < len(p) {
 		c.blocked = true
 		return n, l.poll.output(c.fd, c.id, true)
 	}
 	return n, nil
 }
 
-// receive reads once, and counts the answers in the data.
+// unblock goes on with a socket that has room again.
+func (l *loop) unblock(c *conn) error {
+	if c.secured != nil {
+		if full, err := c.secured.flush(); full || err != nil {
+			return err
+		}
+	}
+	c.blocked = false
+	return l.poll.output(c.fd, c.id, false)
+}
+
+// receive reads, once or what TLS has, and counts the answers in the data.
 func (l *loop) receive(c *conn) error {
+	if c.secured == nil {
+		_, err := l.receiveOnce(c)
+		return err
+	}
+	for more := true; more; { // of what TLS has read no event will tell
+		var err error
+		if more, err = l.receiveOnce(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiveOnce reports whether there was anything.
+func (l *loop) receiveOnce(c *conn) (more bool, err error) {
 	var n int
 	var written time.Time // by the server, of the last byte read
-	var err error
-	if c.deadline > 0 {
+	switch {
+	case c.secured != nil:
+		if n, err = c.secured.tls.Read(l.buf); err == io.EOF {
+			n, err = 0, nil
+		}
+	case c.deadline > 0:
 		n, written, err = l.poll.readStamped(c.fd, l.buf)
-	} else {
+	default:
 		n, err = readSocket(c.fd, l.buf)
 	}
 	switch {
 	case err != nil && again(err):
-		return nil
+		return false, nil
 	case err == nil && n == 0 && c.due.n > 0:
-		return fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
+		return false, fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
 	case err == nil && n == 0:
-		return fmt.Errorf("load: connection %d: closed by the server: %w", c.number, io.EOF)
+		return false, fmt.Errorf("load: connection %d: closed by the server: %w", c.number, io.EOF)
 	case err != nil:
-		return fmt.Errorf("load: connection %d: read: %w", c.number, err)
+		return false, fmt.Errorf("load: connection %d: read: %w", c.number, err)
 	}
 	now := time.Since(l.start)
 	l.result.Read += int64(n)
 	for p := l.buf[:n]; len(p) > 0; {
 		a, k, err := c.wire.read(p, c.check)
 		if err != nil {
-			return fmt.Errorf("connection %d: %w", c.number, err)
+			return false, fmt.Errorf("connection %d: %w", c.number, err)
 		}
 		if a.done {
 			if a.place >= c.inFlight {
-				return fmt.Errorf("%w: connection %d: an answer too many", errOutOfStep, c.number)
+				return false, fmt.Errorf("%w: connection %d: an answer too many", errOutOfStep, c.number)
 			}
 			if err := l.answered(c, a, now, written); err != nil {
-				return err
+				return false, err
 			}
 		}
 		p = p[k:]
 	}
-	return nil
+	return true, nil
 }
 
 // answered counts the answer to a request of c, and in a closed loop sends the next.

@@ -1,72 +1,108 @@
-//go:build unix
-
 package load
 
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
-	"os"
-	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // protocols are what the wires are called in ALPN.
 var protocols = map[Wire][]string{HTTP: {"http/1.1"}, GRPC: {"h2"}}
 
-// encrypt speaks TLS on nc for a loop, which waits for sockets and not for a library: two
-// goroutines of the connection encrypt and decrypt between nc and the pair of sockets whose one end
-// it returns. They add some microseconds to each latency. They end when either end is closed.
-func encrypt(ctx context.Context, nc net.Conn, cfg *Config) (net.Conn, error) {
+// A secured connection is TLS on a socket that a loop waits for. Once the loop has it (own), it
+// never waits: reading says so by the error of the socket, which TLS takes for one that passes, and
+// of what is written the socket takes what it can, and the rest later (flush).
+type secured struct {
+	net.Conn // until the loop has the socket
+	tls      *tls.Conn
+	fd       int // of the loop; 0: it does not have it yet
+	block    []byte
+	ahead    []byte // of block: read, and not decrypted
+	pending  []byte // encrypted, and not written
+}
+
+// encryptAtOnce is how much is encrypted before it is written: four records.
+const encryptAtOnce = 64 << 10
+
+// encrypt makes the handshake of TLS on nc.
+func encrypt(ctx context.Context, nc net.Conn, cfg *Config) (*secured, error) {
 	config := cfg.TLS.Clone()
 	config.NextProtos = protocols[cfg.Wire]
+	config.DynamicRecordSizingDisabled = true // large requests do not begin with small records
 	if config.ServerName == "" {
 		config.ServerName, _, _ = net.SplitHostPort(cfg.Addr)
 	}
-	c := tls.Client(nc, config)
-	if err := c.HandshakeContext(ctx); err != nil {
-		nc.Close()
-		return nil, err
-	}
-	near, far, err := pair()
-	if err != nil {
-		nc.Close()
-		return nil, err
-	}
-	var both sync.WaitGroup
-	both.Go(func() {
-		_, _ = io.Copy(c, far)
-		_ = c.CloseWrite()
-	})
-	both.Go(func() {
-		_, _ = io.Copy(far, c)
-		_ = far.(*net.UnixConn).CloseWrite()
-	})
-	go func() { // until the server has closed the connection, and the loop its end
-		both.Wait()
-		c.Close()
-		far.Close()
-	}()
-	return near, nil
+	s := &secured{Conn: nc}
+	s.tls = tls.Client(s, config)
+	return s, s.tls.HandshakeContext(ctx)
 }
 
-// pair is two connected sockets.
-func pair() (near, far net.Conn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
+// own makes the socket a loop's.
+func (s *secured) own(fd int) { s.fd, s.block = fd, make([]byte, encryptAtOnce) }
+
+// Read is for TLS.
+func (s *secured) Read(p []byte) (int, error) {
+	if s.fd == 0 {
+		return s.Conn.Read(p)
 	}
-	var ends [2]net.Conn
-	for i, fd := range fds {
-		unix.CloseOnExec(fd)
-		f := os.NewFile(uintptr(fd), "socketpair")
-		if ends[i], err = net.FileConn(f); err != nil {
-			return nil, nil, fmt.Errorf("socketpair: %w", err)
+	if len(s.ahead) == 0 {
+		n, err := readSocket(s.fd, s.block)
+		switch {
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
 		}
-		f.Close()
+		s.ahead = s.block[:n]
 	}
-	return ends[0], ends[1], nil
+	n := copy(p, s.ahead)
+	s.ahead = s.ahead[n:]
+	return n, nil
+}
+
+// Write is for TLS.
+func (s *secured) Write(p []byte) (int, error) {
+	if s.fd == 0 {
+		return s.Conn.Write(p)
+	}
+	s.pending = append(s.pending, p...)
+	return len(p), nil
+}
+
+// write encrypts some of p if everything before it was written. It reports whether the socket is
+// full.
+func (s *secured) write(p []byte) (n int, full bool, err error) {
+	if full, err = s.flush(); full || err != nil {
+		return 0, full, err
+	}
+	if n, err = s.tls.Write(p[:min(len(p), encryptAtOnce)]); err == nil {
+		full, err = s.flush()
+	}
+	return n, full, err
+}
+
+// flush writes what is pending.
+func (s *secured) flush() (full bool, err error) {
+	for sent := 0; ; {
+		if sent == len(s.pending) {
+			s.pending = s.pending[:0]
+			return false, nil
+		}
+		n, err := writeSocket(s.fd, s.pending[sent:])
+		if err != nil {
+			s.pending = s.pending[:copy(s.pending, s.pending[sent:])]
+			if again(err) {
+				return true, nil
+			}
+			return false, err
+		}
+		sent += n
+	}
+}
+
+// end tells the server that nothing follows, if the socket has room for that.
+func (s *secured) end() {
+	_ = s.tls.CloseWrite()
+	_, _ = s.flush()
 }

@@ -20,6 +20,10 @@
 //	slow     5,000 clients at a byte a second: when they are closed, and the wait of new ones
 //	overhead latency at 30 % of the rate, against two round trips to the bare echo
 //	unread   p99 of requests beside clients that read no answers, against the same without them
+//	tls      the TCP door over TLS, against a bare crypto/tls echo
+//	handshakes
+//	         p99 of requests over TLS beside unfinished handshakes and slow clients, and memory
+//	quotas   p99 of requests beside a client at ten times its quota, against as much CPU load
 //	large    frames of 6.2 and 24.9 MB through the door, against the bare echo and each other
 //	echo     bare gnet that writes back what it read: the reference for the following
 //	door     the TCP door, the gate and the scheduler, with a model inside the process

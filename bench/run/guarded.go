@@ -13,7 +13,7 @@ import (
 
 // configurations are what a shivad is started with, by the name of its system. Others have none.
 var configurations = func() map[string]string {
-	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig}
+	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig, greedy: greedyConfig}
 	for _, a := range attacks {
 		all[a.name] = attackedConfig
 	}

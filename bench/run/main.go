@@ -121,6 +121,19 @@ var parts = slices.Concat([]part{
 	{"identities", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(guarded(ctx, o, bin))
 	}},
+	{"tls", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.head = systemHead
+		f.ratios, f.table, err = encrypted(ctx, o, bin)
+		return f, err
+	}},
+	{crawled, func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = besideHandshakes(ctx, o, bin)
+		return f, err
+	}},
+	{"quotas", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = besideGreedy(ctx, o, bin)
+		return f, err
+	}},
 	{"search", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.ratios, err = search(ctx, o, bin)
 		return f, err
@@ -237,6 +250,7 @@ func run(ctx context.Context, o options) (err error) {
 func programs(names []string) []string {
 	of := map[string][]string{
 		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "guarded": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
+		echoOfTLS: {"bench/echo"}, doorOfTLS: {"bench/door"},
 	}
 	var list []string
 	for _, name := range names {

@@ -60,12 +60,12 @@ func systems(ctx context.Context, o options, bin string, names []string, loads [
 
 // turn offers one workload to one system.
 func turn(ctx context.Context, o options, s *system, w *workload, first bool) (sample, error) {
-	profiled := s.startProfile(ctx, o, first && s.name != "echo", fmt.Sprintf("%s-%s-%dx%d-%t", s.name, w.model, w.conns, w.inFlight, w.gather))
+	profiled := s.startProfile(ctx, o, first, fmt.Sprintf("%s-%s-%dx%d-%t", s.name, w.model, w.conns, w.inFlight, w.gather))
 	before, err := s.CPU()
 	if err != nil {
 		return sample{}, err
 	}
-	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
+	r, err := load.Run(ctx, load.Config{Addr: s.addr, TLS: s.tls, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, <-profiled, s.Alive()); err != nil {
 		return sample{}, err
@@ -85,11 +85,11 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	}, nil
 }
 
-// startProfile takes a CPU profile of a turn that begins now, if profiles are requested and this
-// is the first turn of its kind. The channel yields once, when the profile is complete.
+// startProfile takes a CPU profile of a turn that begins now, if profiles are requested, the system
+// has them, and this is the first turn of its kind. The channel yields once, when the profile is complete.
 func (s *system) startProfile(ctx context.Context, o options, first bool, name string) <-chan error {
 	done := make(chan error, 1)
-	if o.profile == "" || !first {
+	if o.profile == "" || s.profile == "" || !first {
 		done <- nil
 		return done
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -68,9 +69,10 @@ type system struct {
 	process.Group
 	name       string
 	addr       string
-	rest, grpc string // "": the door is closed
-	profile    string // of its pprof handlers
-	containers string // where containers connect
+	tls        *tls.Config // by which clients trust it; nil: it is plain
+	rest, grpc string      // "": the door is closed
+	profile    string      // of its pprof handlers and metrics; "": it has none
+	containers string      // where containers connect
 }
 
 // startSystem starts the system of that name and waits until it answers each of the loads.
@@ -103,15 +105,26 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 			s.grpc = addrs[4]
 		}
 	}
-	if name == "slow" {
+	switch name {
+	case "slow":
 		s.rest = addrs[3]
+	case greedy:
+		s.rest, s.grpc = addrs[3], addrs[4]
 	}
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
+	listen := s.addr
+	var certificate []string
+	if name == crawled || name == echoOfTLS || name == doorOfTLS {
+		listen = "tls://" + s.addr
+		if certificate, s.tls, err = certify(bin); err != nil {
+			return nil, err
+		}
+	}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", listen, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
 	config, err := configure(name, bin)
 	if err != nil {
 		return nil, err
 	}
-	shivad = append(shivad, config...)
+	shivad = slices.Concat(shivad, certificate, config)
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch)}
 	for _, w := range loads {
 		if d := w.declaration(); !slices.Contains(models, d) {
@@ -119,10 +132,11 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		}
 	}
 	switch name {
-	case "echo":
-		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops))
-	case "door":
-		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
+	case "echo", echoOfTLS:
+		s.profile = ""
+		err = begin(append([]string{filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops)}, certificate...)...)
+	case "door", doorOfTLS:
+		err = begin(slices.Concat([]string{filepath.Join(bin, "door"), "-listen", listen, "-admin", s.profile}, certificate, models[2:])...)
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
 	default:
@@ -143,7 +157,7 @@ func (s *system) await(ctx context.Context, loads []*workload) error {
 		}
 		last = nil
 		for _, w := range loads {
-			r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames[:1], Duration: 5 * time.Millisecond, Check: load.SameTensors})
+			r, err := load.Run(ctx, load.Config{Addr: s.addr, TLS: s.tls, Frames: w.frames[:1], Duration: 5 * time.Millisecond, Check: load.SameTensors})
 			if err == nil && r.Latency.Count() == 0 {
 				err = fmt.Errorf("no answer to %s: %s", w.model, r.Failure)
 			}

@@ -5,13 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -28,6 +24,8 @@ const (
 	unreadTurns = 12          // measured seconds after that: the clients stall, and are closed
 	unreadRate  = 1000        // requests per second of the other clients
 	wide        = "wide"      // their model, in a container of its own
+
+	closedUnread = `shivad_connections_closed_total{door="tcp",reason="stalled"}`
 )
 
 // besideUnread measures the effect of clients that request much and read no answers on the p99 of
@@ -91,7 +89,7 @@ func (s *system) answers(ctx context.Context, question []byte) error {
 // median over its seconds, since other work of the machine comes in bursts. It fails unless by
 // its end the server has closed all of those clients for not reading.
 func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed uint64) (float64, error) {
-	before, err := stalled(ctx, s)
+	before, err := s.metrics(ctx, closedUnread)
 	if err != nil {
 		return 0, err
 	}
@@ -127,33 +125,12 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 		}
 		p99 = append(p99, float64(got.Latency.Quantile(0.99)))
 	}
-	after, err := stalled(ctx, s)
-	if n := after - before; err == nil && n != want {
+	after, err := s.metrics(ctx, closedUnread)
+	if err != nil {
+		return 0, err
+	}
+	if n := int(after[0] - before[0]); n != want {
 		err = fmt.Errorf("run: %d clients were closed for reading nothing by the end of a turn, expected %d", n, want)
 	}
 	return ratio.Median(p99), err
-}
-
-var stalledOf = regexp.MustCompile(`(?m)^shivad_connections_closed_total\{door="tcp",reason="stalled"\} (\d+)$`)
-
-// stalled returns the number of clients of the Shiva door closed for reading nothing.
-func stalled(ctx context.Context, s *system) (int, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.profile+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return 0, err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		return 0, err
-	}
-	n := stalledOf.FindSubmatch(text)
-	if n == nil {
-		return 0, errors.New("run: the server's metrics lack the connections closed for reading nothing")
-	}
-	return strconv.Atoi(string(n[1]))
 }

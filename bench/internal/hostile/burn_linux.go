@@ -1,0 +1,48 @@
+package hostile
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Burn takes a share of the processors until ctx ends, 1.5 being one and a half of them. It does so
+// in pieces of some 100 µs at random times: what is measured beside it loses what it would lose to
+// any work of that size, and nothing else.
+func Burn(ctx context.Context, share float64) {
+	done := make(chan struct{})
+	threads := 0
+	for ; share > 0; share-- {
+		go func() {
+			burn(ctx, min(share, 1))
+			done <- struct{}{}
+		}()
+		threads++
+	}
+	runtime.GOMAXPROCS(max(threads, 1))
+	for range threads {
+		<-done
+	}
+}
+
+// burn does it on a thread. What it has not burnt because others had the processor it burns later:
+// clients that are due wait in the same way.
+func burn(ctx context.Context, share float64) {
+	const nap = 250 * time.Microsecond // on average
+	runtime.LockOSThread()
+	used := func() time.Duration {
+		var t unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // there is one on every Linux
+		return time.Duration(t.Nano())
+	}
+	before := used()
+	for began := time.Now(); ctx.Err() == nil; {
+		for due := time.Duration(share * float64(time.Since(began))); used()-before < due; {
+		}
+		t := unix.NsecToTimespec(int64(rand.ExpFloat64() * float64(nap)))
+		_ = unix.Nanosleep(&t, nil) // cut short, it is a shorter one
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/ratio"
+)
+
+// Systems that speak TLS.
+const (
+	echoOfTLS = "echo over TLS"
+	doorOfTLS = "door over TLS"
+)
+
+var encryptedLoads = []*workload{workloads[deep], workloads[image]}
+
+// encrypted compares the TCP door over TLS, its model inside the process, with a bare echo by
+// crypto/tls. Both have the same certificate, cipher and client.
+func encrypted(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
+	names := []string{echoOfTLS, doorOfTLS}
+	all, err := systems(ctx, o, bin, names, encryptedLoads)
+	if err != nil {
+		return nil, nil, err
+	}
+	return all.encryptedRatios(), all.table(names, encryptedLoads), nil
+}
+
+// encryptedRatios hold the rates to a limit. Client and server share the cores, so the server's own
+// processor time stands beside them.
+func (all samples) encryptedRatios() (rs []ratio.Ratio) {
+	for i, w := range encryptedLoads {
+		rate := ratio.Ratio{What: doorOfTLS + " / bare crypto/tls echo: rate, " + w.name, Bound: ratio.AtLeast, Limit: 0.7}
+		cpu := ratio.Ratio{What: doorOfTLS + " / bare crypto/tls echo: CPU, " + w.name}
+		for round, door := range all[doorOfTLS][i] {
+			echo := all[echoOfTLS][i][round]
+			rate.Rounds = append(rate.Rounds, door.rate/echo.rate)
+			cpu.Rounds = append(cpu.Rounds, float64(door.cpuPerRequest)/float64(echo.cpuPerRequest))
+		}
+		rs = append(rs, rate, cpu)
+	}
+	return rs
+}
+
+// certify returns the flags of a server that speaks TLS, and what clients trust it by. The files are
+// in a directory, made by the first call: a certificate of this machine, which signs itself, and its
+// key.
+func certify(dir string) (flags []string, trust *tls.Config, err error) {
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	public, err := os.ReadFile(cert)
+	if errors.Is(err, fs.ErrNotExist) {
+		public, err = issue(cert, key)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	trust = &tls.Config{RootCAs: x509.NewCertPool()}
+	trust.RootCAs.AppendCertsFromPEM(public)
+	return []string{"--tls-cert", cert, "--tls-key", key}, trust, nil
+}
+
+// issue writes the files, and returns the first.
+func issue(cert, key string) ([]byte, error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, err
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return public, errors.Join(
+		os.WriteFile(cert, public, 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/load"
+)
+
+const (
+	crawled  = "handshakes" // the system
+	crawlers = 1000         // of each kind
+	// crawlMemory is what the server may grow by meanwhile, in MiB: 64 KiB for each of the slow
+	// clients, for its session, its goroutine and what TLS has of it, and for each of the 256
+	// handshakes that the server waits for (tls.handshakes); and as much again that is garbage.
+	crawlMemory = 2 * (crawlers + 256) * 64 >> 10
+)
+
+// besideHandshakes measures what clients of the TCP door over TLS notice of a thousand that do not
+// finish their handshakes, and of a thousand that send a byte a second, and what the server's memory
+// does.
+func besideHandshakes(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
+		return nil, err
+	}
+	w := workloads[deep]
+	s, err := startSystem(ctx, o, crawled, bin, []*workload{w})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Stop()
+	e := effect{name: crawled}
+	c := load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Check: load.SameTensors}
+	at, err := s.metrics(ctx, residentBytes, unfinishedEnded)
+	if err != nil {
+		return nil, err
+	}
+	least, most := at[0], at[0]
+	attacked := func() error {
+		now, err := s.metrics(ctx, residentBytes, unfinishedEnded, openOfTCP)
+		if err != nil {
+			return err
+		}
+		most = max(most, now[0])
+		if now[1] <= at[1] || now[2] < crawlers {
+			return fmt.Errorf("run: %s: %v handshakes were given up and %v clients are there, expected some and %d", crawled, now[1]-at[1], now[2], crawlers)
+		}
+		at = now
+		return nil
+	}
+	for range effectRounds * o.rounds {
+		if err := e.round(ctx, o, s, bin, c, nil, crawl(ctx, s, bin), attacked); err != nil {
+			return nil, err
+		}
+	}
+	grown := ratio.Ratio{What: fmt.Sprintf("MiB that the server grows by beside %d of each", crawlers), Bound: ratio.AtMost, Limit: crawlMemory, Rounds: []float64{(most - least) / (1 << 20)}}
+	return append(e.ratios("unfinished handshakes and slow clients of TLS", 1.5, 0), grown), nil
+}
+
+// Names of the server's metrics.
+const (
+	residentBytes   = "process_resident_memory_bytes"
+	unfinishedEnded = `shivad_connections_closed_total{door="tcp",reason="handshake"}`
+	openOfTCP       = `shivad_connections{door="tcp"}`
+)
+
+// crawl starts the clients and returns when they are there.
+func crawl(ctx context.Context, s *system, bin string) guest {
+	return func() (*process.Process, error) {
+		p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-crawl", s.addr, "-crawlers", strconv.Itoa(crawlers))
+		if err != nil {
+			return nil, err
+		}
+		for end := time.Now().Add(time.Minute); !strings.Contains(p.Output(), "ready"); time.Sleep(20 * time.Millisecond) {
+			err := p.Alive()
+			if err == nil && time.Now().After(end) {
+				err = fmt.Errorf("run: %s: the attackers are not there after a minute", crawled)
+			}
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				p.Kill()
+				return nil, err
+			}
+		}
+		return p, nil
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/load"
+)
+
+const (
+	greedy      = "greedy" // an identity
+	greedyToken = "shiva_greedy"
+	greedyQuota = 200 // requests per second
+	greedyTimes = 10  // as many as it sends
+)
+
+// greedyConfig gives one identity a quota, and others, who show nothing, none.
+var greedyConfig = fmt.Sprintf(`[[identity]]
+name = %q
+token_sha256 = "%x"
+may = ["infer:small"]
+quota = { requests_per_second = %d }
+[[identity]]
+name = "anonymous"
+may = ["infer:small", "serve:*", "admin:read"]
+`, greedy, sha256.Sum256([]byte(greedyToken)), greedyQuota)
+
+// besideGreedy measures what clients of a door notice of one of the same door that sends ten times
+// what its quota is. Usually there it sends what its quota is: all of that is answered. Of the ten
+// times one is answered, and nine are read and refused, which takes processor time, the server's and
+// the client's own, on the cores that all share. That time no quota gives back: a process that burns
+// as much of it is the reference, and the ratio to the usual p99 is shown beside it.
+func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/noop", "bench/hostile"); err != nil {
+		return nil, err
+	}
+	w := workloads[deep]
+	s, err := startSystem(ctx, o, greedy, bin, []*workload{w})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Stop()
+	doors, err := greedyDoors(s, w)
+	if err != nil {
+		return nil, err
+	}
+	refused := 0.0
+	for range effectRounds * o.rounds {
+		for _, d := range doors {
+			if err := d.round(ctx, o, s, bin, &refused); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, d := range doors {
+		rs = append(rs, d.ratios(fmt.Sprintf("%d times a quota, %s", greedyTimes, doorNames[d.form.Name]), 0, 1.1)...)
+	}
+	return rs, nil
+}
+
+// A greedyDoor is where the client is greedy.
+type greedyDoor struct {
+	effect
+	form load.Form
+	flag string // of shivactl
+	load load.Config
+}
+
+func greedyDoors(s *system, w *workload) (doors []*greedyDoor, err error) {
+	xs, err := load.Floats(w.conns, w.shape)
+	if err != nil {
+		return nil, err
+	}
+	at := map[string]struct{ flag, addr string }{"shiva": {"tcp", s.addr}, "rest": {"rest", s.rest}, "grpc": {"grpc", s.grpc}}
+	for _, f := range load.Forms {
+		where, ok := at[f.Name]
+		if !ok {
+			continue
+		}
+		d := &greedyDoor{effect: effect{name: greedy + "/door=" + where.flag}, form: f, flag: where.flag}
+		d.load = load.Config{Wire: f.Wire, Addr: where.addr, Conns: w.conns, Check: func(request, answer []byte) error {
+			return f.Same(4*elements(w.shape), request, answer)
+		}}
+		for _, x := range xs {
+			frame, err := f.Frame(w.model, x)
+			if err != nil {
+				return nil, err
+			}
+			d.load.Frames = append(d.load.Frames, frame)
+		}
+		doors = append(doors, d)
+	}
+	return doors, nil
+}
+
+// round takes the turns of one, and fails if the greedy client was not refused what it should be;
+// refused is what it was so far, at all doors.
+func (d *greedyDoor) round(ctx context.Context, o options, s *system, bin string, refused *float64) error {
+	asks := func(rate int) guest {
+		return func() (*process.Process, error) {
+			time.Sleep(100 * time.Millisecond) // after a turn of ten times the quota nothing is left of it
+			return process.Start(bin, "env", "SHIVA_TOKEN="+greedyToken, filepath.Join(bin, "shivactl"), "bench", "small",
+				"--door", d.flag, "--addr", d.load.Addr, "--rate", strconv.Itoa(rate), "--for", "1h")
+		}
+	}
+	return d.effect.round(ctx, o, s, bin, d.load, []guest{asks(greedyQuota)}, asks(greedyQuota*greedyTimes), func() error {
+		now, err := s.metrics(ctx, greedyRefused)
+		if err != nil {
+			return err
+		}
+		// Half of what is above the quota: it has begun somewhat later than the turn, with a burst.
+		least := (greedyTimes - 1) * greedyQuota * o.duration.Seconds() / 2
+		if now[0]-*refused < least {
+			err = fmt.Errorf("run: %s: %v requests were refused in a turn, expected %v at least", d.name, now[0]-*refused, least)
+		}
+		*refused = now[0]
+		return err
+	})
+}
+
+const greedyRefused = `shivad_identity_refused_total{identity="greedy",quota="requests_per_second"}`
