@@ -87,8 +87,8 @@ func judge(list []*report, length time.Duration) (broken []string) {
 		grown, hours = grown+at*h, hours+h
 		answered, refused = answered+r.Answered, refused+r.Refused
 		builds[r.Build] = true
-		fmt.Printf("piece %d, %s, %v of build %s: %d answered, %d refused, %d lost; heap %.2f MiB, %+.2f MiB/h; p99 %v, %.2f times that in the end; %d goroutines and %d descriptors, %+d and %+d in the end\n",
-			i+1, r.Began.UTC().Format(time.DateTime), r.Length, r.Build, r.Answered, r.Refused, r.Lost, float64(r.Before.Heap)/(1<<20), at/(1<<20),
+		fmt.Printf("piece %d, %s, %v of build %s: %d answered, %d refused, %d lost; heap %.2f MiB, %.2f in the end, %+.2f MiB/h; p99 %v, %.2f times that in the end; %d goroutines and %d descriptors, %+d and %+d in the end\n",
+			i+1, r.Began.UTC().Format(time.DateTime), r.Length, r.Build, r.Answered, r.Refused, r.Lost, float64(r.Before.Heap)/(1<<20), float64(r.After.Heap)/(1<<20), at/(1<<20),
 			r.P99[0].Round(10*time.Microsecond), d, r.Before.Goroutines, r.Before.Descriptors, r.After.Goroutines-r.Before.Goroutines, r.After.Descriptors-r.Before.Descriptors)
 		for _, b := range r.broken() {
 			broken = append(broken, fmt.Sprintf("piece %d: %s", i+1, b))
