@@ -146,12 +146,12 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	runs := s.history.ran(name, h.model, values, stalls)
 	r := containertest.Reply{Delay: time.Duration(h.script.Int64N(int64(s.plan.slowest)))}
 	if !calm {
-		switch n := h.script.IntN(100); {
-		case n < 4:
+		switch n := h.script.IntN(100) / s.plan.harm; {
+		case n < 3:
 			s.history.fate(runs, fateFailed)
 			r.Error = "the seed says so"
 			return r
-		case n < 6:
+		case n < 5:
 			r.Silent = true
 			return r
 		case n < 8:

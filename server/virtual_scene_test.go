@@ -65,6 +65,7 @@ type plan struct {
 	clients int
 	hosts   map[string]int // by model
 	slowest time.Duration  // that a container is with a batch
+	harm    int            // how often containers fail
 	stop    time.Duration  // when the server stops, if it does early
 }
 
@@ -84,7 +85,7 @@ func newScene(t *testing.T, seed uint64) *scene {
 	s.troubles = troubles{containers: maybe(), clients: maybe(), reloads: r.IntN(3) == 0, stop: r.IntN(5) == 0, identities: r.IntN(3) == 0}
 	s.troubles.quotas = s.troubles.identities && maybe()
 	s.plan = plan{seed: seed, clients: 2 + r.IntN(4), hosts: map[string]int{"a": 1 + r.IntN(3), "b": 1 + r.IntN(2)},
-		slowest: time.Duration(1+r.IntN(40)) * time.Millisecond, stop: time.Duration(r.IntN(1000)) * time.Millisecond}
+		harm: []int{1, 1, 5}[r.IntN(3)], slowest: time.Duration(1+r.IntN(40)) * time.Millisecond, stop: time.Duration(r.IntN(1000)) * time.Millisecond}
 	s.net.Resets = true
 	s.net.Buffer = []int{0, 300, 4 << 10}[r.IntN(3)]
 	s.net.Piece = []int{0, 0, 7, 100}[r.IntN(4)]
@@ -396,16 +397,21 @@ const lateness = time.Millisecond
 
 // judgeRuns judges what containers have seen of a question.
 func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
-	times := make([]int, q.rows)
+	times, losses := make([]int, q.rows), make([]int, q.rows)
 	for _, r := range q.runs {
 		if r.at.After(a.at) && !r.late && a.kind != unanswered {
 			wrong("%s was sent its rows %v after the answer, %s", r.container, r.at.Sub(a.at), a.kind)
 		}
 		for _, row := range r.rows {
-			times[row]++
+			if times[row]++; r.fate == fateLost {
+				losses[row]++
+			}
 		}
 	}
 	for row, n := range times {
+		if losses[row] > 2 {
+			wrong("row %d was sent to %d containers that were lost with it, not to one more after the first", row, losses[row])
+		}
 		if n > 1 && !s.troubles.containers {
 			wrong("row %d was executed %d times, and no container has failed", row, n)
 		}
