@@ -95,6 +95,8 @@ func (c *client) deal() *question {
 		q.model = "b"
 	case n < 7:
 		q.model = "none"
+	case n < 10:
+		q.model = "app"
 	}
 	if r.IntN(3) == 0 {
 		q.timeout = time.Duration(1+r.IntN(300)) * time.Millisecond
@@ -118,6 +120,14 @@ func (q *question) inputs() []int32 {
 		values = append(values, q.number, int32(row))
 	}
 	return values
+}
+
+// by is the model that answers a question; that of the application is a.
+func (q *question) by() string {
+	if q.model == "app" {
+		return "a"
+	}
+	return q.model
 }
 
 // width is the shape of a row, which of a bad question is another than the model's.

@@ -154,7 +154,7 @@ func (h *history) ran(container, model string, values []int32, late bool) (runs 
 			continue
 		}
 		q := h.questions[n-1]
-		if q.model != model || q.bad {
+		if q.by() != model || q.bad {
 			h.faultLocked("%s, of model %s, was sent a row of question %d, which was for %s", container, model, n, q.model)
 		}
 		if len(runs) == 0 || runs[len(runs)-1] != last(q.runs) {

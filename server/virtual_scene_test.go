@@ -57,6 +57,7 @@ type troubles struct {
 	stop       bool // the server stops while clients ask
 	identities bool // clients show tokens, some wrong ones
 	quotas     bool // of one identity
+	store      bool // cannot be written for a while, again and again
 }
 
 // A plan is what a seed says at once; the rest its actors draw as they go, each by itself.
@@ -82,7 +83,7 @@ func newScene(t *testing.T, seed uint64) *scene {
 	r := draw(seed, "plan")
 	s := &scene{t: t, store: new(faultyStore), history: &history{began: time.Now()}}
 	maybe := func() bool { return r.IntN(2) == 0 }
-	s.troubles = troubles{containers: maybe(), clients: maybe(), reloads: r.IntN(3) == 0, stop: r.IntN(5) == 0, identities: r.IntN(3) == 0}
+	s.troubles = troubles{containers: maybe(), clients: maybe(), reloads: r.IntN(3) == 0, stop: r.IntN(5) == 0, identities: r.IntN(3) == 0, store: r.IntN(3) == 0}
 	s.troubles.quotas = s.troubles.identities && maybe()
 	s.plan = plan{seed: seed, clients: 2 + r.IntN(4), hosts: map[string]int{"a": 1 + r.IntN(3), "b": 1 + r.IntN(2)},
 		harm: []int{1, 1, 5}[r.IntN(3)], slowest: time.Duration(1+r.IntN(40)) * time.Millisecond, stop: time.Duration(r.IntN(1000)) * time.Millisecond}
@@ -216,6 +217,9 @@ func (s *scene) play() {
 		}
 	}
 	time.Sleep(10 * time.Millisecond)
+	if err := s.server.SetApplication(context.Background(), Application{Name: "app", Models: []string{"a"}}); err != nil {
+		s.history.fault("the application: %v", err)
+	}
 	for i := range s.plan.clients {
 		c, questions := s.newClient(i)
 		actors.Go(func() {
@@ -226,6 +230,7 @@ func (s *scene) play() {
 	quiet := make(chan struct{}) // the operator has nothing more to do
 	var operator sync.WaitGroup
 	operator.Go(func() { s.operate(quiet) })
+	operator.Go(func() { s.faultStore(quiet) })
 	if s.troubles.stop {
 		operator.Go(func() {
 			time.Sleep(s.plan.stop)
@@ -284,6 +289,22 @@ func (s *scene) operate(quiet <-chan struct{}) {
 			c.Defaults.Delay = time.Duration(r.IntN(5)) * time.Millisecond
 			c.Containers.Heartbeat = time.Duration(200+r.IntN(2000)) * time.Millisecond
 		})
+	}
+}
+
+// faultStore has the store fail and recover until quiet is closed.
+func (s *scene) faultStore(quiet <-chan struct{}) {
+	r := draw(s.plan.seed, "store")
+	for s.troubles.store {
+		timer := time.NewTimer(time.Duration(r.IntN(400)) * time.Millisecond)
+		select {
+		case <-quiet:
+			timer.Stop()
+			s.store.broken.Store(false)
+			return
+		case <-timer.C:
+			s.store.broken.Store(!s.store.broken.Load())
+		}
 	}
 }
 
@@ -384,7 +405,7 @@ func (s *scene) judge(q *question) {
 		return
 	}
 	for i := range q.rows {
-		if 2*i+1 >= len(a.values) || len(a.values) != 2*q.rows || a.values[2*i] != q.number+sign(q.model) || a.values[2*i+1] != int32(i) {
+		if 2*i+1 >= len(a.values) || len(a.values) != 2*q.rows || a.values[2*i] != q.number+sign(q.by()) || a.values[2*i+1] != int32(i) {
 			wrong("the answer's values are %v", a.values)
 			break
 		}
@@ -439,7 +460,7 @@ func (s *scene) unexpected(q *question, a answer) string {
 			return "it fits the model"
 		}
 	case "NotFound":
-		if since := s.history.models[q.model]; !since.IsZero() && since.Before(q.begun) {
+		if since := s.history.models[q.by()]; !since.IsZero() && since.Before(q.begun) {
 			return "there is such a model"
 		}
 	case "Unauthenticated":

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,6 +32,7 @@ func TestSeeds(t *testing.T) {
 	if seeds == 0 {
 		seeds = budgettest.Rounds(200)
 	}
+	t.Cleanup(func() { t.Logf("answers: %v", outcomes.count) })
 	var next atomic.Uint64
 	var failed atomic.Bool // the first that fails ends the test
 	for range runtime.GOMAXPROCS(0) {
@@ -70,8 +72,27 @@ func TestSameSeed(t *testing.T) {
 	t.Logf("%d of %d seeds have the same history", same, seeds)
 }
 
+// outcomes counts what was answered, of all scenes.
+var outcomes struct {
+	mu    sync.Mutex
+	count map[kind]int
+}
+
 // playSeed plays the scene of a seed, and returns what was wrong with it.
-func playSeed(t *testing.T, seed uint64) (wrong []string) { return play(t, seed).wrong }
+func playSeed(t *testing.T, seed uint64) (wrong []string) {
+	h := play(t, seed)
+	outcomes.mu.Lock()
+	defer outcomes.mu.Unlock()
+	if outcomes.count == nil {
+		outcomes.count = make(map[kind]int)
+	}
+	for _, q := range h.questions {
+		for _, a := range q.answers {
+			outcomes.count[kind(q.client.door+" "+q.model+" ")+a.kind]++
+		}
+	}
+	return h.wrong
+}
 
 func play(t *testing.T, seed uint64) (h *history) {
 	defer budgettest.Within(2*time.Minute, func() string { return "seed " + repeat(seed) })()
