@@ -15,8 +15,9 @@ import (
 )
 
 // Clients that know nothing of the server but TLS get the bytes that plain ones get: Python's ssl,
-// openssl, curl, and Triton's over HTTP and gRPC. Each shows a certificate, and without one none is
-// answered. A SIGHUP replaces the server's certificate.
+// openssl, curl, Triton's over HTTP and gRPC, and ours in Python, which asks a container in Python
+// that has connected over TLS. Each shows a certificate, and without one none is answered and no
+// container registers. A SIGHUP replaces the server's certificate.
 func TestE2ETLS(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
@@ -35,8 +36,20 @@ client_auth = "required"
 	}
 	const both = "127.0.0.1:0,tls://127.0.0.1:0"
 	s := startWith(t, []string{binary(t, "shivad"), "--config", file, "--log-format", "json",
-		"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tcp", both, "--rest", both, "--grpc", both})
+		"--containers", both, "--admin", "127.0.0.1:0", "--tcp", both, "--rest", both, "--grpc", both})
+	s.containers, s.sockets["containers"], _ = strings.Cut(s.containers, ",")
+	at := func(name string) string { return filepath.Join(dir, name) }
+	serves := func(name string, more ...string) {
+		s.run("env", append(append([]string{"SHIVA_SERVERS=" + s.sockets["containers"], "SHIVA_TLS_CA=" + at("ca.pem")}, more...), python(t), "server/e2e/python/tls_model.py", name)...)
+	}
+	serves("encrypted", "SHIVA_TLS_CERT="+at("client.pem"), "SHIVA_TLS_KEY="+at("client.key"))
+	serves("stranger")
 	s.waitReplicas("digits", 1)
+	s.waitReplicas("encrypted", 1)
+	budgettest.Until(t, "a container without a certificate to be refused", func() bool {
+		return s.logs("connection ended before it registered", "client didn't provide a certificate")
+	})
+	s.waitReplicas("stranger", 0)
 	ask := func() {
 		t.Helper()
 		cmd := exec.Command(python(t), "server/e2e/python/tls_clients.py", dir)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from shiva_client import TLS, Client
 
 directory = Path(sys.argv[1])
 ca, cert, key = (str(directory / name) for name in ("ca.pem", "client.pem", "client.key"))
@@ -70,6 +71,14 @@ with context.wrap_socket(socket.create_connection(address("TCP", True)), server_
         secure.sendall(piece)
     assert told(whole(secure.recv)) == expected
 
+# Our client, and our container behind the server: what was sent, and what a plain client gets.
+numbers = np.frombuffer(np.random.default_rng(1).bytes(1_200_000), dtype="<f4").reshape(3, -1)
+trust = TLS(ca=ca, certificate=cert, key=key, server_name="localhost")
+with Client("tls://" + ":".join(map(str, address("TCP", True))), tls=trust) as client, Client(*address("TCP", False)) as plain_client:
+    assert client.infer("encrypted", numbers, timeout=60).tensors[0].tobytes() == numbers.tobytes()
+    scores = [c.infer("digits", np.frombuffer(pixels, dtype=np.uint8).reshape(1, 8, 8), timeout=60)["scores"].tobytes() for c in (client, plain_client)]
+    assert scores[0] == scores[1]
+
 # A client without a certificate is told so, with its first answer at the latest.
 try:
     with ssl.create_default_context(cafile=ca).wrap_socket(
@@ -81,15 +90,42 @@ try:
 except ssl.SSLError as e:
     assert "CERTIFICATE_REQUIRED" in str(e).upper(), e
 
-host, port = address("TCP", True)
-command = ["openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{host}:{port}", "-servername", "localhost"]
-with subprocess.Popen([*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as openssl:
-    assert openssl.stdin is not None
-    assert openssl.stdout is not None
-    openssl.stdin.write(question)
-    openssl.stdin.flush()
-    assert told(whole(openssl.stdout.read1)) == expected
-    openssl.terminate()
+
+
+def by_openssl(door: str, said: bytes, hear: Callable[[Callable[[int], bytes]], bytes]) -> bytes:
+    """What is heard at a door when something is said."""
+    host, port = address(door, True)
+    command = ["openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{host}:{port}", "-servername", "localhost"]
+    with subprocess.Popen([*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as openssl:
+        assert openssl.stdin is not None
+        assert openssl.stdout is not None
+        openssl.stdin.write(said)
+        openssl.stdin.flush()
+        heard = hear(openssl.stdout.read1)
+        openssl.terminate()
+    return heard
+
+
+assert told(by_openssl("TCP", question, whole)) == expected
+
+# The containers' port: ZMTP's greeting of a DEALER, and those of the server.
+greeting = bytes([255, 0, 0, 0, 0, 0, 0, 0, 0, 127, 3, 0]) + b"NULL" + bytes(48)
+said = greeting + b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+
+
+def greeted(read: Callable[[int], bytes]) -> bytes:
+    """The server's greeting, and its command READY, whose length is in a byte."""
+    heard = b""
+    while len(heard) < 66 or len(heard) < 66 + heard[65]:
+        piece = read(4096)
+        assert piece, heard
+        heard += piece
+    return heard[: 66 + heard[65]]
+
+
+with socket.create_connection(address("CONTAINERS", False)) as plain:
+    plain.sendall(said)
+    assert by_openssl("CONTAINERS", said, greeted) == greeted(plain.recv)
 
 # HTTP by curl: the same JSON but for ids.
 body = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 8, 8], "data": list(pixels)}]})

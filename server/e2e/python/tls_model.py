@@ -1,0 +1,11 @@
+"""A model whose tensors travel through TLS, as the environment says, and not by shared memory."""
+
+from __future__ import annotations
+
+import sys
+
+from shiva_container import Tensor, model, serve
+
+numbers = [Tensor("x", "FP32", [-1, -1])]
+model(name=sys.argv[1], batched=True, inputs=numbers, outputs=numbers)(lambda x: x)
+serve(arena=False)
