@@ -48,8 +48,8 @@ func parseRefresh(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// enough is the error of what is repeated and has no more to show.
-var enough = errors.New("enough")
+// errEnough is the error of what is repeated and has no more to show.
+var errEnough = errors.New("enough")
 
 // repeat calls show every so often, until the user interrupts or it fails.
 func (c *cli) repeat(show func() error) error {
@@ -57,7 +57,7 @@ func (c *cli) repeat(show func() error) error {
 	defer tick.Stop()
 	for {
 		err := show()
-		if c.ctx.Err() != nil || errors.Is(err, enough) {
+		if c.ctx.Err() != nil || errors.Is(err, errEnough) {
 			return nil
 		}
 		if err != nil {

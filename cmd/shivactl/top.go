@@ -75,7 +75,7 @@ func (c *cli) top(o *topOptions) error {
 	o.last = &now
 	err := c.printTop(&t, &now)
 	if o.shown++; err == nil && o.shown == o.count {
-		return enough
+		return errEnough
 	}
 	return err
 }

@@ -133,7 +133,7 @@ func TestTopOfANewServer(t *testing.T) {
 	var out bytes.Buffer
 	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), token: token.Fixed("")}
 	o := &topOptions{every: leastRefresh, last: &old, count: 1}
-	if err := c.top(o); err != enough || !strings.Contains(out.String(), "0 requests/s") {
+	if err := c.top(o); err != errEnough || !strings.Contains(out.String(), "0 requests/s") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
