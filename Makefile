@@ -52,8 +52,8 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: soaks, and tests of sockets and processes, wait most of their time,
-# and so does the installation of Python packages.
+# Checks joined by + run at once: soaks, tests of sockets and processes, and whoever fetches Python
+# packages wait most of their time.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
 .PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis shells arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
