@@ -289,6 +289,12 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			t.Errorf("%s answers JSON, which is not described", what)
 		}
 	}
+	everyPathIsTried(t, d, tried)
+}
+
+// everyPathIsTried compares what is described with what was tried, as "path method".
+func everyPathIsTried(t *testing.T, d *description, tried map[string]bool) {
+	t.Helper()
 	for path, methods := range d.Paths {
 		for method := range methods {
 			if !tried[path+" "+method] {
