@@ -191,7 +191,8 @@ func TestLargeRequestsPassAndPay(t *testing.T) {
 		if way.bytes < 8<<10 { // Clipper's
 			continue
 		}
-		file.Identities[0].Quota.BytesPerSecond = config.Bytes(1024 + n) // another rate begins with a full bucket
+		// Another rate begins with a full bucket.
+		file.Identities[0].Quota.BytesPerSecond = config.Bytes(1024 + n)
 		if _, err := p.Reload(); err != nil {
 			t.Fatal(err)
 		}

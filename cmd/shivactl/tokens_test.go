@@ -109,3 +109,39 @@ func TestTokenIsShown(t *testing.T) {
 		t.Errorf("first messages: %q", first)
 	}
 }
+
+// A token that was replaced while it was shown is not the last word: the new one is shown, once.
+func TestReplacedTokenIsShown(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	write("first")
+	source, err := token.FromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, asked := "second", 0
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.Header.Get("Authorization") != "Bearer "+known {
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, `{"error":"unknown"}`)
+			write("second")
+			return
+		}
+		fmt.Fprint(w, `{}`)
+	}))
+	defer h.Close()
+	c := &cli{ctx: t.Context(), admin: h.Listener.Addr().String(), token: source}
+	var answer struct{}
+	if err := c.call("GET", "/v1/status", nil, &answer); err != nil || asked != 2 {
+		t.Errorf("%d questions: %v", asked, err)
+	}
+	known = "third"
+	if err := c.call("GET", "/v1/status", nil, &answer); err == nil || asked != 3 {
+		t.Errorf("%d questions: %v", asked, err)
+	}
+}
