@@ -16,6 +16,7 @@ type medium interface {
 	// TryWrite takes what there is room for. What it has not taken is where the next call begins.
 	TryWrite(vecs [][]byte) (int, error)
 	CloseWrite() error // after everything has been taken
+	Unread() int       // bytes for TryRead that have arrived, as far as is known
 }
 
 // A pollable is what carries the bytes below TLS: the descriptor of a socket. A connection that has
@@ -32,8 +33,7 @@ type pollable interface {
 	Room() bool // there is some, or nobody to write to
 	Gone() bool // the peer has closed the connection, or it is broken
 
-	Unread() int         // see transport
-	Unacknowledged() int // likewise
+	Unacknowledged() int // see transport
 	Acknowledge()        // likewise
 }
 

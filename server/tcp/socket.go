@@ -185,8 +185,8 @@ func (k *socket) Write(vecs [][]byte) (int, error) {
 	return n, err
 }
 
-// watch waits for room once. The poller tells of room that has come since it was asked, so the
-// socket is looked at first.
+// watch waits for room once, and takes a turn with it. The poller tells of room that has come since
+// it was asked, so the socket is looked at first.
 func (k *socket) watch() {
 	asked := false
 	err := k.below.AwaitRoom(func() bool {
@@ -196,11 +196,14 @@ func (k *socket) watch() {
 	})
 	k.watched.Store(false)
 	if err == nil {
-		k.session.loop.postRoom(k.session, false)
+		l := k.session.loop
+		l.begin()
+		k.session.room(false)
+		l.end()
 	}
 }
 
-func (k *socket) Unread() int         { return k.below.Unread() }
+func (k *socket) Unread() int         { return k.medium.Unread() }
 func (k *socket) Unacknowledged() int { return k.below.Unacknowledged() }
 func (k *socket) Acknowledge()        { k.below.Acknowledge() }
 func (k *socket) CloseWrite()         { _ = k.medium.CloseWrite() }

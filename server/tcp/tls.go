@@ -9,19 +9,23 @@ import (
 	"sync"
 )
 
-// recordBytes is the plaintext of a record of TLS, at most.
-const recordBytes = 16 << 10
+// recordBytes is the plaintext of a record of TLS, at most, and batchBytes that of the records that
+// are written by one call.
+const (
+	recordBytes = 16 << 10
+	batchBytes  = 4 * recordBytes
+)
 
 // An encrypted medium is TLS on a pollable. crypto/tls is written for connections that wait; that
 // it may be read without waiting is by its rule that a read which fails with a temporary error, as
 // EAGAIN is, may be repeated. It has no such rule for writing, so what it writes always succeeds:
-// what the socket does not take of a record waits in the cipher. The bytes of that record count as
-// taken only when the socket has all of it. So a session knows of each answer whether it has left,
-// and one that stands still holds one record.
+// what the socket does not take of a batch of records waits in the cipher. The bytes of that batch
+// count as taken only when the socket has all of it. So a session knows of each answer whether it
+// has left, and one that stands still holds one batch.
 type encrypted struct {
 	tls    *tls.Conn
 	cipher *ciphertext
-	ahead  int // bytes of what the next write begins with whose record is in the cipher
+	ahead  int // bytes of what the next write begins with whose records are in the cipher
 }
 
 func (e *encrypted) TryRead(p []byte) (n int, err error) {
@@ -40,43 +44,55 @@ func (e *encrypted) TryRead(p []byte) (n int, err error) {
 	return 0, err
 }
 
+func (e *encrypted) Unread() int { return e.cipher.below.Unread() + len(e.cipher.ahead) }
+
 func (e *encrypted) TryWrite(vecs [][]byte) (n int, err error) {
-	var block *[64 << 10]byte
+	e.cipher.gather(true)
+	defer e.cipher.gather(false)
+	block := buffers.Get().(*[64 << 10]byte)
+	defer buffers.Put(block)
+	vecs = skip(vecs, e.ahead)
 	for left := size(vecs); ; {
 		if full, err := e.cipher.flush(); err != nil || full {
 			return n, err
 		}
 		n += e.ahead
-		left -= e.ahead
-		for skip := e.ahead; skip > 0; {
-			k := min(skip, len(vecs[0]))
-			skip -= k
-			if vecs[0] = vecs[0][k:]; len(vecs[0]) == 0 {
-				vecs = vecs[1:]
-			}
-		}
 		if e.ahead = 0; left == 0 {
 			return n, nil
 		}
-		for len(vecs[0]) == 0 {
-			vecs = vecs[1:]
-		}
-		record := vecs[0][:min(len(vecs[0]), recordBytes)]
-		if len(record) < min(left, recordBytes) { // several parts make one record
-			if block == nil {
-				block = buffers.Get().(*[64 << 10]byte)
-				defer buffers.Put(block)
+		for left > 0 && e.ahead < batchBytes {
+			record := first(vecs, min(left, recordBytes), block[:0])
+			vecs = skip(vecs, len(record))
+			left -= len(record)
+			e.ahead += len(record)
+			if _, err := e.tls.Write(record); err != nil {
+				return n, err
 			}
-			record = block[:0]
-			for _, v := range vecs {
-				record = append(record, v[:min(len(v), recordBytes-len(record))]...)
-			}
-		}
-		e.ahead = len(record)
-		if _, err := e.tls.Write(record); err != nil {
-			return n, err
 		}
 	}
+}
+
+// first is the first n bytes of vecs, where they lie if that is one piece, and else in block.
+func first(vecs [][]byte, n int, block []byte) []byte {
+	if len(vecs[0]) >= n {
+		return vecs[0][:n]
+	}
+	for _, v := range vecs {
+		block = append(block, v[:min(len(v), n-len(block))]...)
+	}
+	return block
+}
+
+// skip takes the first n bytes off vecs, and what is empty behind them.
+func skip(vecs [][]byte, n int) [][]byte {
+	for len(vecs) > 0 && n >= len(vecs[0]) {
+		n -= len(vecs[0])
+		vecs = vecs[1:]
+	}
+	if n > 0 {
+		vecs[0] = vecs[0][n:]
+	}
+	return vecs
 }
 
 func (e *encrypted) CloseWrite() error {
@@ -91,37 +107,68 @@ type ciphertext struct {
 	net.Conn // for all else
 	below    pollable
 
-	mu      sync.Mutex // TLS itself writes when it reads, as to change keys
-	pending []byte     // that the socket has not taken
+	// TLS reads a record in two pieces. What has arrived is read at once, and is gone before the
+	// goroutine that reads waits for more.
+	block *[64 << 10]byte // nil: there is nothing ahead
+	ahead []byte          // of block: what TLS has not read
+
+	mu        sync.Mutex // TLS itself writes when it reads, as to change keys
+	gathering bool       // records wait for those that follow
+	batch     *[batchBytes + 4<<10]byte
+	pending   []byte // that the socket has not taken, usually of batch
 }
 
 func (c *ciphertext) Read(p []byte) (int, error) {
-	n, err := c.below.TryRead(p)
-	switch {
-	case err != nil:
-		return 0, err
-	case n == 0:
-		return 0, io.EOF
+	if len(c.ahead) == 0 {
+		if c.block == nil {
+			c.block = buffers.Get().(*[64 << 10]byte)
+		}
+		n, err := c.below.TryRead(c.block[:])
+		if n <= 0 {
+			buffers.Put(c.block)
+			c.block = nil
+			if err == nil {
+				err = io.EOF
+			}
+			return 0, err
+		}
+		c.ahead = c.block[:n]
 	}
+	n := copy(p, c.ahead)
+	c.ahead = c.ahead[n:]
 	return n, nil
 }
 
+// batches are for records, with what TLS adds to them.
+var batches = sync.Pool{New: func() any { return new([batchBytes + 4<<10]byte) }}
+
 func (c *ciphertext) Write(p []byte) (int, error) {
-	const most = 4 * recordBytes // a record, and what TLS writes by itself
+	const most = 2 * batchBytes // a batch, and what TLS writes by itself
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	if len(c.pending) == 0 {
+	if len(c.pending) == 0 && !c.gathering {
 		var err error
-		if n, err = c.below.TryWrite([][]byte{p}); err != nil {
+		if n, err = c.below.TryWrite([][]byte{p}); err != nil || n == len(p) {
 			return n, err
 		}
 	}
 	if len(c.pending)+len(p)-n > most {
 		return n, fmt.Errorf("tcp: the client has TLS write without reading what it writes: %d bytes wait", len(c.pending))
 	}
+	if c.batch == nil {
+		c.batch = batches.Get().(*[batchBytes + 4<<10]byte)
+		c.pending = c.batch[:0]
+	}
 	c.pending = append(c.pending, p[n:]...)
 	return len(p), nil
+}
+
+// gather has what is written from now on wait for flush, or no longer.
+func (c *ciphertext) gather(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gathering = on
 }
 
 // flush writes what is pending. It reports whether the socket is full.
@@ -133,7 +180,8 @@ func (c *ciphertext) flush() (full bool, err error) {
 	}
 	n, err := c.below.TryWrite([][]byte{c.pending})
 	if c.pending = c.pending[n:]; len(c.pending) == 0 {
-		c.pending = nil
+		batches.Put(c.batch)
+		c.batch, c.pending = nil, nil
 	}
 	return len(c.pending) > 0, err
 }
