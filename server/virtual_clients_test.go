@@ -30,7 +30,7 @@ type client struct {
 	door            string
 	from            string     // its address
 	identity, token string     // what it shows
-	rand            *rand.Rand // of its questions
+	rand, deals     *rand.Rand // of what it does, and of what it asks
 
 	shaky bool // its connections are cut, stand still, or are closed by itself
 	last  bool // it comes when all is well again
@@ -89,7 +89,7 @@ func (c *client) close() {
 
 // deal draws a question.
 func (c *client) deal() *question {
-	r, q := c.rand, &question{client: c, model: "a", rows: 1 + c.rand.IntN(4), timeout: defaultDeadline}
+	r, q := c.deals, &question{client: c, model: "a", rows: 1 + c.deals.IntN(4), timeout: defaultDeadline}
 	switch n := r.IntN(20); {
 	case n < 6:
 		q.model = "b"

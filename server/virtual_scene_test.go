@@ -255,7 +255,7 @@ func (s *scene) play() {
 func (s *scene) newClient(i int) (c *client, questions int) {
 	name := fmt.Sprintf("client%d", i)
 	r := draw(s.plan.seed, name)
-	c = &client{scene: s, name: name, door: []string{"tcp", "rest", "grpc"}[r.IntN(3)], from: fmt.Sprintf("10.2.0.%d:5000", i+1), rand: r, faults: draw(s.plan.seed, name+" connections")}
+	c = &client{scene: s, name: name, door: []string{"tcp", "rest", "grpc"}[r.IntN(3)], from: fmt.Sprintf("10.2.0.%d:5000", i+1), rand: r, deals: draw(s.plan.seed, name+" questions"), faults: draw(s.plan.seed, name+" connections")}
 	c.shaky = s.troubles.clients && r.IntN(2) == 0
 	if s.troubles.identities {
 		c.identity = []string{"all", "all", "onlya", "small", "nobody", ""}[r.IntN(6)]
@@ -327,7 +327,7 @@ func (s *scene) settle() {
 // ask asks through every door, when all is well.
 func (s *scene) ask() {
 	for _, door := range []string{"tcp", "rest", "grpc"} {
-		c := &client{scene: s, name: "last " + door, door: door, from: "10.3.0.1:5000", rand: draw(s.plan.seed, door), last: true}
+		c := &client{scene: s, name: "last " + door, door: door, from: "10.3.0.1:5000", rand: draw(s.plan.seed, door), deals: draw(s.plan.seed, door+" questions"), last: true}
 		if s.troubles.identities {
 			c.identity, c.token = "small", tokenOf("small")
 		}
