@@ -359,6 +359,26 @@ func TestRetire(t *testing.T) {
 	})
 }
 
+// TestForbiddenWhileRegistering: a container that a reload forbids while it registers, which no
+// Review saw, leaves as one that Review parts from: it may come again.
+func TestForbiddenWhileRegistering(t *testing.T) {
+	r := newRig(t, containers.Config{Allow: func(a containers.Applicant) (string, error) {
+		if a.Registered {
+			return "", errors.New("its right has gone")
+		}
+		return "camera", nil
+	}})
+	c, err := containertest.Join(r, echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-c.Gone()
+	if g := c.Goodbye(); g == nil || !g.Reconnect || g.Reason != "its right has gone" {
+		t.Errorf("goodbye %+v", g)
+	}
+}
+
 // TestReconnectedSocket: a container whose socket reconnected by itself is told to register
 // again.
 func TestReconnectedSocket(t *testing.T) {

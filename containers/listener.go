@@ -338,8 +338,8 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, r
 
 // Review asks [Config].Allow about every registered container again, and parts from those that it
 // refuses: they get no more batches, and goodbye with the reason after the last answer. They may
-// come again, with another token, or when they may serve again. Those of
-// generations without a goodbye lose their connection. It returns how many there are.
+// come again, with another token, or when they may serve again. Those of generations without a
+// goodbye lose their connection. It returns how many there are.
 func (l *Listener) Review() (parted int) {
 	for _, s := range l.all() {
 		i := s.snapshot()

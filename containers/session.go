@@ -281,7 +281,7 @@ func (s *session) register(r registration) error {
 		f(s.raw, s.snapshot())
 	}
 	if err := s.allow(r.model); err != nil { // a Review meanwhile did not see it
-		s.retire(goodbye{reason: err.Error()})
+		s.retire(goodbye{reason: err.Error(), reconnect: true})
 	}
 	for _, note := range notes {
 		s.log(slog.LevelInfo, "of the model's declaration", "note", note)
