@@ -148,7 +148,7 @@ race: redis shells ## the same under the race detector, with buffers poisoned wh
 	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
-# By the same build, with its checks turned off (-count=1, as the cache of results does not see that).
+# By the same build, with its checks turned off (-count=1, as the cache of results misses that).
 reuse: ## races where messages and buffers are reused instead of poisoned, in the packages that do it
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '$(SERIAL)|^TestMisuse$$' ./server/tcp ./shiva/... ./containers/arena
 

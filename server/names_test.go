@@ -31,8 +31,8 @@ import (
 const hiddenName, nearName = "zsecret", "zsecre"
 
 // Whoever may use nothing learns no name, by nothing that any door answers: the walk asks by every
-// path, call and namespace that there is. Somebody who may do everything is told names by each door,
-// so that the walk goes where they are.
+// path, call and namespace that there is. Somebody who may do everything is told names by each
+// door, so that the walk goes where they are.
 func TestNobodyIsToldNames(t *testing.T) {
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
 		c.Identities = []config.Identity{declared("nothing", "infer:nothing"), declared("server", "serve:nothing"),

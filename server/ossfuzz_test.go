@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestOSSFuzz: OSS-Fuzz builds the fuzz targets of the tree, all of them, and no others. Its builder
-// finds the file of a target by the name alone, in the package's folder and those below, so no
-// other file there may have that name.
+// TestOSSFuzz: OSS-Fuzz builds the fuzz targets of the tree, all of them, and no others. Its
+// builder finds the file of a target by the name alone, in the package's folder and those below, so
+// no other file there may have that name.
 func TestOSSFuzz(t *testing.T) {
 	project, err := os.ReadFile("../.oss-fuzz/project.yaml")
 	if err != nil {

@@ -166,8 +166,8 @@ func (p *bytePayer) idles() {
 
 func (p *bytePayer) usage() quota.Usage { return p.identities.Usage()["anonymous"] }
 
-// What a request makes the server read is charged, once, however it comes: unpacked, with what is in
-// regions, and whether or not its size was announced.
+// What a request makes the server read is charged, once, however it comes: unpacked, with what is
+// in regions, and whether or not its size was announced.
 func TestQuotasCountWhatIsRead(t *testing.T) {
 	p, _ := newBytePayer(t, nil)
 	for _, way := range p.ways() {

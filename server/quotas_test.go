@@ -459,7 +459,8 @@ func walkQuota(t *testing.T, w walk) {
 	}
 	switch w.kind {
 	case quota.RequestsPerSecond:
-		// The next one is a second away, which is long for a request, but a machine may stand still.
+		// The next one is a second away, which is long for a request, but a machine may stand
+		// still.
 		for n := 0; ; n++ {
 			if err := first.ask(ctx, "echo", fewRows); err != nil {
 				if got := refusedBy(t, err); got != w.kind.String() || n == 0 {

@@ -120,8 +120,8 @@ func (h *hostile) spoil() {
 }
 
 // Clients that truncate, replace and remove the files of their regions, and change what they are,
-// also while they are copied, get an error or an answer for each of thousands of requests. A bystander's
-// answers are right throughout, and nothing is left of any of it.
+// also while they are copied, get an error or an answer for each of thousands of requests. A
+// bystander's answers are right throughout, and nothing is left of any of it.
 func TestHostileRegions(t *testing.T) {
 	const clients = 4
 	requests := int64(budgettest.Rounds(10_000))

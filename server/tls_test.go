@@ -136,7 +136,8 @@ func (k *pki) serial(a net.Addr) string {
 
 type asking func(context.Context, string, tensor.Tensor, time.Duration) (tensor.Tensor, error)
 
-// encrypted has every door listen on TLS, and those of clients and containers beside a plain address.
+// encrypted has every door listen on TLS, and those of clients and containers beside a plain
+// address.
 func encrypted(k *pki, auth string) func(*config.Config) {
 	return func(c *config.Config) {
 		c.TLS.Certificates = k.settings(auth)
@@ -300,7 +301,8 @@ func TestReloadOfCertificates(t *testing.T) {
 }
 
 // A container connects over TLS with a certificate, and may serve what its token or its certificate
-// says. What it computes is what clients get over TLS, and a reload of certificates loses no request.
+// says. What it computes is what clients get over TLS, and a reload of certificates loses no
+// request.
 func TestContainersOverTLS(t *testing.T) {
 	k, log := newPKI(t), new(logged)
 	s, _ := loaded(t, log, func(c *config.Config) {

@@ -209,9 +209,9 @@ func introduce(ctx context.Context, conn net.Conn, token string) error {
 	return nil
 }
 
-// renew is for a request whose token the server takes no longer. It reports whether there is another
-// token to try. A connection that has not shown that one ends when all that was sent on it is
-// answered.
+// renew is for a request whose token the server takes no longer. It reports whether there is
+// another token to try. A connection that has not shown that one ends when all that was sent on it
+// is answered.
 func (c *Client) renew(refused string) bool {
 	token := c.opts.token.Token()
 	if token == refused {

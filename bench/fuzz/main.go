@@ -1,13 +1,13 @@
 // Command fuzz pushes frames that are nearly right through the decoders of Shiva and ZMTP, and over
-// sockets to a shivad with a container, and prints how many there were, how fast, and what became of
-// them.
+// sockets to a shivad with a container, and prints how many there were, how fast, and what became
+// of them.
 //
 //	fuzz [-shiva N] [-zmtp N] [-socket N] [-seed N]
 //
 // It exits with 1 if anything panics, if a stream takes longer than a second, if a decoder holds or
-// allocates more than what has come warrants, if a message over a socket has not exactly one answer,
-// with its id, or if the server takes more memory than its budget and 64 MiB. "make fuzz" looks for
-// inputs that reach new code; this counts.
+// allocates more than what has come warrants, if a message over a socket has not exactly one
+// answer, with its id, or if the server takes more memory than its budget and 64 MiB. "make fuzz"
+// looks for inputs that reach new code; this counts.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Command hostile attacks a server's address for containers with hostile peers: silence, garbage,
-// false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC, by
-// what the protocol allows, with -crawl an address of TLS with clients that do not finish their
+// false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC,
+// by what the protocol allows, with -crawl an address of TLS with clients that do not finish their
 // handshakes, and others that send a byte a second. Command run measures the effect on others, and
 // with -burn beside an equal share of the processors that somebody else takes.
 //

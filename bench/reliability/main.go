@@ -1,11 +1,12 @@
-// Command reliability holds shivad to the bars of reliability, R1 to R20, and prints a line for each
-// with its verdict, and below it the figures. What measures them are tests and the other benches.
+// Command reliability holds shivad to the bars of reliability, R1 to R20, and prints a line for
+// each with its verdict, and below it the figures. What measures them are tests and the other
+// benches.
 //
 //	reliability [-only R2,R7] [-break] [-dir DIR]
 //
-// With -break it plants a fault in what each bar is about, in a copy of the source that the compiler
-// reads instead. A bar is then as it should be if what measures it fails, and says what the fault
-// does. It exits with 1 if a bar does not hold.
+// With -break it plants a fault in what each bar is about, in a copy of the source that the
+// compiler reads instead. A bar is then as it should be if what measures it fails, and says what
+// the fault does. It exits with 1 if a bar does not hold.
 package main
 
 import (

@@ -32,9 +32,9 @@ const (
 	attackedConfig = "[limits]\npayload_bytes = \"256MiB\"\nmessage_bytes = \"64MiB\"\n"
 )
 
-// beside measures the effect of an attack on the p50 of the other clients, and what the server has in
-// memory at the most. Turns with the attack alternate with turns beside processes that burn as much
-// processor time.
+// beside measures the effect of an attack on the p50 of the other clients, and what the server has
+// in memory at the most. Turns with the attack alternate with turns beside processes that burn as
+// much processor time.
 func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio, error) {
 	r := ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost, Limit: 2}
 	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25}

@@ -54,9 +54,9 @@ func (all samples) encryptedRatios() (rs []ratio.Ratio) {
 	return rs
 }
 
-// certify returns the flags of a server that speaks TLS, and what clients trust it by. The files are
-// in a directory, made by the first call: a certificate of this machine, which signs itself, and its
-// key.
+// certify returns the flags of a server that speaks TLS, and what clients trust it by. The files
+// are in a directory, made by the first call: a certificate of this machine, which signs itself,
+// and its key.
 func certify(dir string) (flags []string, trust *tls.Config, err error) {
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	public, err := os.ReadFile(cert)

@@ -23,8 +23,8 @@ const (
 )
 
 // besideHandshakes measures what clients of the TCP door over TLS notice of a thousand that do not
-// finish their handshakes, and of a thousand that send a byte a second, and what the server's memory
-// does.
+// finish their handshakes, and of a thousand that send a byte a second, and what the server's
+// memory does.
 func besideHandshakes(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return nil, err

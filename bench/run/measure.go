@@ -86,7 +86,8 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 }
 
 // startProfile takes a CPU profile of a turn that begins now, if profiles are requested, the system
-// has them, and this is the first turn of its kind. The channel yields once, when the profile is complete.
+// has them, and this is the first turn of its kind. The channel yields once, when the profile is
+// complete.
 func (s *system) startProfile(ctx context.Context, o options, first bool, name string) <-chan error {
 	done := make(chan error, 1)
 	if o.profile == "" || s.profile == "" || !first {

@@ -23,9 +23,9 @@ var overheadLoads = []*workload{
 }
 
 // overhead measures what server and container add to a request, the model taking no time: the
-// latency of an open loop at 30 % of what they can, and of pictures one at a time, against two round
-// trips to the bare echo at the same rate. The first is the way to the server and back, the second
-// that to the container.
+// latency of an open loop at 30 % of what they can, and of pictures one at a time, against two
+// round trips to the bare echo at the same rate. The first is the way to the server and back, the
+// second that to the container.
 func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
 	names := []string{"echo", "go"}
 	if err := process.Build(ctx, bin, programs(names)...); err != nil {

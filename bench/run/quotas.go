@@ -33,9 +33,9 @@ may = ["infer:small", "serve:*", "admin:read"]
 
 // besideGreedy measures what clients of a door notice of one of the same door that sends ten times
 // what its quota is. Usually there it sends what its quota is: all of that is answered. Of the ten
-// times one is answered, and nine are read and refused, which takes processor time, the server's and
-// the client's own, on the cores that all share. That time no quota gives back: a process that burns
-// as much of it is the reference, and the ratio to the usual p99 is shown beside it.
+// times one is answered, and nine are read and refused, which takes processor time, the server's
+// and the client's own, on the cores that all share. That time no quota gives back: a process that
+// burns as much of it is the reference, and the ratio to the usual p99 is shown beside it.
 func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/noop", "bench/hostile"); err != nil {
 		return nil, err

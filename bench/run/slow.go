@@ -22,8 +22,8 @@ const (
 )
 
 // besideSlow measures what becomes of clients that send a byte each second, in the header of a
-// message of Shiva or in its tensor, in the head of a request of HTTP or in its body: when the server
-// closes them, and how long new clients wait for an answer meanwhile.
+// message of Shiva or in its tensor, in the head of a request of HTTP or in its body: when the
+// server closes them, and how long new clients wait for an answer meanwhile.
 func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return nil, err

@@ -5,9 +5,9 @@
 //	soak [-length 2h] [-dir DIR]
 //	soak -state FILE [-piece 20m] [-length 2h]
 //
-// With -state it runs one piece of the length, adds its report to the file as a line, and judges all
-// pieces in it; called again, it runs the next one, until the pieces are as long together. Each has
-// a server of its own (pieces.go).
+// With -state it runs one piece of the length, adds its report to the file as a line, and judges
+// all pieces in it; called again, it runs the next one, until the pieces are as long together. Each
+// has a server of its own (pieces.go).
 //
 // It exits with 1 if a promise is broken; verdict.go has the promises.
 package main

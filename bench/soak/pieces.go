@@ -14,10 +14,10 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// A soak in pieces is for a machine that is not free for hours. What a piece leaves behind ends with
-// its server, so that no piece is longer than it says; but what a server leaves behind by the hour
-// or by the request shows in each piece, if only as noise, and the noise of many pieces is less:
-// their growth is added, and of their drifts the median counts.
+// A soak in pieces is for a machine that is not free for hours. What a piece leaves behind ends
+// with its server, so that no piece is longer than it says; but what a server leaves behind by the
+// hour or by the request shows in each piece, if only as noise, and the noise of many pieces is
+// less: their growth is added, and of their drifts the median counts.
 
 // readPieces returns the reports in a file; none if there is no such file, or no name.
 func readPieces(file string) (list []*report, err error) {
@@ -73,8 +73,8 @@ func buildOf(program string) (string, error) {
 // wholeFrom is how long pieces have to be together to be held to what is promised of hours.
 const wholeFrom = time.Hour
 
-// judge prints a line for each piece and one for all of them, and returns the broken promises: those
-// of each piece, and of all together.
+// judge prints a line for each piece and one for all of them, and returns the broken promises:
+// those of each piece, and of all together.
 func judge(list []*report, length time.Duration) (broken []string) {
 	var drifts []float64
 	var grown, hours float64 // of heap, in bytes, after the first window of each

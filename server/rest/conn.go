@@ -154,7 +154,8 @@ func (c *conn) Write(p []byte) (written int, err error) {
 
 // Close is called by net/http when it has done with the connection. One whose client may still be
 // sending lingers: net/http by itself waits half a second for that, and closes the connection of a
-// request that is said to be its last at once, so that the client finds it reset, without the answer.
+// request that is said to be its last at once, so that the client finds it reset, without the
+// answer.
 func (c *conn) Close() error {
 	d := c.door
 	d.mu.Lock()

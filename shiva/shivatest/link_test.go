@@ -8,7 +8,8 @@ import (
 )
 
 // A link that is cut after some bytes delivers these and no more, one that stands still delivers
-// what it held back, and one that is closed unread loses what was on its way, if the network resets.
+// what it held back, and one that is closed unread loses what was on its way, if the network
+// resets.
 func TestFaultsOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := Net{Piece: 2, Resets: true}

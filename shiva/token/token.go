@@ -62,8 +62,8 @@ func FromEnvironment() (*Source, error) {
 	return Fixed(""), nil
 }
 
-// FromVariable is the source of the token in an environment variable; nil if it is not set. An error
-// shows no token.
+// FromVariable is the source of the token in an environment variable; nil if it is not set. An
+// error shows no token.
 func FromVariable(name string) (*Source, error) {
 	token := strings.TrimSpace(os.Getenv(name))
 	if token == "" {
@@ -79,8 +79,8 @@ func FromFile(path string) (*Source, error) {
 	return &Source{path: path, last: token}, err
 }
 
-// Token is the token that a file has now. While it has none, as when it is being replaced, it is the
-// one before.
+// Token is the token that a file has now. While it has none, as when it is being replaced, it is
+// the one before.
 func (s *Source) Token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

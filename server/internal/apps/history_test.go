@@ -123,8 +123,8 @@ func (h *history) breaks() {
 	h.redis.Do(h.t, "client", "kill", "type", "normal")
 }
 
-// hangs has Redis answer nothing until those who learn have given tries up. It does then what it was
-// asked meanwhile.
+// hangs has Redis answer nothing until those who learn have given tries up. It does then what it
+// was asked meanwhile.
 func (h *history) hangs() {
 	h.redis.Stop(h.t)
 	was := h.failed.Load()
@@ -247,8 +247,9 @@ func learnedText(s selection.State) string {
 }
 
 // define changes, makes or deletes an application at either server, and looks at what either shows.
-// Such a change has no id, so it is not tried again. The checker has to think of all orders of those
-// that nobody has heard of, so they are few: it is more patient, and waits when Redis is away.
+// Such a change has no id, so it is not tried again. The checker has to think of all orders of
+// those that nobody has heard of, so they are few: it is more patient, and waits when Redis is
+// away.
 func (h *history) define(name, id string) {
 	key := "definition of " + name
 	server, began := rand.N(len(h.servers)), h.now()

@@ -115,9 +115,9 @@ func (p *process) start() error {
 	return err
 }
 
-// nearest is the address at which a process registers, as a list: at two it would be two replicas. A
-// Unix socket goes before TCP, but not for a process of another user, whom the socket's permissions
-// may keep out.
+// nearest is the address at which a process registers, as a list: at two it would be two replicas.
+// A Unix socket goes before TCP, but not for a process of another user, whom the socket's
+// permissions may keep out.
 func nearest(addrs []string, user string) []string {
 	at := slices.IndexFunc(addrs, func(a string) bool { return strings.HasPrefix(a, "ipc://") == (user == "") })
 	if at < 0 {

@@ -115,8 +115,8 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
-// A client that shows a certificate does so in each handshake: a session that is resumed would bring
-// what was verified by what held then. One that shows none may resume.
+// A client that shows a certificate does so in each handshake: a session that is resumed would
+// bring what was verified by what held then. One that shows none may resume.
 func TestResumption(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
