@@ -143,3 +143,39 @@ func TestUnreadCiphertext(t *testing.T) {
 	}
 	t.Errorf("%d bytes wait", most)
 }
+
+// What TLS writes by itself goes behind what waits, though the socket has room again by then.
+func TestCiphertextKeepsItsOrder(t *testing.T) {
+	server, client := encryptedPair(t)
+	var sent, got []byte
+	write := func() {
+		record := bytes.Repeat([]byte{byte(len(sent) / 1000)}, 1000)
+		if n, err := server.cipher.Write(record); n != len(record) || err != nil {
+			t.Fatal(n, err)
+		}
+		sent = append(sent, record...)
+	}
+	hear := func() {
+		for block := make([]byte, 64<<10); ; {
+			n, err := client.cipher.below.TryRead(block)
+			if n <= 0 {
+				if err != unix.EAGAIN {
+					t.Fatal(n, err)
+				}
+				return
+			}
+			got = append(got, block[:n]...)
+		}
+	}
+	for len(server.cipher.pending) == 0 {
+		write()
+	}
+	hear()
+	write()
+	if full, err := server.cipher.flush(); full || err != nil {
+		t.Fatal(full, err)
+	}
+	if hear(); !bytes.Equal(got, sent) {
+		t.Errorf("%d bytes were written and %d have arrived, or in another order", len(sent), len(got))
+	}
+}
