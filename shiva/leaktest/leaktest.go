@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/pprof"
 	"strconv"
@@ -56,6 +57,7 @@ func labelled(value string) bool {
 // behind. It returns the code to exit with.
 func Main(m *testing.M, run func(*testing.M) int) int {
 	openPoller()
+	watchSignals()
 	goroutines, descriptors := runtime.NumGoroutine(), Descriptors()
 	code := run(m)
 	var left string
@@ -94,3 +96,10 @@ var openPoller = sync.OnceFunc(func() {
 		_, _ = r.Close(), w.Close()
 	}
 })
+
+// watchSignals has the runtime start the goroutine that it keeps for signals, which fuzzing uses.
+func watchSignals() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt)
+	signal.Stop(c)
+}
