@@ -19,6 +19,9 @@ import (
 // because its user moved on or another server answered a hedged request first, never empties it.
 // With an empty account calls wait until it has refilled, and a client that goes on cancelling is
 // disconnected.
+//
+// The account also pays for chores, which are PINGs and other frames that belong to no call. Fifty
+// cost what a cancellation does: clients that measure their link send a PING with every answer.
 type cancels struct {
 	mu     sync.Mutex
 	credit float64
@@ -37,6 +40,7 @@ const (
 	cancelAnswer = 4   // and for each answer
 	cancelOver   = 400 // cancelled without credit, then the connection is closed
 	cancelUnseen = 256 // resets under way at one time
+	choresPaid   = 50  // by a unit of credit
 )
 
 // begin opens the account. For a banned host it is empty, and the first call waits.
@@ -82,6 +86,14 @@ func (k *cancels) reset(now time.Time) (away bool) {
 		k.over++
 	}
 	return k.over == cancelOver
+}
+
+// chores notes that so many frames have come that are no part of a call.
+func (k *cancels) chores(now time.Time, n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fill(now)
+	k.credit -= float64(n) / choresPaid
 }
 
 // cut notes that a call has ended early, for whatever reason: there may be a reset for it.
@@ -182,13 +194,14 @@ func givenUp(ctx context.Context, began, now time.Time) bool {
 	return !ok || end.Sub(now) > 5*time.Millisecond+now.Sub(began)/10
 }
 
-// Connections from a host that was disconnected for cancelling begin without credit for banTime.
+// Connections from a host that was disconnected for cancelling, or for its PINGs, begin without
+// credit for banTime.
 const (
 	banTime = time.Minute
 	maxBans = 4096 // hosts that are remembered
 )
 
-// ban remembers that a connection from a host was closed for cancelling.
+// ban remembers that a connection from a host was closed for that.
 func (d *Door) ban(host intake.Host, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

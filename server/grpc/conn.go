@@ -80,18 +80,22 @@ func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Close()
 }
 
-// Read counts the resets among the frames that it reads, and reads no faster than the connection's
-// account of cancellations allows.
+// Read counts the resets and chores among the frames that it reads, and reads no faster than the
+// connection's account of these allows.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.pause(len(b))])
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		c.ended.Store(true)
 	}
-	for range c.in.resets(b[:n]) {
+	resets, chores := c.in.count(b[:n])
+	for range resets {
 		if now := time.Now(); c.cancels.reset(now) {
 			c.door.sendAway(c, now)
 			return 0, net.ErrClosed
 		}
+	}
+	if chores > 0 {
+		c.cancels.chores(time.Now(), chores)
 	}
 	return n, err
 }
@@ -102,6 +106,9 @@ func (c *conn) Close() error {
 	c.close()
 	c.outbox.close()
 	c.Because(c.reason()) // unless one was noted before
+	if c.out.calm.Load() {
+		c.door.ban(c.Host(), time.Now())
+	}
 	return c.Conn.Close()
 }
 

@@ -52,19 +52,38 @@ func typeOf(frame []byte) http2.FrameType { return http2.FrameType(frame[typeOff
 
 func isReset(frame []byte) bool { return typeOf(frame) == http2.FrameRSTStream }
 
-// resets counts the resets of streams that begin in b.
-func (f *frames) resets(b []byte) (resets int) {
+// isChore reports whether a frame belongs to no call in particular, or goes on with headers: a client
+// needs few of them, and can have the server busy with nothing else. Updates of windows are not
+// among them, which a client sends as it reads answers.
+func isChore(frame []byte) bool {
+	switch typeOf(frame) {
+	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream, http2.FrameWindowUpdate:
+		return false
+	}
+	return true
+}
+
+// isCalm reports whether a frame tells the peer to stop flooding.
+func isCalm(frame []byte) bool {
+	return typeOf(frame) == http2.FrameGoAway && len(frame) >= frameHead+8 &&
+		http2.ErrCode(binary.BigEndian.Uint32(frame[frameHead+4:])) == http2.ErrCodeEnhanceYourCalm
+}
+
+// count counts the resets of streams, and the chores, that begin in b.
+func (f *frames) count(b []byte) (resets, chores int) {
 	for b = f.resume(b); len(b) > 0; {
 		n, begins := f.next(b)
-		if n == 0 {
-			break
-		}
-		if begins && isReset(b) {
+		switch {
+		case n == 0:
+			return resets, chores
+		case begins && isReset(b):
 			resets++
+		case begins && isChore(b):
+			chores++
 		}
 		b = b[n:]
 	}
-	return resets
+	return resets, chores
 }
 
 // An uncanceled connection drops some of the frames that are written to it.
@@ -82,9 +101,10 @@ type uncanceled struct {
 
 	mu sync.Mutex // grpc-go has one goroutine that writes, and goAway comes from another
 	frames
-	data  bool // the frame has data
-	moves bool // some of it is in what is being written
-	last  bool // nothing is written any more
+	calm  atomic.Bool // the client was told to stop flooding
+	data  bool        // the frame has data
+	moves bool        // some of it is in what is being written
+	last  bool        // nothing is written any more
 }
 
 // goAway sends a GOAWAY, if the socket takes it at once, and ends the writing.
@@ -119,6 +139,9 @@ func (u *uncanceled) Write(b []byte) (int, error) {
 		}
 		if begins {
 			u.data = typeOf(frame) == http2.FrameData
+			if isCalm(frame) {
+				u.calm.Store(true)
+			}
 		}
 		if begins && isReset(frame) && http2.ErrCode(binary.BigEndian.Uint32(frame[frameHead:])) == http2.ErrCodeCancel {
 			if err := u.write(b[from:at]); err != nil {
