@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -33,8 +33,8 @@ const (
 )
 
 // beside measures the effect of an attack on the p50 of the other clients, and what the server has
-// in memory at the most. Turns with the attack alternate with turns beside processes that burn as
-// much processor time.
+// in memory at the most. Turns with the attack alternate with turns beside a process that
+// burns as much processor time.
 func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio, error) {
 	r := ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost, Limit: 2}
 	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25}
@@ -51,10 +51,7 @@ func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio
 		if err != nil {
 			return nil, err
 		}
-		burners := max(1, int(math.Round(cost.Seconds()/(besideWarmup+o.duration).Seconds())))
-		burnt, err := burning(burners, bin, func() (time.Duration, error) {
-			return besideTurn(ctx, o, s, fmt.Sprintf("%s/beside=burners-%d", a.name, burners), uint64(round))
-		})
+		burnt, err := burntTurn(ctx, o, s, bin, a, cost.Seconds()/(besideWarmup+o.duration).Seconds(), uint64(round))
 		if err != nil {
 			return nil, err
 		}
@@ -83,6 +80,16 @@ func attackedTurn(ctx context.Context, o options, s *system, bin string, a attac
 	return p50, after - before, err
 }
 
+// burntTurn is a turn beside a process that burns a share of the processors.
+func burntTurn(ctx context.Context, o options, s *system, bin string, a attack, share float64, seed uint64) (p50 time.Duration, err error) {
+	p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-burn", strconv.FormatFloat(share, 'f', 4, 64))
+	if err != nil {
+		return 0, err
+	}
+	defer p.Stop()
+	return besideTurn(ctx, o, s, fmt.Sprintf("%s/beside=burner-%.2f", a.name, share), seed)
+}
+
 // besideTurn returns the p50 of an open loop of few requests, all of which must be answered.
 func besideTurn(ctx context.Context, o options, s *system, name string, seed uint64) (time.Duration, error) {
 	w := workloads[single]
@@ -96,22 +103,4 @@ func besideTurn(ctx context.Context, o options, s *system, name string, seed uin
 		return 0, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
 	}
 	return got.Latency.Quantile(0.5), nil
-}
-
-// burning measures beside n processes that burn processor time.
-func burning(n int, bin string, measure func() (time.Duration, error)) (time.Duration, error) {
-	var all []*process.Process
-	defer func() {
-		for _, p := range slices.Backward(all) {
-			p.Kill()
-		}
-	}()
-	for range n {
-		p, err := process.Start(bin, "sh", "-c", "while :; do :; done")
-		if err != nil {
-			return 0, err
-		}
-		all = append(all, p)
-	}
-	return measure()
 }
