@@ -24,8 +24,9 @@ func (r results) publish(bars [][]string) error {
 	return err
 }
 
-// barHead is that of the table of bars, in words of its own: the page has other tables of ratios.
-func barHead() []string { return append([]string{"bar"}, ratio.Head[1:]...) }
+// barHead is that of the table of bars, in words of its own: the page has other tables of bars and
+// of ratios.
+func barHead() []string { return append([]string{"bar, a ratio in one run"}, ratio.Head[1:]...) }
 
 // rewrite replaces the rows of the table of a page that has the first cell of head in its head.
 func rewrite(file string, head []string, rows [][]string) error {
