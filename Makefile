@@ -56,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis shells arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis shells prometheus dashboards arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -179,6 +179,11 @@ e2e: build redis $(VENV)/ready ## real processes and sockets: server, containers
 	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
 	go test -C examples -count=1 -tags e2e -run E2E ./...
 
+dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
+	promtool check rules server/metrics/grafana/alerts.yml
+	promtool test rules server/metrics/grafana/alerts_test.yml
+	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
+
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)
 	$(if $(findstring -only,$(BENCHFLAGS)),,go run ./bench/streams $(filter -short -markdown,$(BENCHFLAGS)))
@@ -221,6 +226,9 @@ redis: ## install the redis-server that tests start, if there is none (Debian, a
 
 shells: ## install the shells that tests press Tab in, if they are missing (Debian, as root)
 	@.ci/shells
+
+prometheus: ## install the prometheus and promtool of "make dashboards", if they are missing (Debian, as root)
+	@.ci/prometheus
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

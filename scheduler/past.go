@@ -4,6 +4,10 @@ package scheduler
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
+	arrived uint64 // rows asked for, with those of refused requests
+	bound   uint64 // requests that came with a deadline, likewise
+	given   uint64 // µs that they had until then, together
+
 	peak     int
 	outcomes [outcomes]uint64
 	closed   [closeReasons]uint64
@@ -16,6 +20,7 @@ func (c *counters) since(old *counters) Counts {
 		Outcomes: make(map[Outcome]uint64), Closed: make(map[CloseReason]uint64),
 		Batches: c.batches - old.batches, Rows: c.rows - old.rows,
 		BatchesDone: c.batchesDone - old.batchesDone, BatchesFailed: c.batchesFailed - old.batchesFailed,
+		Arrived: c.arrived - old.arrived,
 		Retried: c.retried - old.retried, Suspected: c.suspected - old.suspected,
 		Frames: c.frames - old.frames, FramesAnswered: c.shown - old.shown, Reordered: c.reordered - old.reordered,
 	}

@@ -45,6 +45,7 @@ type Replica struct {
 	drained    []func()
 	batches    uint64
 	rows       uint64
+	busied     int64 // ns that it executed them, one after the other
 }
 
 // ReplicaOptions are the options of a replica. The zero value is valid.
@@ -324,6 +325,7 @@ func (r *Replica) learn(b *Batch, now int64) {
 	r.strategy.learn(b.Rows, b.limit, took)
 	r.batches++
 	r.rows += uint64(b.Rows - b.padding)
+	r.busied += took
 }
 
 // done removes an answered batch from those in flight or given up.

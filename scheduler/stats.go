@@ -5,6 +5,7 @@ import "time"
 // Counts are the counts of a span of time.
 type Counts struct {
 	Submitted      uint64 // accepted requests
+	Arrived        uint64 // rows that were asked for, with those of refused requests
 	Peak           int    // peak of unanswered requests
 	Outcomes       map[Outcome]uint64
 	Closed         map[CloseReason]uint64
@@ -29,6 +30,7 @@ type Stats struct {
 	QueueRows   int
 	QueueBytes  int64
 	Requests    int           // unanswered, waiting or executing
+	Pending     int           // of them, those of which no container has got a row
 	Shapes      int           // different shapes that wait
 	Sources     int           // sources that have rows waiting
 	Streams     int           // known: with a frame in the last minute, or one unanswered
@@ -38,6 +40,9 @@ type Stats struct {
 	Failing     int // live replicas that fail on every batch
 	Replicas    []ReplicaStats
 	Predictable bool // all profiles have enough measurements to refuse requests by prediction
+	// Needed is how many replicas like those that are live would answer in time what arrives; 0:
+	// nothing does, and nothing waits. It is a derived figure: see needed.
+	Needed int
 
 	Counts // since the model was made
 
@@ -67,10 +72,11 @@ type ReplicaStats struct {
 	Slots       int // effective number of batches in flight
 	// It should get one batch at a time; with more slots its answers may be wrong.
 	Serial   bool
-	Limit    int    // largest batch that the strategy would send now
-	Largest  int    // largest batch measured
-	Batches  uint64 // answered
-	Rows     uint64 // in them
+	Limit    int           // largest batch that the strategy would send now
+	Largest  int           // largest batch measured
+	Batches  uint64        // answered
+	Rows     uint64        // in them
+	Busy     time.Duration // execution of these, one after the other
 	Overhead time.Duration
 	// Share of its latest batches that stalled, beyond the variation of the model.
 	Stalls  float64
@@ -109,7 +115,8 @@ func (m *Model) Stats() Stats {
 	from, peak := c.past.recent(now, &c.stats)
 	s.Recent, s.Span = c.stats.since(&from.counters), time.Duration(now-from.at)
 	s.Recent.Peak = peak
-	s.OldestWait = c.oldest(now)
+	s.OldestWait, s.Pending = c.waiting(now)
+	s.Needed = c.needed(now)
 	for _, r := range c.replicas {
 		one := r.stats(c, now)
 		s.OldestBatch = max(s.OldestBatch, one.OldestBatch)
@@ -121,15 +128,19 @@ func (m *Model) Stats() Stats {
 	return s
 }
 
-// oldest is the age of the oldest waiting row, since its submission. It visits every request:
-// rows are in the order of their deadlines, and those of lost replicas return late.
-func (c *core) oldest(now int64) time.Duration {
+// waiting is the age of the oldest waiting row, since its submission, and how many requests have
+// not been sent yet. It visits every request: rows are in the order of their deadlines, and those
+// of lost replicas return late.
+func (c *core) waiting(now int64) (oldest time.Duration, pending int) {
 	first := now
 	for _, bk := range c.buckets.ordered {
 		for i := range bk.queues {
 			for _, b := range bk.queues[i].blocks {
 				for _, it := range b.items[b.lo:b.hi] {
 					first = min(first, it.req.submitted)
+					if it.req.sent == unsent { // it has one item
+						pending++
+					}
 				}
 			}
 		}
@@ -141,7 +152,7 @@ func (c *core) oldest(now int64) time.Duration {
 			}
 		}
 	}
-	return time.Duration(now - first)
+	return time.Duration(now - first), pending
 }
 
 func (r *Replica) stats(c *core, now int64) ReplicaStats {
@@ -151,7 +162,7 @@ func (r *Replica) stats(c *core, now int64) ReplicaStats {
 		Failed: r.failed, LastError: r.lastError, LastFailed: time.Duration(now - r.lastFailed),
 		Declared: r.declared, AtOnce: max(1, r.options.Concurrency),
 		MaxBatch: r.max, Ceiling: r.ceiling.rows, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
-		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
+		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows, Busy: time.Duration(r.busied),
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}
 	for _, list := range [][]*Batch{r.inflight, r.overdue} {

@@ -118,6 +118,15 @@ func TestApplicationOverTCP(t *testing.T) {
 	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(reply["error"].(string), "knows no request") {
 		t.Errorf("feedback about nothing: %v", reply)
 	}
+	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"a","label":7}`); reply["learned"] != false {
+		t.Errorf("the same feedback again: %v", reply)
+	}
+	page := metricsPage(t, s)
+	for result, n := range map[string]int{"learned": 30, "repeated": 1, "failed": 1} {
+		if line := fmt.Sprintf("\nshivad_feedback_total{application=\"app\",result=%q} %d\n", result, n); !strings.Contains(page, line) {
+			t.Errorf("/metrics lacks%s", line)
+		}
+	}
 
 	// A model may not take the name of an application.
 	_, err = containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "app", Version: "1",

@@ -174,6 +174,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Learned:    s.store.Gauges,
 		Identities: s.report.IdentityGauges, Addresses: s.report.AddressGauges,
 		MaxModels: func() int { return s.settings.Now().Admin.MetricsModels },
+		Triton:    func() bool { return s.settings.Now().Admin.MetricsTriton },
 	})
 	return s, nil
 }

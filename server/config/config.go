@@ -261,6 +261,8 @@ type Admin struct {
 	// MetricsModels is how many models and applications have series of their own on /metrics;
 	// others share.
 	MetricsModels int `toml:"metrics_models" default:"256" min:"1" max:"100000"`
+	// MetricsTriton shows Triton's nv_inference_* names beside ours.
+	MetricsTriton bool `toml:"metrics_triton"`
 }
 
 // State is where applications, and what their policies have learned, are stored.

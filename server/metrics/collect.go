@@ -41,6 +41,10 @@ var (
 	cacheBytesDesc = desc("cache_bytes", "Memory of the cached answers, with their bookkeeping.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
+	neededDesc     = desc("replicas_needed", "Replicas that would hold the deadlines of what arrives, by the measured profile.", "model", "version")
+	workedDesc     = desc("replica_batches_total", "Batches that a live replica has answered.", "model", "version", "replica")
+	workedTimeDesc = desc("replica_execution_seconds_total", "Time that a live replica took for these batches.", "model", "version", "replica")
+	workedBadDesc  = desc("replica_failures_total", "Batches that a live replica has failed, or not answered in time.", "model", "version", "replica")
 	oldRowDesc     = desc("oldest_row_seconds", "Age of the row that waits for longest.", "model", "version")
 	oldBatchDesc   = desc("oldest_batch_seconds", "Time since the oldest batch that is not answered was sent.", "model", "version")
 
@@ -67,6 +71,7 @@ var (
 	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of that part.")
 	sessionsDesc         = desc("container_sessions", "Connected containers.")
 	stateDesc            = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
+	feedbackDesc         = desc("feedback_total", "Feedback for an application, by what became of it.", "application", "result")
 	usersDesc            = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
 	forgottenDesc        = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
 	identityRequestsDesc = desc("identity_requests_total", "Requests of an identity, those that its quotas refused among them.", "identity")
@@ -103,15 +108,20 @@ func (m *Metrics) Collect(series chan<- prometheus.Metric) {
 	for _, d := range doors {
 		m.collectDoor(out, d)
 	}
+	sources := m.sources.Load()
+	triton := sources.Triton != nil && sources.Triton()
 	for _, model := range *m.models.Load() {
 		if used := model.used(); used || model.gone.Load() == 0 {
 			model.collectRequests(out, doors)
 			if used {
 				model.collectWork(out)
 			}
+			if triton && model.name != "" {
+				model.collectTriton(out)
+			}
 		}
 	}
-	m.collectSources(out, m.sources.Load())
+	m.collectSources(out, sources, triton)
 	out.gauge(buildDesc, 1, m.version, goVersion())
 }
 
@@ -157,6 +167,11 @@ func (m *Model) collectWork(out collection) {
 	if n := m.unheard.Load(); n > 0 {
 		out.counter(unheardDesc, n, name, version)
 	}
+	if m.taught() {
+		for f := range feedbacks {
+			out.counter(feedbackDesc, m.feedback[f].Load(), name, f.String())
+		}
+	}
 	if m.id == (id{}) {
 		return // no model, so no queue and no batch
 	}
@@ -199,27 +214,46 @@ func (m *Model) collectWork(out collection) {
 	}
 }
 
+// model is for what the scheduler knows of one.
+func (out collection) model(g *scheduler.Stats, name, version string) {
+	out.gauge(replicasDesc, float64(g.Live), name, version)
+	out.gauge(failingDesc, float64(g.Failing), name, version)
+	out.gauge(neededDesc, float64(g.Needed), name, version)
+	out.gauge(oldRowDesc, g.OldestWait.Seconds(), name, version)
+	out.gauge(oldBatchDesc, g.OldestBatch.Seconds(), name, version)
+	if g.Streams > 0 {
+		out.gauge(streamsDesc, float64(g.Streams), name, version)
+	}
+	out.gauge(queueRowsDesc, float64(g.QueueRows), name, version)
+	out.gauge(queueBytesDesc, float64(g.QueueBytes), name, version)
+
+	// Containers choose their labels, and two may have the same; no two series may.
+	byLabel := make(map[string]scheduler.ReplicaStats, len(g.Replicas))
+	for _, r := range g.Replicas {
+		label := strings.ToValidUTF8(r.Label, "\uFFFD")
+		sum := byLabel[label]
+		sum.Batches += r.Batches
+		sum.Busy += r.Busy
+		sum.Failed += r.Failed
+		byLabel[label] = sum
+	}
+	for label, r := range byLabel {
+		out.counter(workedDesc, r.Batches, name, version, label)
+		out <- prometheus.MustNewConstMetric(workedTimeDesc, prometheus.CounterValue, r.Busy.Seconds(), name, version, label)
+		out.counter(workedBadDesc, r.Failed, name, version, label)
+	}
+}
+
 // collectSources is for what other rooms know.
-func (m *Metrics) collectSources(out collection, s *Sources) {
+func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 	if s.Models != nil {
 		for _, g := range s.Models() {
-			shown := (*m.models.Load())[idOf(g.ID.Name, g.ID.Version)]
-			if shown == nil {
-				continue // one of those that share: the sum of several would look like one
-			}
-			out.gauge(replicasDesc, float64(g.Live), shown.name, shown.version)
-			out.gauge(failingDesc, float64(g.Failing), shown.name, shown.version)
-			if g.OldestWait > 0 {
-				out.gauge(oldRowDesc, g.OldestWait.Seconds(), shown.name, shown.version)
-			}
-			if g.OldestBatch > 0 {
-				out.gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
-			}
-			if g.Streams > 0 {
-				out.gauge(streamsDesc, float64(g.Streams), shown.name, shown.version)
-			}
-			out.gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
-			out.gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
+			if shown := (*m.models.Load())[idOf(g.ID.Name, g.ID.Version)]; shown != nil {
+				out.model(&g, shown.name, shown.version)
+				if triton {
+					out.gauge(tritonPendingDesc, float64(g.Pending), shown.name, shown.version)
+				}
+			} // else one of those that share: the sum of several would look like one
 		}
 	}
 	if s.Server != nil {

@@ -52,6 +52,17 @@
 //	                                                         model's
 //	replicas                      {model, version}           live ones
 //	failing_replicas              {model, version}           of them, those failing on every batch
+//	replicas_needed               {model, version}           how many would hold the deadlines of
+//	                                                         what arrives: ⌈(rows per second + rows
+//	                                                         that wait ÷ mean time to the deadline)
+//	                                                         ÷ (0.8 × rows per second of a
+//	                                                         replica)⌉, of the last minute; 0:
+//	                                                         nothing arrives
+//	replica_batches_total         {model, version, replica}  answered; replica is its label, else the
+//	                                                         address of its container
+//	replica_execution_seconds_total  {model, version, replica}  that it took for these: its rate is
+//	                                                         how busy the replica is
+//	replica_failures_total        {model, version, replica}  batches failed or not answered in time
 //	oldest_row_seconds            {model, version}           since the row was asked that waits
 //	                                                         for longest
 //	oldest_batch_seconds          {model, version}           since the batch was sent that is not
@@ -88,6 +99,8 @@
 //	process_restarts_total        {container}                of supervised processes
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is
 //	                                        away or the disk full
+//	feedback_total                {application, result}      learned, repeated (learned before) or
+//	                                                         failed
 //	policy_users, policy_users_forgotten_total  {application}
 //	identity_requests_total       {identity}                those its quotas refused among them
 //	identity_request_bytes_total  {identity}                of these
@@ -103,9 +116,9 @@
 // in requests_total only: drops_total is the scheduler's, which has not seen it.
 //
 // What is read stays bounded, whoever registers what. So many models and applications have
-// series of their own ([Sources].MaxModels, admin.metrics_models), 12 at rest and some 200 in
-// use: those of a door that was asked, histograms that have something. Past the bound they
-// share model="_other", without gauges. What has gone, as [Metrics.Keep] is told, keeps its
+// series of their own ([Sources].MaxModels, admin.metrics_models): 15 at rest, three more for each
+// further replica, and some 200 in use: those of a door that was asked, histograms that have
+// something. Past the bound they share model="_other", without gauges. What has gone, as [Metrics.Keep] is told, keeps its
 // series for five minutes, so that the last of its counts are read, or until others need the
 // room. Back again it begins at 0, which rate() takes for a restart: rate first, sum then.
 // door_requests_total keeps their counts.

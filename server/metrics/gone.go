@@ -101,7 +101,7 @@ func (m *Model) used() bool {
 			}
 		}
 	}
-	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.cache.used.Load()
+	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.taught() || m.cache.used.Load()
 }
 
 // asked reports whether a request came by the door of that index.

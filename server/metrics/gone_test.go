@@ -49,9 +49,9 @@ func TestSeriesAtRest(t *testing.T) {
 	m.Door("grpc")
 	m.Model("a", "1")
 	m.Attach(Sources{Models: func() []scheduler.Stats {
-		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 1}}
+		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 1, Replicas: make([]scheduler.ReplicaStats, 1)}}
 	}})
-	if n := of(t, m, "a"); n == 0 || n > 12 {
+	if n := of(t, m, "a"); n == 0 || n > 15 {
 		t.Errorf("a model at rest has %d series", n)
 	}
 	expect(t, m, map[string]string{
@@ -59,7 +59,7 @@ func TestSeriesAtRest(t *testing.T) {
 		`shivad_requests_total{door="rest",model="a",outcome="ok",version="1"}`: "0",
 	})
 	serve(m, tally, "a")
-	if n := of(t, m, "a"); n > 200 {
+	if n := of(t, m, "a"); n > 205 {
 		t.Errorf("a model that is asked by one door has %d series", n)
 	}
 	expect(t, m, map[string]string{

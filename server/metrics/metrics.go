@@ -61,7 +61,8 @@ type Sources struct {
 	// Identities are those that are configured, and Addresses the quotas of all addresses together.
 	Identities func() []IdentityGauges
 	Addresses  func() []QuotaGauges
-	MaxModels  func() int // how many have series of their own; nil: MaxModels
+	MaxModels  func() int  // how many have series of their own; nil: MaxModels
+	Triton     func() bool // whether the names of Triton are shown as well; nil: they are not
 }
 
 // ServerGauges is the state of the server as a whole.
@@ -277,8 +278,9 @@ type Model struct {
 	totals    totals
 	wasted    atomic.Uint64 // rows
 
-	slo     atomic.Int64  // ns; 0: none
-	unheard atomic.Uint64 // see Unheard
+	slo      atomic.Int64  // ns; 0: none
+	unheard  atomic.Uint64 // see Unheard
+	feedback [feedbacks]atomic.Uint64
 
 	cache Cache
 }
@@ -306,6 +308,19 @@ func (m *Model) Shown(age time.Duration) { m.age.observeDuration(age) }
 // Unheard counts an answer of an application that was to have a part of this model's and has
 // none. The application itself counts each such answer once.
 func (m *Model) Unheard() { m.unheard.Add(1) }
+
+// Taught counts feedback for an application.
+func (m *Model) Taught(f Feedback) { m.feedback[f].Add(1) }
+
+// taught reports whether there was any.
+func (m *Model) taught() bool {
+	for f := range m.feedback {
+		if m.feedback[f].Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // Health is what shows whether a model, or an application, does what it is there for.
 type Health struct {

@@ -178,7 +178,12 @@ func TestSources(t *testing.T) {
 	m.Model("a", "1")
 	m.Attach(Sources{
 		Models: func() []scheduler.Stats {
-			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
+			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, Needed: 3, Pending: 4, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second,
+				Replicas: []scheduler.ReplicaStats{
+					{Label: "gpu", Batches: 5, Busy: 1500 * time.Millisecond, Failed: 1},
+					{Label: "gpu", Batches: 2, Busy: time.Second}, // containers choose their labels
+					{Label: "cpu\xff", Batches: 1},
+				}}}
 		},
 		Server: func() ServerGauges {
 			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true,
@@ -187,9 +192,16 @@ func TestSources(t *testing.T) {
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
 	expect(t, m, map[string]string{
-		`shivad_replicas{model="a",version="1"}`:             "2",
-		`shivad_failing_replicas{model="a",version="1"}`:     "1",
-		`shivad_oldest_row_seconds{model="a",version="1"}`:   "1.5",
+		`shivad_replicas{model="a",version="1"}`:           "2",
+		`shivad_failing_replicas{model="a",version="1"}`:   "1",
+		`shivad_oldest_row_seconds{model="a",version="1"}`: "1.5",
+		`shivad_replicas_needed{model="a",version="1"}`:    "3",
+
+		`shivad_replica_batches_total{model="a",replica="gpu",version="1"}`:             "7",
+		`shivad_replica_execution_seconds_total{model="a",replica="gpu",version="1"}`:   "2.5",
+		`shivad_replica_failures_total{model="a",replica="gpu",version="1"}`:            "1",
+		"shivad_replica_batches_total{model=\"a\",replica=\"cpu\uFFFD\",version=\"1\"}": "1",
+
 		`shivad_oldest_batch_seconds{model="a",version="1"}`: "2",
 		`shivad_queue_rows{model="a",version="1"}`:           "30",
 		`shivad_queue_bytes{model="a",version="1"}`:          "400",
@@ -284,6 +296,13 @@ func TestEveryLabelHasAName(t *testing.T) {
 			t.Errorf("outcome %d is %q", o, o)
 		}
 		seen[o.String()] = true
+	}
+	clear(seen)
+	for f := range feedbacks {
+		if !word.MatchString(f.String()) || seen[f.String()] {
+			t.Errorf("feedback %d is %q", f, f)
+		}
+		seen[f.String()] = true
 	}
 	clear(seen)
 	for c := range closedReasons {

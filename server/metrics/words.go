@@ -60,3 +60,19 @@ var closedNames = [closedReasons]string{
 
 // String is the label.
 func (c Closed) String() string { return closedNames[c] }
+
+// A Feedback is what became of feedback for an application.
+type Feedback uint8
+
+// What can become of it.
+const (
+	Learned  Feedback = iota // the policy learned it
+	Repeated                 // it had been learned before
+	Failed                   // it was not learned: it was wrong, or the store could not be written
+	feedbacks
+)
+
+var feedbackNames = [feedbacks]string{"learned", "repeated", "failed"}
+
+// String is the label.
+func (f Feedback) String() string { return feedbackNames[f] }

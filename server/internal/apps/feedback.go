@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -26,8 +27,24 @@ type feedback struct {
 
 	earlier *Prediction // what the models predicted then; or
 	asking  *fanout     // the models, again
+	applied bool        // the policy has learned it, and had not before; set before done
 
 	done func(reply []byte, err error)
+}
+
+// counted is done, which counts what became of the feedback.
+func (f *feedback) counted(done func([]byte, error)) func([]byte, error) {
+	return func(reply []byte, err error) {
+		switch {
+		case err != nil:
+			f.app.target.Metrics.Taught(metrics.Failed)
+		case f.applied:
+			f.app.target.Metrics.Taught(metrics.Learned)
+		default:
+			f.app.target.Metrics.Taught(metrics.Repeated)
+		}
+		done(reply, err)
+	}
 }
 
 // maxLearning bounds the feedback that waits for the store.
@@ -38,6 +55,15 @@ const learnTimeout = 5 * time.Second
 
 // OpenFeedback implements gate.Application.
 func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gate.Feedback, error) {
+	f, err := a.openFeedback(tensors, p)
+	if err != nil {
+		a.target.Metrics.Taught(metrics.Failed)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*feedback, error) {
 	f := &feedback{app: a, user: p.User, id: canonical(p.ID)}
 	var err error
 	if f.verdict, err = ReadVerdict(p.Forward); err != nil {
@@ -98,7 +124,7 @@ func canonical(id []byte) string {
 
 // Learn implements gate.Feedback.
 func (f *feedback) Learn(done func(reply []byte, err error)) {
-	f.done = done
+	f.done = f.counted(done)
 	if f.earlier != nil {
 		f.learn(f.earlier.Predictions, f.earlier.Inputs())
 		return
@@ -170,7 +196,7 @@ func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (r
 	if err != nil {
 		return nil, err
 	}
-	if applied {
+	if f.applied = applied; applied {
 		f.teach(linked.table, predictions, inputs)
 	}
 	return json.Marshal(gate.Learned{Application: f.app.Name, Learned: applied, Rounds: state.Rounds})
