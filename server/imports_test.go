@@ -72,6 +72,7 @@ server/config:              server/internal/quota server/internal/identity sched
 server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
 server/admin/admintest:     server/admin server/internal/journal
 server/memory:
+server/build:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
@@ -88,12 +89,12 @@ server/rest:                 server/internal/quota server/internal/audit server/
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate server/internal/intake scheduler shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/grpc:                 server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/journal server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/shivatest shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token
+server:                      server/internal/journal server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics server/build containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | shiva/shivatest shiva/unixsocket scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/unixsocket server server/config server/memory
-cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivad:                 shiva/unixsocket server server/config server/memory server/build
+cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/fleet"
@@ -29,7 +30,7 @@ import (
 )
 
 // Version of the server, as clients and containers are told.
-const Version = "0.1.0"
+const Version = build.Version
 
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
@@ -122,10 +123,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
 		Metrics: s.metrics,
-		Ready: func() (bool, string) {
-			r := s.report.Ready()
-			return r.Ready, r.Reason
-		},
+		Ready:   s.Ready,
 		Options: func(model string) gate.ModelOptions {
 			m := s.settings.Now().Model(model)
 			return gate.ModelOptions{Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
@@ -182,6 +180,12 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 // Scheduler is the server's own. A program that embeds the server may add replicas of its own to
 // it.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
+
+// Ready tells whether all that has to serve does, and if not why, as the doors and /readyz say.
+func (s *Server) Ready() (ready bool, reason string) {
+	r := s.report.Ready()
+	return r.Ready, r.Reason
+}
 
 // Log is the log that New was given, with what operators see of it at the admin door: for what the
 // program of the server has to say.

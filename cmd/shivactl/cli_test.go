@@ -20,6 +20,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
+	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -521,7 +522,7 @@ func testCommandLine(t *testing.T, network string) {
 				got += "--- stderr\n" + stderr.String()
 			}
 			got += fmt.Sprintf("--- exit %d\n", code)
-			got = strings.NewReplacer(nobody, "NOBODY", adminAddr, "ADMIN", tcp, "TCP").Replace(got)
+			got = strings.NewReplacer(build.Line("shivactl"), "shivactl VERSION (BUILD)", nobody, "NOBODY", adminAddr, "ADMIN", tcp, "TCP").Replace(got)
 			got = regexp.MustCompile(`"ms":[0-9.]+`).ReplaceAllString(got, `"ms":1.5`)
 			if strings.HasPrefix(c.name, "logs") {
 				got = regexp.MustCompile(`[0-9]{4}-[0-9T: .-]+[0-9]Z?`).ReplaceAllString(got, "2026-01-02 03:04:05.006")
@@ -603,6 +604,14 @@ func TestManyFiles(t *testing.T) {
 	}
 	if len(lines) != 3*pipelined {
 		t.Errorf("%d lines", len(lines))
+	}
+}
+
+// --version asks no server.
+func TestOwnVersion(t *testing.T) {
+	var stdout bytes.Buffer
+	if code := run(context.Background(), []string{"--version", "--admin", "127.0.0.1:1"}, nil, &stdout, io.Discard); code != 0 || !strings.HasPrefix(stdout.String(), "shivactl "+build.Version+" (") || strings.Count(stdout.String(), "\n") != 1 {
+		t.Errorf("%d %s", code, stdout.String())
 	}
 }
 

@@ -79,7 +79,9 @@ var scripts = map[string]string{
 }
 complete -o default -F _shivactl shivactl
 `,
-	"zsh": `_shivactl() {
+	// Sourced, or a file of $fpath, which zsh makes the body of the function when it is first called.
+	"zsh": `#compdef shivactl
+_shivactl() {
   local -a found keys
   found=("${(@f)$(shivactl __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   keys=("${(@M)found:#*=}")
@@ -87,7 +89,7 @@ complete -o default -F _shivactl shivactl
   if [[ -n "$keys[1]" ]]; then compadd -S '' -- "${keys[@]}"; fi
   if [[ -n "$found[1]" ]]; then compadd -- "${found[@]}"; elif [[ -z "$keys[1]" ]]; then _files; fi
 }
-compdef _shivactl shivactl
+if [[ $funcstack[1] == _shivactl ]]; then _shivactl "$@"; else compdef _shivactl shivactl; fi
 `,
 	"fish": `function __shivactl
   set -l found (shivactl __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/shiva/token"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -149,12 +150,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (c *cli) dispatch(args []string) error {
 	global := newFlagSet("shivactl")
 	c.register(global)
+	own := global.Bool("version", false, "")
 	if err := global.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			c.overview()
 			return err
 		}
 		return badFlag("", global, err)
+	}
+	if *own {
+		fmt.Fprintln(c.stdout, build.Line("shivactl"))
+		return nil
 	}
 	c.note(global)
 	if global.NArg() == 0 {

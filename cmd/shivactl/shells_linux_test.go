@@ -23,6 +23,8 @@ func TestCompletionInShells(t *testing.T) {
 	}{
 		{"bash", "bashrc", []string{"--rcfile", "bashrc", "-i"}, posix + "PS1='ready> '\nsource <(shivactl completion bash)\n"},
 		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nautoload -U compinit\ncompinit -u -D\nsource <(shivactl completion zsh)\n"},
+		// Where packages put it: zsh reads it at the first Tab.
+		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nfpath=($HOME $fpath)\nshivactl completion zsh >~/_shivactl\nautoload -U compinit\ncompinit -u -D\n"},
 		{"fish", "setup.fish", []string{"--no-config", "-i", "-C", "source setup.fish"}, `
 function shivactl
   switch $argv[1]

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server"
+	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/memory"
 )
@@ -37,9 +38,6 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
-// commit is that of the sources, in programs of "make dist".
-var commit string
-
 // run is main with its surroundings as arguments.
 func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int {
 	o, err := parseFlags(args, stdout)
@@ -50,11 +48,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		fmt.Fprintln(stderr, "shivad:", err)
 		return exitBadUsage
 	case o.version:
-		built := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
-		if commit != "" {
-			built = commit + " " + built
-		}
-		fmt.Fprintf(stdout, "shivad %s (%s)\n", server.Version, built)
+		fmt.Fprintln(stdout, build.Line("shivad"))
 		return exitOK
 	}
 	cfg, lowered, err := o.load(memory.OfProcess())
@@ -84,9 +78,14 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
 	raiseThreads(cfg.TCP)
+	manager := fromEnvironment(log)
 	s, err := server.New(cfg, log)
-	var drain atomic.Int64
-	drain.Store(int64(cfg.Server.Drain))
+	var drain, after atomic.Int64
+	adopt := func(c config.Config) {
+		drain.Store(int64(c.Server.Drain))
+		after.Store(int64(afterDrain(c)))
+	}
+	adopt(cfg)
 	if err == nil {
 		log = s.Log()
 		limitHeap(cfg.Limits, s, log)
@@ -96,7 +95,7 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 				return c, err
 			}
 			s.ReloadFrom(load, func(c config.Config) {
-				drain.Store(int64(c.Server.Drain))
+				adopt(c)
 				_ = level.UnmarshalText([]byte(c.Log.Level)) // it has been validated
 			})
 		}
@@ -108,6 +107,10 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 		return exitFailed
 	}
 	log.Info("serving", append([]any{"version", server.Version, "pid", os.Getpid()}, addresses(s.Addrs())...)...)
+	manager.say("READY=1", "serving")
+	over := make(chan struct{})
+	defer close(over)
+	go manager.watch(s.Ready, over) // not joined: a server that is stuck has to end all the same
 
 	code := exitOK
 wait:
@@ -115,7 +118,11 @@ wait:
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				go reload(s, log) // Shutdown waits for it
+				go func() { // Shutdown waits for the reload
+					manager.say("RELOADING=1", "reloading")
+					reload(s, log)
+					manager.say("READY=1", "serving")
+				}()
 				continue
 			}
 			log.Info("draining", "signal", sig.String(), "limit", time.Duration(drain.Load()), "again", "a second signal ends the process at once")
@@ -127,6 +134,7 @@ wait:
 		}
 	}
 
+	manager.stopping(time.Duration(drain.Load() + after.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(drain.Load()))
 	defer cancel()
 	stopped := make(chan error, 1)
@@ -149,6 +157,16 @@ wait:
 	}
 	log.Info("stopped")
 	return code
+}
+
+// afterDrain is what a shutdown may take when the drain has taken all of its time: for answers to
+// leave, processes to stop and containers to be told, and a few seconds more.
+func afterDrain(c config.Config) time.Duration {
+	var processes time.Duration
+	for _, p := range c.Supervised {
+		processes = max(processes, p.StopTimeout)
+	}
+	return processes + 15*time.Second
 }
 
 // reload has the server read its file again. A wrong one changes nothing; its faults are in the

@@ -92,12 +92,6 @@ func TestVersionAndCheck(t *testing.T) {
 		t.Errorf("exit %d, %s", code, stdout.String())
 	}
 	stdout.Reset()
-	commit = "0123abc"
-	t.Cleanup(func() { commit = "" })
-	if run([]string{"--version"}, &stdout, io.Discard, nil); !strings.Contains(stdout.String(), " (0123abc go") {
-		t.Error(stdout.String())
-	}
-	stdout.Reset()
 	if code := run([]string{"--check", "--tcp", ":7"}, &stdout, io.Discard, nil); code != exitOK {
 		t.Errorf("exit %d", code)
 	}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// manager is the service manager that started the process and wants to hear how it is: systemd with
+// Type=notify, or one that speaks as it does (sd_notify(3)). The zero value is that there is none.
+type manager struct {
+	tell     func(state string)
+	watchdog time.Duration // the manager ends a process of which it hears nothing for this long; 0: never
+}
+
+// fromEnvironment finds the manager, and takes its variables away: containers are not its service.
+func fromEnvironment(log *slog.Logger) (m manager) {
+	socket, watchdog, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		os.Unsetenv(name)
+	}
+	if socket == "" {
+		return m
+	}
+	if pid == "" || pid == strconv.Itoa(os.Getpid()) {
+		if usec, err := strconv.ParseInt(watchdog, 10, 64); err == nil && usec > 0 {
+			m.watchdog = time.Duration(usec) * time.Microsecond
+		}
+	}
+	m.tell = func(state string) {
+		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err == nil {
+			defer c.Close()
+			_, err = c.Write([]byte(state))
+		}
+		if err != nil {
+			log.Warn("the service manager was not told", "state", state, "error", err)
+		}
+	}
+	return m
+}
+
+// say tells the manager a state, with words for whoever asks it ("systemctl status").
+func (m manager) say(state, words string) {
+	if m.tell != nil {
+		m.tell(state + "\nSTATUS=" + words)
+	}
+}
+
+// stopping says that the process ends, within limit: until then the manager does not end it, however
+// little time its own settings give.
+func (m manager) stopping(limit time.Duration) {
+	m.say(fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", limit.Microseconds()), "draining")
+}
+
+// watch tells the manager that the process lives, twice in the time that it has to, until stop is
+// closed. Each time ready is asked first, which waits for the locks that requests wait for: a server
+// that is stuck in one says nothing, and is started again. Not to be ready is no reason for that.
+func (m manager) watch(ready func() (bool, string), stop <-chan struct{}) {
+	if m.tell == nil || m.watchdog == 0 {
+		return
+	}
+	tick := time.NewTicker(m.watchdog / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			words := "serving"
+			if ok, reason := ready(); !ok {
+				words = "not ready: " + reason
+			}
+			m.say("WATCHDOG=1", words)
+		case <-stop:
+			return
+		}
+	}
+}
