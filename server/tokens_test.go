@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/containertest"
@@ -97,6 +100,82 @@ func TestTokensAreTold(t *testing.T) {
 		if strings.Contains(told.String(), i.TokenSHA256[0]) {
 			t.Errorf("the hash of the token of %s is told", i.Name)
 		}
+	}
+}
+
+// A token in a place where its door does not look is none: the refusal says where it belongs, though
+// anonymous be there, nothing has it, and the token is as good as before in its place.
+func TestMisplacedTokens(t *testing.T) {
+	g := startGuarded(t)
+	reloads(t, g.Server, g.file, func(c *config.Config) {
+		c.Identities = append(c.Identities, config.Identity{Name: "anonymous", May: []string{"infer:dog"}})
+	})
+	rest, door, token := g.Addrs().REST[0].String(), g.Addrs().Admin.String(), tokenOf("infer")
+	var told strings.Builder
+	refused := func(where, said, place string) {
+		t.Helper()
+		told.WriteString(said)
+		if !strings.Contains(strings.ToLower(said), "unauthenticated") || !strings.Contains(said, place) {
+			t.Errorf("%s: %s, expected %s", where, said, place)
+		}
+	}
+	for _, members := range []string{`"authorization":"Bearer TOKEN"`, `"Token":"TOKEN"`, `"parameters":{"token":"TOKEN"}`, `"user":"TOKEN"`, `"id":"TOKEN"`} {
+		err := g.shiva(t, "", "cat", strings.ReplaceAll(members, "TOKEN", token), row())
+		refused("Shiva, "+members, strings.ReplaceAll(fmt.Sprint(err), token, "ID"), `metadata "token" of the connection's first message`)
+	}
+	c := dial(t, g.Server)
+	refused("Shiva, no token", fmt.Sprint(g.shivaOn(t, c, "", "cat", "", row())), `metadata "token" of the connection's first message`)
+	refused("Shiva, a second message", fmt.Sprint(g.shivaOn(t, c, token, "cat", "", row())), "a connection's first message shows its token, and that showed another one or none: open another connection")
+	over := func(addr, path string, header http.Header, body string) (said string) {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = header
+		header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return fmt.Sprintf("%s %s %q", resp.Status, text, resp.Header)
+	}
+	const question = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
+	for where, h := range map[string]http.Header{
+		"nowhere": {}, "Token": {"Token": {token}}, "X-Api-Key": {"X-Api-Key": {token}}, "a cookie": {"Cookie": {"token=" + token}}, "the proxy's": {"Proxy-Authorization": {"Bearer " + token}},
+		"no scheme": {"Authorization": {token}}, "another scheme": {"Authorization": {"Token " + token}}, "twice": {"Authorization": {"Bearer " + token, "Bearer " + token}},
+	} {
+		const place = `the header \"Authorization: Bearer TOKEN\"`
+		refused("HTTP, "+where, over(rest, "/v2/models/cat/infer", h.Clone(), question), place)
+		refused("admin, "+where, over(door, "/v1/config/reload", h.Clone(), "{}"), place)
+		ctx := t.Context()
+		for key, values := range h {
+			for _, v := range values {
+				ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(key), v)
+			}
+		}
+		_, err := pb.NewGRPCInferenceServiceClient(g.grpc).ModelInfer(ctx, inferRequest("cat"))
+		refused("gRPC, "+where, fmt.Sprint(err), `the call's metadata "authorization: Bearer TOKEN"`)
+	}
+	for _, query := range []string{"?token=" + token, "?access_token=" + token} {
+		refused("HTTP, "+query, over(rest, "/v2/models/cat/infer"+query, http.Header{}, question), "the header")
+		refused("admin, "+query, over(door, "/v1/config/reload"+query, http.Header{}, "{}"), "the header")
+	}
+	refused("HTTP, the body", over(rest, "/v2/models/cat/infer", http.Header{}, `{"parameters":{"token":"`+token+`"},`+question[1:]), "the header")
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	_, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "9", Inputs: x, Outputs: x})
+	refused("a container", fmt.Sprint(err), `"token" of the container's hello`)
+
+	told.WriteString(g.log.String())
+	for _, e := range g.trail.List(1000) {
+		fmt.Fprintf(&told, "%+v", e)
+	}
+	if i := strings.Index(told.String(), token); i >= 0 {
+		t.Errorf("the token is told: …%s", told.String()[max(0, i-300):i])
+	}
+	if err := g.shiva(t, token, "cat", "", row()); err != nil {
+		t.Errorf("in its place: %v", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func (s Sources) who(r *http.Request) *identity.Identity {
 	if s.Identities == nil {
 		return nil
 	}
-	shown := identity.Bearer(r.Header["Authorization"])
+	shown := identity.Bearer(identity.InHeader, r.Header["Authorization"])
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		shown.Certificate = k.certificate()
 	}

@@ -78,7 +78,7 @@ var changes = map[string][2]string{
 
 // shownBy is what the metadata of a call, and its connection, show of its client.
 func shownBy(ctx context.Context) identity.Shown {
-	shown := identity.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	shown := identity.Bearer(identity.InMetadata, metadata.ValueFromIncomingContext(ctx, "authorization"))
 	shown.Certificate = connOf(ctx).certificate
 	return shown
 }

@@ -153,7 +153,7 @@ func (c *call) admit(found *route) error {
 // identify is whose request it is. A browser shows its reader's certificate for any page that asks,
 // so that of a page of another origin is none.
 func (c *call) identify() *identity.Identity {
-	shown := identity.Bearer(c.r.Header["Authorization"])
+	shown := identity.Bearer(identity.InHeader, c.r.Header["Authorization"])
 	if c.conn.certificate != nil && (!browser.Sent(c.r) || c.ownPage() == nil) {
 		shown.Certificate = c.conn.certificate
 	}

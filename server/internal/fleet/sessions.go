@@ -75,6 +75,7 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	if a.Token != "" {
 		shown = identity.Token(a.Token)
 	}
+	shown.Place = identity.InHello
 	if a.TLS != nil {
 		shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.TLS))
 	}

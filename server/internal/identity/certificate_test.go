@@ -82,7 +82,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 		{with(other, "one"), "token", ""},
 		{with(c, "one"), "", "the token that was shown is of one identity and the certificate of another"},
 		{with(c, "two"), "", "the token that was shown is none of this server's"},
-		{with(c, "a b"), "", "what was shown is not one token"},
+		{with(c, "a b"), "", `what was shown in metadata "token" of the connection's first message is not one token`},
 	} {
 		who := r.Who(step.shown)
 		err := who.Enter()

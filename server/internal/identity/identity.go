@@ -118,6 +118,7 @@ type Identity struct {
 	grants [rights][]grant
 	all    []grant // in the order of the file
 	nobody string  // not "": it has no rights since nothing, or nothing known, was shown
+	place  Place   // of Anonymous: where no token was shown
 
 	account *quota.Account // nil: it is nobody
 
@@ -248,7 +249,7 @@ func (i *Identity) Refuse(lacks string) error {
 	case i.nobody != "":
 		return fmt.Errorf("%w: %s", ErrUnauthenticated, i.nobody)
 	case i.name == Anonymous:
-		return fmt.Errorf("%w: it needs %s, which whoever shows no token does not have", ErrUnauthenticated, lacks)
+		return fmt.Errorf("%w: it needs %s, which whoever shows no token in %v does not have", ErrUnauthenticated, lacks, i.place)
 	}
 	return fmt.Errorf("%w: identity %q lacks %s", ErrPermissionDenied, i.name, lacks)
 }

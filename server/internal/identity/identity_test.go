@@ -63,14 +63,14 @@ func TestWho(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	for what, values := range map[string][]string{"nothing": nil, "another": {"Bearer two"}, "no scheme": {"one"}, "two": {"Bearer one", "Bearer one"}, "a space": {"Bearer one "}, "empty": {"Bearer "}, "long": {"Bearer " + strings.Repeat("x", 1<<20)}} {
-		s := Bearer(values)
+		s := Bearer(InHeader, values)
 		who := r.Who(&s)
 		if who == nil || !errors.Is(who.Enter(), ErrUnauthenticated) || who.May(Infer, "cat") || who.MayAny(Infer) || who.Sees("cat") || !errors.Is(who.Check(AdminRead, ""), ErrUnauthenticated) {
 			t.Errorf("%s: %+v", what, who)
 		}
 	}
 	for _, header := range []string{"Bearer one", "bearer one", "BEARER  one"} {
-		if s := Bearer([]string{header}); r.Who(&s) != a {
+		if s := Bearer(InHeader, []string{header}); r.Who(&s) != a {
 			t.Errorf("%q is %+v", header, r.Who(&s))
 		}
 	}
@@ -130,7 +130,7 @@ func BenchmarkWho(b *testing.B) {
 	b.Run("a header", func(b *testing.B) {
 		values := []string{"Bearer one"}
 		for b.Loop() {
-			shown := Bearer(values)
+			shown := Bearer(InHeader, values)
 			some.Who(&shown)
 		}
 	})

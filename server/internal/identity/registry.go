@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -24,10 +25,10 @@ type table struct {
 	tokens  map[hash]*Identity
 	claims  []claim // to certificates, in the order of the file
 	list    []*Identity
-	silent  *Identity // who shows nothing
-	unknown *Identity // who shows what is no token of these
-	unfit   *Identity // who shows what no token can be
-	torn    *Identity // who shows the token of one and the certificate of another
+	silent  [places]*Identity // who shows nothing there
+	unknown *Identity         // who shows what is no token of these
+	unfit   [places]*Identity // who shows what no token can be
+	torn    *Identity         // who shows the token of one and the certificate of another
 
 	ambiguous ambiguous
 }
@@ -46,19 +47,24 @@ func (r *Registry) Replace(list []Declaration) {
 	}
 	t := &table{
 		tokens:  make(map[hash]*Identity),
-		silent:  &Identity{nobody: "this server asks for a token, and none was shown"},
 		unknown: &Identity{nobody: "the token that was shown is none of this server's"},
-		unfit:   &Identity{nobody: "what was shown is not one token: it is a text of 1 to 1024 printable ASCII characters, shown once"},
 		torn:    &Identity{nobody: "the token that was shown is of one identity and the certificate of another: show one of them, or both of one"},
 
 		ambiguous: ambiguous{log: r.Log},
+	}
+	for at := range places {
+		t.silent[at] = &Identity{nobody: fmt.Sprintf("this server asks for a token in %v, and none was shown there", at)}
+		t.unfit[at] = &Identity{nobody: fmt.Sprintf("what was shown in %v is not one token: it is a text of 1 to 1024 printable ASCII characters, shown once", at)}
 	}
 	for _, d := range list {
 		i := d.identity()
 		i.account = accounts[d.Name]
 		t.list = append(t.list, i)
 		if d.Name == Anonymous {
-			t.silent = i
+			for at := range places {
+				t.silent[at] = d.identity()
+				t.silent[at].account, t.silent[at].place = i.account, at
+			}
 		}
 		for _, text := range d.Tokens {
 			if h, err := parseHash(text); err == nil {
@@ -96,15 +102,35 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 // Strangers is the identity of whoever shows nothing.
 func (r *Registry) Strangers() *Identity {
 	if t := r.table.Load(); t != nil {
-		return t.silent
+		return t.silent[InMessage]
 	}
 	return nil
 }
 
-// Shown is what one end of a connection has shown of itself. The zero Shown is nothing. It is for
-// one goroutine at a time.
+// A Place is where a door looks for a token. Refusals name it, since a token elsewhere is none.
+type Place uint8
+
+// The places, by the doors.
+const (
+	InMessage  Place = iota // of Shiva
+	InHeader                // of HTTP
+	InMetadata              // of gRPC
+	InHello                 // of a container
+	places
+)
+
+func (p Place) String() string {
+	return [...]string{
+		`metadata "token" of the connection's first message`, `the header "Authorization: Bearer TOKEN"`,
+		`the call's metadata "authorization: Bearer TOKEN"`, `"token" of the container's hello`,
+	}[p]
+}
+
+// Shown is what one end of a connection has shown of itself. The zero Shown is nothing, over Shiva.
+// It is for one goroutine at a time.
 type Shown struct {
 	Certificate *Certificate // of the connection; nil: none
+	Place       Place        // of the token, or where there is none
 
 	kind  kind
 	token hash
@@ -134,17 +160,19 @@ func Token(text string) Shown {
 
 // Bearer is Shown for the values of an HTTP header Authorization, or of gRPC's metadata of that
 // name, of which a request has none or one.
-func Bearer(values []string) Shown {
+func Bearer(at Place, values []string) Shown {
+	shown := Shown{kind: unfit}
 	switch len(values) {
 	case 0:
-		return Shown{}
+		shown.kind = nothing
 	case 1:
 		scheme, token, ok := strings.Cut(values[0], " ")
 		if ok && strings.EqualFold(scheme, "Bearer") {
-			return Token(strings.TrimLeft(token, " "))
+			shown = Token(strings.TrimLeft(token, " "))
 		}
 	}
-	return Shown{kind: unfit}
+	shown.Place = at
+	return shown
 }
 
 // Challenge is the header WWW-Authenticate of an answer that asks for a token.
@@ -177,11 +205,11 @@ func (t *table) find(s *Shown) *Identity {
 	holder := t.holder(s.Certificate)
 	switch {
 	case s.kind == unfit:
-		return t.unfit
+		return t.unfit[s.Place]
 	case s.kind == nothing && holder != nil:
 		return holder
 	case s.kind == nothing:
-		return t.silent
+		return t.silent[s.Place]
 	}
 	switch i := t.tokens[s.token]; {
 	case i == nil:
