@@ -1,13 +1,11 @@
 package containers
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
-	"syscall"
-	"time"
+
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // splitAddr parses "tcp://host:port", "host:port", "tls://host:port", "ipc://path" or "ipc://@name"
@@ -45,49 +43,24 @@ func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TC
 
 // listen opens one address. It replaces a socket file that a killed server left behind, but not
 // one on which a server listens.
-func listen(addr string) (net.Listener, error) {
+func listen(addr string, access unixsocket.Access) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {
 		return nil, err
 	}
-	if network == "unix" && address[0] != '@' {
-		if err := removeStale(address); err != nil {
-			return nil, fmt.Errorf("containers: listen %s: %w", addr, err)
+	var l net.Listener
+	switch network {
+	case "unix":
+		l, err = unixsocket.Listen(address, access)
+	case "tls":
+		if l, err = net.Listen("tcp", address); err == nil {
+			l = tlsListener{l}
 		}
+	default:
+		l, err = net.Listen(network, address)
 	}
-	encrypted := network == "tls"
-	if encrypted {
-		network = "tcp"
-	}
-	l, err := net.Listen(network, address)
 	if err != nil {
 		return nil, fmt.Errorf("containers: listen %s: %w", addr, err)
 	}
-	if encrypted {
-		l = tlsListener{l}
-	}
 	return l, nil
-}
-
-func removeStale(path string) error {
-	info, err := os.Lstat(path)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if info.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("%s exists and is not a socket", path)
-	}
-	c, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		c.Close()
-		return fmt.Errorf("another server listens on %s", path)
-	}
-	// A server that accepts nothing just now still owns it.
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("another server may listen on %s: %w", path, err)
-	}
-	return os.Remove(path)
 }

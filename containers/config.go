@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config configures a Listener. Only Scheduler is required.
@@ -22,6 +23,8 @@ type Config struct {
 	// 0 picks a free one), "tls://host:port", "ipc://path" or, for a name without a file,
 	// "ipc://@name". It may be empty: [Listener.Add] accepts connections made elsewhere.
 	Addrs []string
+	// Access is to the sockets of "ipc://path", of Others, too.
+	Access unixsocket.Access
 	// Others are addresses for containers of old generations that Addrs cannot tell from those it
 	// serves.
 	Others []Address

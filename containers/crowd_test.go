@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // TestChurn: a thousand connects and disconnects at full speed leave nothing behind, and a
@@ -121,7 +122,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestIPC: a socket file that a dead server left is replaced; that of a live server and other
+// TestIPC: a socket file has its permissions. One that a dead server left is replaced; that of a live server and other
 // files are not.
 func TestIPC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -131,7 +132,10 @@ func TestIPC(t *testing.T) {
 	}
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	dead.Close()
-	r := newRig(t, containers.Config{Addrs: []string{"ipc://" + path}})
+	r := newRig(t, containers.Config{Addrs: []string{"ipc://" + path}, Access: unixsocket.Access{Mode: 0o620}})
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o620 {
+		t.Errorf("the file of the socket: %v, %v", info.Mode(), err)
+	}
 	c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
 	if err != nil {
 		t.Fatal(err)

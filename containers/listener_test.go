@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // An exhausted listener has no descriptors for a while, and then accepts again.
@@ -76,6 +78,32 @@ func TestNoDescriptors(t *testing.T) {
 	})
 }
 
+// TestDisplaced: one connection too many that has not registered ends the oldest of the host that
+// has the most, so that a crowd makes room for itself and nobody else does; of hosts that have as
+// many the oldest.
+func TestDisplaced(t *testing.T) {
+	for _, c := range []struct {
+		fresh []string
+		want  int
+	}{
+		{[]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}, 0},
+		{[]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"}, 1},
+		{[]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:2", "10.0.0.2:2", "10.0.0.2:3"}, 1},
+		{[]string{"10.0.0.1:1", "ipc", "ipc", "10.0.0.1:2"}, 0},
+		{[]string{"10.0.0.1:1", "ipc", "10.0.0.2:1", "ipc"}, 1},
+		{[]string{"[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::2]:2"}, 1},
+	} {
+		l := new(Listener)
+		for _, remote := range c.fresh {
+			l.fresh = append(l.fresh, &session{remote: remote})
+		}
+		oldest := l.fresh[c.want]
+		if got := l.displaceLocked(); got != oldest || len(l.fresh) != len(c.fresh)-1 || slices.Contains(l.fresh, got) || l.counts.Displaced != 1 {
+			t.Errorf("of %q %s is displaced, %d are left", c.fresh, got.remote, len(l.fresh))
+		}
+	}
+}
+
 // TestSocketFile: a file that a killed server left is replaced. One on which a server listens is
 // not, even if that server is stopped or too busy to accept connections.
 func TestSocketFile(t *testing.T) {
@@ -97,12 +125,12 @@ func TestSocketFile(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	if l, err := listen("ipc://" + path); err == nil {
+	if l, err := listen("ipc://"+path, unixsocket.Access{}); err == nil {
 		l.Close()
 		t.Error("the socket of a server that lives was taken over")
 	}
 	syscall.Close(fd)
-	l, err := listen("ipc://" + path)
+	l, err := listen("ipc://"+path, unixsocket.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

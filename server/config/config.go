@@ -140,8 +140,8 @@ type TCP struct {
 	Keep   setting.Keep `toml:"keep"`
 }
 
-// Socket is who may connect to the Unix sockets of a door: whoever may write to their files.
-// Abstract names, "unix:@name", have no files, and take every user of the machine.
+// Socket is who may connect to the Unix sockets of a door, or as a container: whoever may write to
+// their files. Abstract names, "unix:@name" or "ipc://@name", have no files, and take every user of the machine.
 type Socket struct {
 	Mode string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
 	// Owner and Group are names or numbers; "" = those of the server.
@@ -219,6 +219,7 @@ type Containers struct {
 	ListenV2 Addrs `toml:"listen_v2" default:"" restart:"it is open"`
 	// ListenV2a is for v1 and v2a, which is v2 with floats for answers.
 	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"`
+	Socket
 	// TLS is whose certificates its addresses of TLS have. A handshake of TLS is part of
 	// HandshakeTimeout, and counts among Handshakes, and not those of TLS of all doors.
 	TLS Certificates `toml:"tls"`

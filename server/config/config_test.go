@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
@@ -196,6 +197,36 @@ func TestRedactedPasswords(t *testing.T) {
 	for _, at := range []string{"redis://host:6379/0", "/var/lib/shivad/state.db", "redis://user@host/0", "unix:///run/redis.sock?db=1"} {
 		if got := (State{At: at}).Redacted(); got != at {
 			t.Errorf("%s became %s", at, got)
+		}
+	}
+}
+
+// All that a [[container]] may or may not do reaches its processes.
+func TestPrivilegesOfContainers(t *testing.T) {
+	parsed, err := parse("x.toml", []byte(`[[container]]
+name = "a"
+command = ["a"]
+user = "root"
+inherit_env = ["A"]
+new_privileges = true
+read_only = true
+writable = ["/b"]
+memory = "1GiB"
+file_bytes = "2MiB"
+open_files = 3
+processes = 4
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := parsed.Supervised[0].Privileges(), containers.Privileges{User: "root", InheritEnv: []string{"A"}, NewPrivileges: true, ReadOnly: true, Writable: []string{"/b"},
+		Memory: 1 << 30, FileBytes: 2 << 20, OpenFiles: 3, Processes: 4}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, expected %+v", got, want)
+	}
+	for i := range reflect.ValueOf(want).NumField() {
+		if reflect.ValueOf(want).Field(i).IsZero() {
+			t.Errorf("%s is not tried", reflect.TypeOf(want).Field(i).Name)
 		}
 	}
 }

@@ -334,6 +334,7 @@ listen = "unix:` + strings.Repeat("x", 108) + `"
 socket_mode = "rw-rw----"
 [containers]
 listen = "ipc:///run/b.sock"
+socket_mode = "0"
 [admin]
 listen = "unix:@"
 socket_mode = "1777"
@@ -346,8 +347,9 @@ socket_mode = "1777"
 		`x.toml:8:1: grpc.listen: "unix:` + strings.Repeat("x", 108) + `": the path of a Unix socket has at most 107 bytes, this one has 108`,
 		`x.toml:9:1: grpc.socket_mode: "rw-rw----": ` + permissions,
 		`x.toml:11:1: containers.listen[0]: ipc:///run/b.sock is already taken by tcp.listen[2]`,
-		`x.toml:13:1: admin.listen: "unix:@": an abstract Unix socket without a name: expected "@name"`,
-		`x.toml:14:1: admin.socket_mode: "1777": ` + permissions,
+		`x.toml:12:1: containers.socket_mode: "0": ` + permissions,
+		`x.toml:14:1: admin.listen: "unix:@": an abstract Unix socket without a name: expected "@name"`,
+		`x.toml:15:1: admin.socket_mode: "1777": ` + permissions,
 	}},
 	{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
 		`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,

@@ -396,12 +396,10 @@ func (c Config) validateListeners(fs *faults) {
 				check(key, addr)
 			}
 		}
-		mode, err := strconv.ParseUint(d.socket.Mode, 8, 32)
-		if err != nil || mode > 0o777 || mode&0o222 == 0 {
-			fs.Add(d.name+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`, d.socket.Mode)
-		}
+		d.socket.validate(fs, d.name)
 	}
 	k := c.Containers
+	k.Socket.validate(fs, "containers")
 	for _, list := range []struct {
 		key   string
 		addrs Addrs
@@ -414,6 +412,14 @@ func (c Config) validateListeners(fs *faults) {
 				check(key, strings.TrimPrefix(strings.TrimPrefix(addr, "tcp://"), "tls://"))
 			}
 		}
+	}
+}
+
+// validate checks the permissions; who may have the files is known when they are made.
+func (s Socket) validate(fs *faults, table string) {
+	mode, err := strconv.ParseUint(s.Mode, 8, 32)
+	if err != nil || mode > 0o777 || mode&0o222 == 0 {
+		fs.Add(table+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`, s.Mode)
 	}
 }
 

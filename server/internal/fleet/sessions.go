@@ -38,6 +38,7 @@ func newSessions(cfg Config) *Sessions {
 func (ss *Sessions) Listen(c config.Containers) error {
 	l, err := containers.Listen(containers.Config{
 		Addrs:     c.Listen,
+		Access:    c.Access(),
 		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
 		Secure:    ss.cfg.Secure,
 		Scheduler: ss.cfg.Scheduler,
