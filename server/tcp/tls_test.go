@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -116,25 +115,6 @@ func TestEncryptedInPieces(t *testing.T) {
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%d bytes more, %v", n, err)
 	}
-}
-
-// A client that ends its direction without TLS's word for it gets the answers that it is due.
-func TestCutBeforeAnswers(t *testing.T) {
-	r := newTLSRig(t, nil)
-	batches := make(chan *scheduler.Batch, 1)
-	r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
-	c := r.dial()
-	c.send(message("m", "", 1, 2, 3, 4))
-	b := <-batches
-	_ = c.client.(encryptedClient).socket.CloseWrite()
-	budgettest.Until(t, "the end to be seen", func() (seen bool) {
-		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
-		return seen || r.open() == 0
-	})
-	if err := r.echo(b); err != nil {
-		t.Fatal(err)
-	}
-	values(t, c.next())
 }
 
 // A connection ends with its socket, with and without the close_notify of TLS, and with what is no

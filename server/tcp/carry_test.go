@@ -1,0 +1,324 @@
+package tcp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+var errBroken = errors.New("broken")
+
+// A narrow pollable takes so many bytes and no more, until it has room again.
+type narrow struct {
+	pollable
+	room   int // bytes that it takes
+	broken bool
+	took   []byte
+	writes int
+
+	roomy bool          // it says so before it is waited for
+	waits int           // for room
+	told  chan struct{} // that there is some
+}
+
+func (n *narrow) TryWrite(vecs [][]byte) (int, error) {
+	n.writes++
+	if n.broken {
+		return 0, errBroken
+	}
+	all := bytes.Join(vecs, nil)
+	all = all[:min(len(all), n.room)]
+	n.took = append(n.took, all...)
+	n.room -= len(all)
+	return len(all), nil
+}
+
+func (n *narrow) Room() bool { return n.roomy }
+
+func (n *narrow) AwaitRoom(done func() bool) error {
+	n.waits++
+	for !done() {
+		if _, ok := <-n.told; !ok {
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
+// What TLS writes leaves at once as far as the socket takes it, the rest when it is asked for, and
+// what is gathered with the rest; what is wrong with the socket is what is wrong with TLS.
+func TestCiphertextInPieces(t *testing.T) {
+	n := &narrow{room: 3}
+	c := &ciphertext{below: n}
+	step := func(what string, said int, err error, took, waits string) {
+		t.Helper()
+		if err != nil || said >= 0 && said != 5 || string(n.took) != took || string(c.pending) != waits {
+			t.Errorf("%s: %d, %v, %q was taken and %q waits, expected %q and %q", what, said, err, n.took, c.pending, took, waits)
+		}
+	}
+	flush := func(what string, want bool, took, waits string) {
+		t.Helper()
+		full, err := c.flush()
+		if step(what, -1, err, took, waits); full != want {
+			t.Errorf("%s: the socket is full: %v", what, full)
+		}
+	}
+	said, err := c.Write([]byte("hello"))
+	step("with room for three", said, err, "hel", "lo")
+	n.room = 100
+	said, err = c.Write([]byte("there"))
+	step("behind what waits", said, err, "hel", "lothere")
+	n.room = 4
+	flush("with room for four", true, "helloth", "ere")
+	n.room = 100
+	flush("with room", false, "hellothere", "")
+	if c.batch != nil {
+		t.Error("memory is kept for nothing")
+	}
+	c.gather(true)
+	said, err = c.Write([]byte("again"))
+	step("gathered", said, err, "hellothere", "again")
+	c.gather(false)
+	flush("after it", false, "hellothereagain", "")
+	said, err = c.Write([]byte("12345"))
+	step("as before", said, err, "hellothereagain12345", "")
+	flush("with nothing", false, "hellothereagain12345", "")
+	writes := n.writes
+	if _, _ = c.flush(); n.writes != writes {
+		t.Error("nothing is written")
+	}
+	n.room = 0
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	n.broken = true
+	if _, err := c.flush(); err != errBroken {
+		t.Errorf("what waits, of a broken socket: %v", err)
+	}
+	c = &ciphertext{below: n}
+	if _, err := c.Write([]byte("x")); err != errBroken {
+		t.Errorf("of a broken socket: %v", err)
+	}
+}
+
+// Four records are one write, TLS's own do not wait for others once these have left, and there is
+// nothing to write behind the end.
+func TestBatchesOfRecords(t *testing.T) {
+	server, _ := encryptedPair(t)
+	n := &narrow{pollable: server.cipher.below, room: 1 << 20}
+	server.cipher.below = n
+	all := make([]byte, 3*batchBytes+10)
+	if took, err := server.TryWrite([][]byte{all[:100], all[100 : 2*batchBytes], all[2*batchBytes:]}); took != len(all) || err != nil {
+		t.Errorf("%d of %d bytes, %v", took, len(all), err)
+	}
+	if n.writes != 4 {
+		t.Errorf("%d writes, expected 4", n.writes)
+	}
+	if _, err := server.cipher.Write([]byte("own")); err != nil || !bytes.HasSuffix(n.took, []byte("own")) {
+		t.Errorf("what TLS writes itself waits: %v", err)
+	}
+	n.broken = true
+	if took, err := server.TryWrite([][]byte{all}); took != 0 || err != errBroken {
+		t.Errorf("to a broken socket: %d bytes, %v", took, err)
+	}
+	server, _ = encryptedPair(t)
+	_ = server.CloseWrite()
+	if took, err := server.TryWrite([][]byte{all}); took != 0 || err == nil {
+		t.Errorf("behind the end: %d bytes, %v", took, err)
+	}
+}
+
+// Records are read as many as there are room and records, those that were read ahead count as
+// unread, and nothing of them is kept once all are read. The end is told after the last bytes.
+func TestReadAhead(t *testing.T) {
+	server, client := encryptedPair(t)
+	_ = client.cipher.Conn.(*net.UnixConn).SetWriteBuffer(1 << 20)
+	const record = 16_000
+	all := bytes.Repeat([]byte("0123456789abcdef"), 3*record/16)
+	for i := range 3 {
+		if n, err := client.TryWrite([][]byte{all[i*record : (i+1)*record]}); n != record || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if n := server.Unread(); n < len(all) || n > len(all)+1000 {
+		t.Errorf("%d bytes are unread at first", n)
+	}
+	got := make([]byte, 64<<10)
+	if n, err := server.TryRead(got[:10]); n != 10 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, below := server.Unread(), server.cipher.below.Unread(); n < record || n > 3*record || below != 0 {
+		t.Errorf("%d bytes are unread beside the first, of them %d below", n, below)
+	}
+	if n, err := server.TryRead(got[10:]); n != len(all)-10 || err != nil || !bytes.Equal(got[:len(all)], all) {
+		t.Errorf("%d bytes of %d, %v", n, len(all)-10, err)
+	}
+	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.Unread() != 0 {
+		t.Errorf("%d bytes more, %v, %d unread", n, err, server.Unread())
+	}
+	if n, err := client.TryWrite([][]byte{all[:500]}); n != 500 || err != nil {
+		t.Fatal(n, err)
+	}
+	_ = client.CloseWrite()
+	for _, want := range []int{500, 0, 0} {
+		if n, err := server.TryRead(got); n != want || err != nil {
+			t.Errorf("%d bytes, %v, expected %d", n, err, want)
+		}
+	}
+}
+
+// A record that is cut off is the end, and bytes that are none are a fault.
+func TestCutRecord(t *testing.T) {
+	for name, said := range map[string]string{"cut": "\x17\x03\x03\x00\x20cut off", "rubbish": "rubbish, and more of it"} {
+		server, client := encryptedPair(t)
+		if _, err := client.cipher.below.TryWrite([][]byte{[]byte(said)}); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.cipher.below.CloseWrite()
+		n, err := server.TryRead(make([]byte, 100))
+		if n != 0 || (err == nil) != (name == "cut") || err == unix.EAGAIN {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+	}
+}
+
+// The end of our direction is TLS's word for it behind everything that waits, and that of the
+// socket.
+func TestCloseWriteOfTLS(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		server, client := encryptedPair(t)
+		sent, got := 0, 0
+		hear := func() (end bool) {
+			for block := make([]byte, 64<<10); ; {
+				n, err := client.cipher.below.TryRead(block)
+				if n <= 0 {
+					return err == nil
+				}
+				got += n
+			}
+		}
+		for waits && len(server.cipher.pending) == 0 {
+			n, err := server.cipher.Write(make([]byte, 1000))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent += n
+		}
+		if hear() {
+			t.Error("the end comes by itself")
+		}
+		if err := server.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		if end := hear(); !end || got < sent+10 || got > sent+100 {
+			t.Errorf("%d bytes were written and %d have arrived, with the end: %v", sent, got, end)
+		}
+	}
+}
+
+// Who finds the socket full is told once that there is room, however often it tries; not if there
+// was room all the time, and never of a socket that is closed.
+func TestOneWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		l := newLoop(r.door, func() {})
+		n := &narrow{told: make(chan struct{})}
+		k := &socket{below: n, medium: n}
+		l.look()
+		k.session = l.newSession(7, k)
+		write := func(room, watches int) {
+			t.Helper()
+			n.room = room
+			if took, err := k.Write([][]byte{[]byte("he"), []byte("llo")}); took != min(room, 5) || err != nil {
+				t.Errorf("%d bytes, %v", took, err)
+			}
+			if synctest.Wait(); n.waits != watches {
+				t.Errorf("waits for room %d times, expected %d", n.waits, watches)
+			}
+		}
+		write(5, 0)
+		write(2, 1)
+		write(2, 1)
+		time.Sleep(time.Second)
+		began := time.Now()
+		n.told <- struct{}{}
+		if synctest.Wait(); l.ended.Before(began) {
+			t.Error("the session is not told of room")
+		}
+		write(0, 2)
+		n.told <- struct{}{}
+		synctest.Wait()
+		n.roomy = true
+		write(3, 3) // for which nobody tells
+		if k.watched.Load() {
+			t.Error("room that was there already is waited for")
+		}
+		n.roomy = false
+		write(3, 4)
+		close(n.told)
+		synctest.Wait()
+		n.broken = true
+		if _, err := k.Write([][]byte{[]byte("x")}); err != errBroken || n.waits != 4 {
+			t.Errorf("a broken socket: %v, %d", err, n.waits)
+		}
+	})
+}
+
+// Connections are spread over all loops.
+func TestLoopsOfSockets(t *testing.T) {
+	r := newRigAt(t, "unix:"+t.TempDir()+"/s", func(c *Config) { c.Loops = 2 })
+	r.model("m", floats("x"), r.echo)
+	for range 4 {
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+	}
+	for _, l := range r.loops() {
+		l.turns.Lock()
+		if n := len(l.sessions); n != 2 {
+			t.Errorf("a loop has %d of 4 connections", n)
+		}
+		l.turns.Unlock()
+	}
+}
+
+// A client that ends its direction gets the answers that it is due: with TLS's word for it, without,
+// and in the midst of a record.
+func TestCutBeforeAnswers(t *testing.T) {
+	for name, end := range map[string]func(encryptedClient) error{
+		"close_notify": encryptedClient.CloseWrite,
+		"a socket":     func(c encryptedClient) error { return c.socket.CloseWrite() },
+		"half a record": func(c encryptedClient) error {
+			_, err := io.Copy(c.socket, strings.NewReader("\x17\x03\x03\x00\x20cut off"))
+			return errors.Join(err, c.socket.CloseWrite())
+		},
+	} {
+		r := newTLSRig(t, nil)
+		batches := make(chan *scheduler.Batch, 1)
+		r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		b := <-batches
+		if err := end(c.client.(encryptedClient)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		budgettest.Until(t, "the end to be seen", func() (seen bool) {
+			onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+			return seen || r.open() == 0
+		})
+		if err := r.echo(b); err != nil {
+			t.Fatal(err)
+		}
+		values(t, c.next())
+	}
+}
