@@ -1,0 +1,114 @@
+package zmtp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const patience = time.Minute
+
+// A patient socket takes so many bytes at each call, each of which its deadline ends, and has its
+// peer take something of what it holds.
+type patient struct {
+	net.Conn
+	takes   []int // what each call takes; behind them, nothing
+	reads   int   // pieces that the peer takes before each of the first calls
+	peer    func()
+	calls   int
+	renewed int // its deadline
+	broken  error
+}
+
+func (p *patient) SetWriteDeadline(t time.Time) error {
+	if left := time.Until(t); left > patience/2 && left <= patience {
+		p.renewed++
+	}
+	return p.broken
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	n := 0
+	if p.calls < len(p.takes) {
+		n = min(p.takes[p.calls], len(b))
+	}
+	p.calls++
+	if p.reads > 0 {
+		p.reads--
+		p.peer()
+	}
+	if n == len(b) {
+		return n, nil
+	}
+	return n, os.ErrDeadlineExceeded
+}
+
+// What TLS writes may last as long as the peer takes some of it each time that the patience ends:
+// of the write itself, or of what the socket holds. A peer that takes none of either is given up,
+// and so is a socket that is broken.
+func TestPatienceOfTLS(t *testing.T) {
+	const piece = 1000
+	for name, c := range map[string]struct {
+		patient patient
+		held    int // pieces that the socket holds at first
+		forever bool
+		n       int
+		calls   int
+		fails   bool
+	}{
+		"at once":                     {patient{takes: []int{10}}, 0, false, 10, 1, false},
+		"in three pieces":             {patient{takes: []int{3, 3, 4}}, 0, false, 10, 3, false},
+		"a pause at once":             {patient{takes: []int{0, 10}}, 0, false, 0, 1, true},
+		"a pause later":               {patient{takes: []int{3, 0, 7}}, 0, false, 3, 2, true},
+		"a peer that reads":           {patient{takes: []int{0, 0, 10}, reads: 3}, 3, false, 10, 3, false},
+		"a peer that reads no more":   {patient{takes: []int{0, 0, 0, 10}, reads: 2}, 3, false, 0, 3, true},
+		"by the connection's own":     {patient{takes: []int{3, 7}}, 0, true, 3, 1, true},
+		"a socket that has no clocks": {patient{takes: []int{10}, broken: errors.ErrUnsupported}, 0, false, 0, 0, true},
+	} {
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fds[0]), "")
+		raw, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range c.held {
+			if _, err := syscall.Write(fds[0], make([]byte, piece)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.patient.peer = func() {
+			if n, err := syscall.Read(fds[1], make([]byte, piece)); n != piece {
+				t.Errorf("%s: the peer has read %d bytes, %v", name, n, err)
+			}
+		}
+		k := &carrier{Conn: &c.patient, fd: raw, timeout: patience}
+		if c.forever {
+			k.timeout = 0
+		}
+		n, err := k.Write(make([]byte, 10))
+		if n != c.n || (err != nil) != c.fails || c.patient.calls != c.calls {
+			t.Errorf("%s: %d bytes, %v, in %d calls", name, n, err, c.patient.calls)
+		}
+		if c.fails && c.patient.broken == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := c.calls; !c.forever && c.patient.broken == nil && c.patient.renewed != want {
+			t.Errorf("%s: its deadline was set %d times, expected %d", name, c.patient.renewed, want)
+		}
+		if c.forever && c.patient.renewed > 0 {
+			t.Errorf("%s: its deadline was set", name)
+		}
+		f.Close()
+		syscall.Close(fds[1])
+	}
+	lost := &carrier{}
+	if n := lost.unsent(); n != 0 {
+		t.Errorf("%d bytes are unsent where nobody can tell", n)
+	}
+}
