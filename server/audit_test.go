@@ -7,7 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/journal"
@@ -108,6 +112,66 @@ func TestAudit(t *testing.T) {
 	}
 	if text := g.log.String(); strings.Count(text, "audit: ") < len(audited) {
 		t.Error("the log lacks entries")
+	}
+}
+
+// Loading and unloading by any door leaves one entry each, also where it fails: who did it, and to
+// which model.
+func TestAuditOfLoads(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		guarded(c)
+		c.Supervised = []config.Container{sdk(t, "catprocess", "cat/1", 1)}
+		c.Supervised[0].Model = "cat"
+	})
+	g := &guardedServer{Server: s}
+	budgettest.Until(t, "it to serve", func() bool { return serves(s, "cat", "1") })
+	conn, err := grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := pb.NewGRPCInferenceServiceClient(conn)
+	over := func(addr, token, path string) any {
+		code, _ := g.http(t, addr, token, "POST", path, "{}")
+		return code
+	}
+	rest, door := s.Addrs().REST[0].String(), s.Addrs().Admin.String()
+	seen := map[audit.Entry]bool{}
+	for _, c := range []struct {
+		said, right string
+		do          func(token string) any
+	}{
+		{"rest unload model cat", "load", func(token string) any { return over(rest, token, "/v2/repository/models/cat/unload") }},
+		{"grpc load model cat", "load", func(token string) any {
+			_, err := client.RepositoryModelLoad(as(t, token), &pb.RepositoryModelLoadRequest{ModelName: "cat"})
+			return orNil(err)
+		}},
+		{"grpc unload model cat", "load", func(token string) any {
+			_, err := client.RepositoryModelUnload(as(t, token), &pb.RepositoryModelUnloadRequest{ModelName: "cat"})
+			return orNil(err)
+		}},
+		{"rest load model cat", "load", func(token string) any { return over(rest, token, "/v2/repository/models/cat/load") }},
+		{"admin stop container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/stop") }},
+		{"admin start container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/start") }},
+		{"admin restart container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/restart") }},
+	} {
+		for _, who := range []string{"infer", c.right} {
+			got := verdict(t, c.do(tokenOf(who)))
+			var said []string
+			for _, e := range g.trail.List(1000) {
+				if e.Door == "containers" || e.Door == "server" || seen[e] { // what comes of it
+					continue
+				}
+				seen[e] = true
+				if e.Identity != who || e.Refused != (who != c.right) || !strings.HasPrefix(e.Address, "127.0.0.1:") || !e.Refused && e.Error != "" {
+					t.Errorf("%s as %s: %+v", c.said, who, e)
+				}
+				said = append(said, strings.Join([]string{e.Door, e.Action, e.What, e.Name}, " "))
+			}
+			if want := map[bool]string{true: allowed, false: denied}[who == c.right]; got != want || len(said) != 1 || who == c.right && said[0] != c.said {
+				t.Errorf("%s as %s: %s, expected %s, and leaves %q", c.said, who, got, want, said)
+			}
+		}
 	}
 }
 

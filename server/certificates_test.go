@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
@@ -155,7 +156,7 @@ func TestReloadOfRevocations(t *testing.T) {
 		t.Helper()
 		for door, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "containers": a.Containers[1], "admin": a.Admin} {
 			trust := k.config()
-			trust.Certificates = []tls.Certificate{who.Pair(t)}
+			trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return new(who.Pair(t)), nil } // whoever is asked for
 			trust.MaxVersion = tls.VersionTLS12 // whose handshake tells the client how it ended
 			c, err := tls.Dial("tcp", hostport(addr), trust)
 			if err == nil {
@@ -167,6 +168,9 @@ func TestReloadOfRevocations(t *testing.T) {
 		}
 	}
 	let("at first", stolen, "")
+	let("expired", k.authority.Client("old", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), "expired certificate")
+	let("signed by others", certtest.New(t, "other").Client("good", nil), "unknown certificate authority")
+	let("of a server", k.authority.Server(nil), "bad certificate")
 	certtest.Write(t, k.dir, "crl.pem", k.authority.Revoke(stolen.Leaf))
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)

@@ -188,7 +188,7 @@ func TestTLS(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), a.TCP[1].String()) || !strings.HasPrefix(a.TCP[1].String(), "tls://127.0.0.1:") {
 		t.Errorf("the status does not say where TLS is spoken: %s, %v", text, err)
 	}
-	// Without a certificate no door answers, and without TLS each says what it expects, or ends.
+	// Without a certificate no door answers, nor by a version before min_version, and without TLS each says what it expects, or ends.
 	for name, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin} {
 		bare, err := tls.Dial("tcp", hostport(addr), &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {
@@ -198,6 +198,14 @@ func TestTLS(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), "certificate required") {
 			t.Errorf("%s: without a certificate: %v", name, err)
+		}
+		old := k.config()
+		old.MaxVersion = tls.VersionTLS12
+		if c, err := tls.Dial("tcp", hostport(addr), old); err == nil || !strings.Contains(err.Error(), "protocol version not supported") {
+			t.Errorf("%s: by TLS 1.2: %v", name, err)
+			if err == nil {
+				c.Close()
+			}
 		}
 		plain, err := net.Dial("tcp", hostport(addr))
 		if err != nil {
