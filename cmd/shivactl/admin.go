@@ -111,7 +111,11 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		if json.Unmarshal(body, &e) != nil || e.Error == "" {
 			return notOurs(resp.Status)
 		}
-		return &failure{"refused", e.Error, tokenHints[typeOf(resp.StatusCode)], exitRefused}
+		kind := "refused"
+		if tokenHints[typeOf(resp.StatusCode)] != "" {
+			kind = typeOf(resp.StatusCode)
+		}
+		return &failure{kind, e.Error, tokenHints[kind], exitRefused}
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return notOurs(err)

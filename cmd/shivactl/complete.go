@@ -22,6 +22,7 @@ const (
 	aVersion // of the model before it
 	aLink    // a model, one of its versions, or all
 	anApp
+	aName  // a model or an application
 	aRoute // a model, one of its versions, or an application
 	aPolicy
 	aContainer
@@ -269,7 +270,7 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 		for _, one := range list.Containers {
 			found = append(found, one.Name)
 		}
-	case aModel, aVersion, aLink, aRoute:
+	case aModel, aVersion, aLink, aName, aRoute:
 		var list admin.ModelList
 		_ = c.get("/v1/models", &list)
 		for _, m := range list.Models {
@@ -282,12 +283,12 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 			if !slices.Contains(found, m.Name) {
 				found = append(found, m.Name)
 			}
-			if k != aModel {
+			if k != aModel && k != aName {
 				found = append(found, m.Name+"/"+m.Version)
 			}
 		}
 	}
-	if k == anApp || k == aRoute {
+	if k == anApp || k == aName || k == aRoute {
 		var list admin.AppList
 		_ = c.get("/v1/apps", &list)
 		for _, a := range list.Apps {

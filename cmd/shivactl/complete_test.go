@@ -65,6 +65,8 @@ func TestCompletion(t *testing.T) {
 		{"apps delete digits-app --y", "--yes"},
 		{"models --wa", "--watch"},
 		{"models --watch dig", "digits"},
+		{"explain dig", "digits digits-app"},
+		{"history dig", "digits digits-app"},
 		{"status --profile ", "home production"},
 		{"links add digits-app ", "digits digits/1 digits/2 plain plain/1"},
 		{"policies learned ", "digits-app"},

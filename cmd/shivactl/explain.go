@@ -16,7 +16,7 @@ of the last time that anything happened; the first sentence says how long ago th
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 `,
-	takes: []kind{aModel, nothing}, watches: true,
+	takes: []kind{aName, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) != 1 {
 			return usage("explain", "expected one model, got %d", len(args))

@@ -20,7 +20,7 @@ the server they survive a restart. Times are UTC.
 With --json: {"name", "events": [{"at", "until" unless it still serves, "what": "served", "default" or "changed", "version",
 "by", "registrations", "detail", "server"}]}
 `,
-	takes: []kind{aModel, nothing}, watches: true,
+	takes: []kind{aName, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
 		name, err := one("history", "a model or application", args)
 		if err != nil {

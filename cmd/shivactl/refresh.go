@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/shiva"
 )
 
 // watching is --watch: nothing, or a time.
@@ -72,9 +74,10 @@ func (c *cli) repeat(show func() error) error {
 }
 
 // passing reports whether a failure may pass: the server refuses or is away, and may be starting.
-func passing(err error) bool {
+// A token that is refused may be about to be replaced if there was an answer by it before.
+func passing(err error, answered bool) bool {
 	f, ok := errors.AsType[*failure](err)
-	return ok && f.code != exitUsage
+	return ok && f.code != exitUsage && (answered || f.Type != shiva.Unauthenticated && f.Type != shiva.PermissionDenied)
 }
 
 // refresh has show print again and again. On a terminal each time takes the place of the one
@@ -82,7 +85,7 @@ func passing(err error) bool {
 func (c *cli) refresh(show func(*cli) error) error {
 	screen := newScreen(c.stdout)
 	defer screen.close()
-	first := true
+	first, answered := true, false
 	return c.repeat(func() error {
 		var out bytes.Buffer
 		round := *c
@@ -91,7 +94,8 @@ func (c *cli) refresh(show func(*cli) error) error {
 			round.stderr = &out
 		}
 		err := show(&round)
-		if passing(err) && c.ctx.Err() == nil {
+		answered = answered || err == nil
+		if passing(err, answered) && c.ctx.Err() == nil {
 			round.report(err)
 			err = nil
 		}
@@ -112,10 +116,12 @@ func (c *cli) refresh(show func(*cli) error) error {
 // follow has show print again and again what is new. That a server is away is said once.
 func (c *cli) follow(show func(*cli) error) error {
 	var away string
+	answered := false
 	return c.repeat(func() error {
 		err := show(c)
+		answered = answered || err == nil
 		var said bytes.Buffer
-		if passing(err) && c.ctx.Err() == nil {
+		if passing(err, answered) && c.ctx.Err() == nil {
 			round := *c
 			round.stdout, round.stderr = &said, &said
 			round.report(err)

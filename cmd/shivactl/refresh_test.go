@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shivad/shivad/server/admin"
@@ -99,6 +101,39 @@ func TestWatchOfNothing(t *testing.T) {
 	var out bytes.Buffer
 	if code := run(t.Context(), []string{"streams", "--watch", "--admin", at}, nil, &out, &out); code != exitUsage {
 		t.Errorf("exit %d: %s", code, &out)
+	}
+}
+
+// A token that is refused ends it, unless there was an answer by it before: then it may be about to
+// be replaced.
+func TestWatchWithoutRight(t *testing.T) {
+	var refused atomic.Bool
+	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if refused.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"error":"unauthenticated"}`)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	defer s.Close()
+	for _, command := range [][]string{{"versions", "digits", "--watch=100ms"}, {"logs", "--follow"}} {
+		args := append(command, "--timeout", "20s", "--admin", s.Listener.Addr().String())
+		refused.Store(true)
+		var out bytes.Buffer
+		if code := run(t.Context(), args, nil, &out, &out); code != exitRefused || strings.Count(out.String(), "unauthenticated") != 1 {
+			t.Errorf("%v: exit %d: %s", command, code, &out)
+		}
+		refused.Store(false)
+		shown, errs, interrupt := running(t, args...)
+		budgettest.Until(t, "an answer", func() bool { return shown.String() != "" })
+		refused.Store(true)
+		budgettest.Until(t, "the refusal", func() bool { return strings.Contains(errs.String(), "unauthenticated") })
+		refused.Store(false)
+		if code := interrupt(); code != exitOK {
+			t.Errorf("%v: exit %d: %s", command, code, errs)
+		}
 	}
 }
 
