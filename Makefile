@@ -56,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis shells prometheus dashboards arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,7 +119,7 @@ imports: ## packages import only what their room may
 # whole, and run once. The tag poll has the load generator wait as it does on other systems than
 # Linux.
 LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
-unit: redis shells ## unit tests, golden vectors and allocation budgets
+unit: programs ## unit tests, golden vectors and allocation budgets
 	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
 	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
@@ -144,7 +144,7 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 # has 20,000 methods, most of which only call others: to inline them is half of half a minute.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
 race: PACKAGES := $(LONGEST) ./... ./examples/...
-race: redis shells ## the same under the race detector, with buffers poisoned when released
+race: programs ## the same under the race detector, with buffers poisoned when released
 	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
@@ -175,7 +175,7 @@ python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, m
 	  (cd $$package && $(PYTHON) -m mypy && $(PYTHON) -m pytest) || exit 1; \
 	done
 
-e2e: build redis $(VENV)/ready ## real processes and sockets: server, containers, clients
+e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients
 	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
 	go test -C examples -count=1 -tags e2e -run E2E ./...
 
@@ -224,8 +224,8 @@ clean: ## remove what the other targets made
 redis: ## install the redis-server that tests start, if there is none (Debian, as root)
 	@.ci/redis
 
-shells: ## install the shells that tests press Tab in, if they are missing (Debian, as root)
-	@.ci/shells
+programs: redis ## install the shells and the stunnel that tests use, if they are missing (Debian, as root)
+	@.ci/programs
 
 prometheus: ## install the prometheus and promtool of "make dashboards", if they are missing (Debian, as root)
 	@.ci/prometheus

@@ -157,7 +157,7 @@ func TestReloadOfRevocations(t *testing.T) {
 		for door, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "containers": a.Containers[1], "admin": a.Admin} {
 			trust := k.config()
 			trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return new(who.Pair(t)), nil } // whoever is asked for
-			trust.MaxVersion = tls.VersionTLS12 // whose handshake tells the client how it ended
+			trust.MaxVersion = tls.VersionTLS12                                                                                       // whose handshake tells the client how it ended
 			c, err := tls.Dial("tcp", hostport(addr), trust)
 			if err == nil {
 				c.Close()

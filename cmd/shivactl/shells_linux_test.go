@@ -44,7 +44,7 @@ shivactl completion fish | source
 			t.Parallel()
 			path, err := exec.LookPath(shell.name)
 			if err != nil {
-				t.Fatalf("%v: `make shells` installs it", err)
+				t.Fatalf("%v: `make programs` installs it", err)
 			}
 			home := t.TempDir()
 			write(t, filepath.Join(home, shell.file), shell.setup)

@@ -5,17 +5,21 @@ package e2e
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/certtest"
 )
 
 // The server and its containers need no root, and no place to write but that of the state and of
-// the Unix sockets. As root this runs them as nobody, else as the user of the test, on a file
-// system that is read-only but for one directory.
+// the Unix sockets, for all doors and TLS, changes, a restart of containers and a reload. As root
+// this runs them as nobody, else as the user of the test, on a file system that is read-only but for
+// one directory.
 func TestE2ENobody(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shivad") // not t.TempDir, whose path is too long for a socket
 	if err != nil {
@@ -49,23 +53,30 @@ func TestE2ENobody(t *testing.T) {
 ready_when = "models"
 [state]
 at = "run/state"
+[tls]
+cert = "cert.pem"
+key = "key.pem"
 [tcp]
-listen = "unix:run/shiva.sock"
+listen = ["unix:run/shiva.sock", "tls://127.0.0.1:0"]
 [rest]
-listen = []
+listen = "unix:run/rest.sock"
 [grpc]
-listen = []
+listen = "unix:run/grpc.sock"
 [admin]
-listen = ""
+listen = "unix:run/admin.sock"
 [containers]
-listen = "127.0.0.1:0"
+listen = "ipc://run/containers.sock"
 [[container]]
 name = "digits"
 command = ["./digits-container"]
 read_only = true
 `
-	if err := os.WriteFile(filepath.Join(dir, "shivad.toml"), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
+	authority := certtest.New(t, "authority")
+	server := authority.Server(nil)
+	for name, text := range map[string][]byte{"shivad.toml": []byte(config), "cert.pem": server.Cert, "key.pem": server.Key, "ca.pem": authority.PEM()} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s, err := containers.Supervise(containers.Command{
 		Name: "shivad", Args: []string{"./shivad", "--config", "shivad.toml"}, Dir: dir, Privileges: privileges,
@@ -94,6 +105,23 @@ read_only = true
 		}
 		return err == nil
 	})
+	at := func(name string) string { return "unix:" + filepath.Join(dir, "run", name+".sock") }
+	shivactl := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command(binary(t, "shivactl"), append(args, "--timeout", "20s", "--json")...).CombinedOutput()
+		if err != nil {
+			t.Errorf("shivactl %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	for _, door := range []string{"rest", "grpc"} {
+		shivactl("bench", "digits", "--door", door, "--addr", at(door), "--conns", "1", "--for", "100ms")
+	}
+	encrypted := regexp.MustCompile(`tls://127\.0\.0\.1:\d+`).FindString(shivactl("status", "--admin", at("admin")))
+	shivactl("bench", "digits", "--addr", encrypted, "--tls-ca", filepath.Join(dir, "ca.pem"), "--conns", "1", "--for", "100ms")
+	shivactl("apps", "create", "kept", "--model", "digits", "--admin", at("admin"))
+	shivactl("containers", "restart", "digits", "--admin", at("admin"))
+	shivactl("reload", "--admin", at("admin"))
 	if _, err := os.Stat(filepath.Join(dir, "run", "state")); err != nil {
 		t.Error(err)
 	}

@@ -25,6 +25,8 @@ import (
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
+//	<!-- variant NAME -->  the source before, by this name, with the block in the place of the line
+//	                       that begins with the same word as the block's last
 //	<!-- ready MODEL -->   the previous block started a container of this model; wait for it
 //
 // A page of commands that take minutes or hours is exempt, with the reason.
@@ -59,8 +61,7 @@ func TestE2EPages(t *testing.T) {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			p := newPage(t, name)
 			if !strings.Contains(p.text, "\n```sh\nmake run\n```\n") {
-				p.server = start(t, config(t, digits))
-				p.server.waitReplicas("digits", 1)
+				p.serve()
 			}
 			p.run()
 		})
@@ -73,6 +74,7 @@ type page struct {
 	name   string
 	text   string
 	dir    string // where its commands run
+	source string // the last that it showed
 	server *shivad
 }
 
@@ -93,6 +95,18 @@ func newPage(t *testing.T, name string) *page {
 		}
 	}
 	return p
+}
+
+// serve starts a server with a port of TLS, whose authority is ca.pem where the commands run.
+func (p *page) serve() {
+	p.t.Helper()
+	authority := certtest.New(p.t, "page")
+	issue, dir := authority.Server(nil), p.t.TempDir()
+	certtest.Write(p.t, p.dir, "ca.pem", authority.PEM())
+	paths := certtest.Write(p.t, dir, "server.pem", issue.Cert, "server.key", issue.Key, "shivad.toml", []byte(config(p.t, digits)))
+	p.server = startWith(p.t, []string{binary(p.t, "shivad"), "--config", paths[2], "--log-format", "json", "--tls-cert", paths[0], "--tls-key", paths[1],
+		"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
+	p.server.waitReplicas("digits", 1)
 }
 
 var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
@@ -123,10 +137,23 @@ func (p *page) run() {
 				p.t.Errorf("%s does not show %s as it is (%v)", p.name, argument, err)
 			}
 			p.own(argument, body)
+			p.source = body
+			continue
+		case "variant":
+			lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
+			word, _, _ := strings.Cut(lines[len(lines)-1], " ")
+			like := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(word) + " .*\n")
+			if n := len(like.FindAllString(p.source, -1)); n != 1 {
+				p.t.Errorf("%s: %d lines of the source begin with %q", p.name, n, word)
+			}
+			text := p.here(like.ReplaceAllLiteralString(p.source, body))
+			if err := os.WriteFile(filepath.Join(p.dir, argument), []byte(text), 0o600); err != nil {
+				p.t.Fatal(err)
+			}
 			continue
 		case "":
 		default:
-			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source and ready", p.name, does)
+			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source, variant and ready", p.name, does)
 		}
 		switch language {
 		case "sh":
@@ -151,8 +178,11 @@ func (p *page) run() {
 
 // here puts the ports of the server under test in the place of the defaults.
 func (p *page) here(text string) string {
-	for port, address := range map[string]string{"6174": p.server.tcp, "8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
-		_, mine, _ := net.SplitHostPort(address)
+	for port, address := range map[string]string{"6174": p.server.tcp, "6175": p.server.sockets["tcp"], "8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
+		_, mine, err := net.SplitHostPort(strings.TrimPrefix(address, "tls://"))
+		if err != nil {
+			continue // it has none
+		}
 		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\()`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
 	}
 	return text

@@ -1,9 +1,10 @@
 """A container of one generation of Clipper's RPC, written from the specification of its frames.
 
-    legacy_container.py [--one-buffer] RPC HOST:PORT NAME VERSION TYPE...
+    legacy_container.py [--one-buffer] RPC ADDRESS NAME VERSION TYPE...
 
-With --one-buffer each answer is made in the same memory and sent without a copy, as Clipper's
-containers in C++ and Java do: ZeroMQ's own thread reads it some time later.
+ADDRESS is HOST:PORT or ipc://PATH. With --one-buffer each answer is made in the same memory and
+sent without a copy, as Clipper's containers in C++ and Java do: ZeroMQ's own thread reads it some
+time later.
 
 RPC is v1, v1b, v2, v2a or v3; TYPE is bytes, ints, floats, doubles or strings; of several each is a
 model NAME_TYPE. Each input gives one output: the sum of numbers. For strings it is their length
@@ -126,7 +127,7 @@ def session(
     old = rpc in ("v1", "v1b")
     with context.socket(zmq.DEALER) as dealer:
         dealer.setsockopt(zmq.LINGER, 0)
-        dealer.connect(f"tcp://{address}")
+        dealer.connect(address if "://" in address else f"tcp://{address}")
         dealer.send_multipart([b"", *who] if old else [b"", u32(2)])
         heard = time.monotonic()
         while old or time.monotonic() - heard < SILENCE_SECONDS:
