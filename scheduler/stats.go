@@ -82,6 +82,8 @@ type ReplicaStats struct {
 	Stalls  float64
 	Stall   time.Duration // median length of those stalls
 	Profile []ProfilePoint
+	// Measured are the last batches that the profile has learned from, the newest first.
+	Measured []Measurement
 }
 
 // The states of a replica.
@@ -97,6 +99,12 @@ type ProfilePoint struct {
 	Rows    int
 	Typical time.Duration // median
 	Planned time.Duration // upper quantile, by which batches are planned
+}
+
+// A Measurement is the execution time of one batch.
+type Measurement struct {
+	Rows int
+	Took time.Duration
 }
 
 // Stats returns a snapshot of the model.
@@ -173,6 +181,11 @@ func (r *Replica) stats(c *core, now int64) ReplicaStats {
 	if n := r.profile.n; n > 0 {
 		s.Stalls = float64(r.profile.spread.stalls) / float64(n)
 		s.Stall = time.Duration(r.profile.spread.stall)
+	}
+	s.Measured = make([]Measurement, r.profile.n)
+	for i := range s.Measured {
+		m := &r.profile.recent[i]
+		s.Measured[i] = Measurement{m.rows, time.Duration(m.ns)}
 	}
 	for _, at := range r.profile.points {
 		n := int(at.rows + 0.5)

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,7 +63,7 @@ func TestNobodyIsToldNames(t *testing.T) {
 	}{
 		{"rest", func(token string) { w.http(token, s.Addrs().REST[0], "/v2/docs/openapi.json", "/v2/modelz", "/") }, 60},
 		{"admin", func(token string) {
-			w.http(token, s.Addrs().Admin, "/v1/openapi.json", "/", "/v1", "/debug/pprof/", "/debug/pprof/goroutine?debug=2")
+			w.http(token, s.Addrs().Admin, "/v1/openapi.json", "/", "/page/main.js", "/v1/watch?model="+nearName, "/v1", "/debug/pprof/", "/debug/pprof/goroutine?debug=2")
 		}, 60},
 		{"tcp", w.shiva, 25},
 		{"gRPC", w.calls, 15},
@@ -118,8 +120,12 @@ func (w *nameWalk) http(token string, door net.Addr, document string, more ...st
 			w.t.Fatal(err)
 		}
 		defer a.Body.Close()
-		text, err := io.ReadAll(a.Body)
-		if err != nil {
+		var text []byte
+		if a.Header.Get("Content-Type") == "text/event-stream" { // it has no end
+			for lines := bufio.NewScanner(a.Body); !bytes.Contains(text, []byte("event: logs")) && lines.Scan(); {
+				text = append(text, lines.Text()...)
+			}
+		} else if text, err = io.ReadAll(a.Body); err != nil {
 			w.t.Fatal(err)
 		}
 		w.note(method, path, a.Status, a.Header, string(text), a.Trailer)

@@ -72,6 +72,7 @@ func (s *Server) sources() admin.Sources {
 		Learning:     manage.Learning{Store: s.store, Gate: s.gate},
 		Containers:   manage.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
 		Documents:    manage.Documents{Store: s.store, Settings: s.settings, Log: s.log},
+		Trials:       manage.Trials{Gate: s.gate, Door: s.library},
 		History:      s.history,
 		Trail:        s.trail,
 		Journal:      s.journal,

@@ -36,7 +36,11 @@ func TestStrangersPages(t *testing.T) {
 		{"an own page", "GET", "127.0.0.1:8002", []string{"Origin", "http://127.0.0.1:8002", "Sec-Fetch-Site", "same-origin"}, 200},
 		{"a page of a listed name", "GET", "127.0.0.1:8002", []string{"Origin", "https://ops.example", "Sec-Fetch-Site", "cross-site"}, 200},
 	} {
-		for _, path := range []string{"/livez", "/metrics", "/v1/models", "/debug/pprof/cmdline"} {
+		paths := []string{"/livez", "/metrics", "/v1/models", "/debug/pprof/cmdline", "/", "/page/main.js"}
+		if c.status == 403 {
+			paths = append(paths, "/v1/watch", "/v1/models/a/try")
+		}
+		for _, path := range paths {
 			r := httptest.NewRequest(c.method, path, nil)
 			r.Host = c.host
 			for i := 0; i < len(c.header); i += 2 {

@@ -40,6 +40,8 @@ func (f *fake) Ready() Readiness             { return f.ready() }
 func (f *fake) Status() Status               { return f.status() }
 func (f *fake) Config() any                  { return f.config() }
 func (f *fake) Explain(string) []Explanation { return nil }
+func (f *fake) Batches() []Batches           { return nil }
+func (f *fake) Insights(string) []Insight    { return nil }
 
 func (f *fake) Streams(string, int) []VersionStreams { return nil }
 

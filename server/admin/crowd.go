@@ -24,7 +24,8 @@ const maxConnections = 16
 // opens connections and says nothing, and /livez would be silent.
 type bounded struct {
 	net.Listener
-	log *slog.Logger
+	log     *slog.Logger
+	stopped chan struct{} // closed when the door is shut: watches end
 
 	mu     sync.Mutex
 	held   map[*boundedConn]struct{}

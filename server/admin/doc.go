@@ -22,6 +22,10 @@
 //	GET /v1/models/{name}/cache            ModelCache, if it has one
 //	DELETE /v1/models/{name}/cache         empties it: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
+//	POST /v1/models/{name}/try             {"input": ...}: Tried, what it answers and where the time
+//	                                       went
+//	GET /v1/watch                          events of all of this while it changes; ?model= one's
+//	                                       insights
 //	GET /v1/containers                     Containers: those of the file, and who is connected
 //	POST /v1/containers/{name}/start       and waits until its model is ready; stop likewise
 //	GET /v1/audit                          Audit: who did what last, or was refused it
@@ -38,7 +42,8 @@
 //	GET /v1/openapi.json                   all of this in OpenAPI 3.1
 //	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //
-// Every answer is JSON, but for metrics and profiles. An error is {"error": "..."}, whatever it
+// GET / is a page for browsers, whose files are in /page/, and the list of these paths for others.
+// Every answer is JSON, but for these, events, metrics and profiles. An error is {"error": "..."}, whatever it
 // is: no such path, wrong method, a bug, or all that is wrong with what was sent. The fields of
 // answers are what programs may rely on: fields are added, never renamed or given another
 // meaning.

@@ -66,6 +66,7 @@ type need uint8
 
 const (
 	aRight   need = iota // to read what operators see for GET, to change it for all other methods
+	toRead               // what operators see, by any method
 	aName                // one of the identities
 	anything             // health is everybody's
 )
@@ -76,7 +77,7 @@ func (n need) permit(who *identity.Identity, method string) error {
 	switch {
 	case n == aName:
 		err = who.Enter()
-	case n == aRight && method == http.MethodGet:
+	case n == toRead || n == aRight && method == http.MethodGet:
 		err = who.Check(identity.AdminRead, "")
 	case n == aRight:
 		err = who.Check(identity.AdminWrite, "")
@@ -150,6 +151,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": given(s.setDefaultVersion)}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
+		{path: "/v1/models/{name}/try", need: toRead, methods: methods{"POST": given(s.try)}},
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)}, timeout: longTimeout},
@@ -163,6 +165,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
 		{path: "/v1/whoami", early: true, need: aName, methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
+		{path: "/v1/watch", methods: methods{"GET": newFeed(s).watch}},
 		{path: "/v1/openapi.json", need: anything, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
 	return append(list, s.profiles()...)
@@ -181,7 +184,9 @@ func Handler(s Sources) http.Handler {
 			paths = append(paths, t.path)
 		}
 	}
-	mux.Handle("/{$}", s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}}))
+	list := s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}})
+	mux.HandleFunc("/{$}", pageOr(list))
+	mux.Handle("/page/", s.serve(route{early: true, need: anything, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -239,6 +240,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/logs", "/v1/logs?limit=0", "", 400},
 		{"get", "/v1/logs", "/v1/logs?level=loud", "", 400},
 		{"get", "/v1/logs", "/v1/logs?after=now", "", 400},
+		{"post", "/v1/models/{name}/try", "/v1/models/digits/try", `{"input":[[1]]}`, 200},
+		{"post", "/v1/models/{name}/try", "/v1/models/no/try", `{"version":"1","input":{"b64":"AA=="}}`, 404},
 		{"get", "/v1/history/{name}", "/v1/history/digits", "", 200},
 		{"get", "/v1/history/{name}", "/v1/history/no", "", 404},
 		{"get", "/v1/containers", "", "", 200},
@@ -289,7 +292,48 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			t.Errorf("%s answers JSON, which is not described", what)
 		}
 	}
+	eventsAreAsDescribed(t, h, d)
+	tried["/v1/watch get"] = true
 	everyPathIsTried(t, d, tried)
+}
+
+// eventsAreAsDescribed reads the first events of a watch, of which each part has one.
+func eventsAreAsDescribed(t *testing.T, h http.Handler, d *description) {
+	t.Helper()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	answer, err := http.Get(server.URL + "/v1/watch?model=digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if kind := answer.Header.Get("Content-Type"); answer.StatusCode != 200 || kind != "text/event-stream" {
+		t.Fatal(answer.Status, kind)
+	}
+	events, _ := d.Components.Schemas["Watch"]["properties"].(map[string]any)
+	told := map[string]bool{"end": true} // which comes last
+	for lines := bufio.NewScanner(answer.Body); len(told) < len(events) && lines.Scan(); {
+		name, ok := strings.CutPrefix(lines.Text(), "event: ")
+		if !ok {
+			continue
+		}
+		lines.Scan()
+		var v any
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(lines.Text(), "data: ")), &v); err != nil {
+			t.Fatalf("%s: %v in %.100s", name, err, lines.Text())
+		}
+		described, ok := events[name].(map[string]any)
+		if !ok {
+			t.Errorf("the event %s is not described", name)
+		}
+		for _, f := range d.fits(name, described, v) {
+			t.Error(f)
+		}
+		told[name] = true
+	}
+	if len(told) < len(events) {
+		t.Errorf("described are %v, there were %v", slices.Sorted(maps.Keys(events)), slices.Sorted(maps.Keys(told)))
+	}
 }
 
 // everyPathIsTried compares what is described with what was tried, as "path method".
@@ -312,7 +356,8 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
-		admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
+		admin.BatchList{}, admin.Batches{}, admin.InsightList{}, admin.Insight{}, admin.Batch{}, admin.Replica{}, admin.Measured{}, admin.Fitted{},
+		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

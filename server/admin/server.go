@@ -37,7 +37,8 @@ func Listen(addr string, access unixsocket.Access, config func() *secure.Config,
 	if _, encrypted := l.Addr().(secure.Addr); encrypted {
 		l = handshakes{l, config}
 	}
-	l = &bounded{Listener: l, log: log, held: make(map[*boundedConn]struct{})}
+	stopped := make(chan struct{})
+	l = &bounded{Listener: l, log: log, stopped: stopped, held: make(map[*boundedConn]struct{})}
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
 		Handler:     serving(h),
 		ConnContext: withConn,
@@ -48,6 +49,7 @@ func Listen(addr string, access unixsocket.Access, config func() *secure.Config,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
+	s.http.RegisterOnShutdown(sync.OnceFunc(func() { close(stopped) }))
 	s.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it
 		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("admin: %w", err)

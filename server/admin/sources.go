@@ -31,6 +31,7 @@ type Sources struct {
 	Learning     Learning
 	Containers   Operator
 	Documents    Documents
+	Trials       Trials
 	History      Chronicle        // nil: there is none
 	Trail        *audit.Trail     // nil: nobody is noted
 	Journal      *journal.Journal // nil: nothing of the log is kept
@@ -51,6 +52,16 @@ type Report interface {
 	// Streams are those of every version of a model, of each at most that many, the worst first;
 	// nil of a name that no model has.
 	Streams(model string, most int) []VersionStreams
+	// Batches are those of every version of every model.
+	Batches() []Batches
+	// Insights are those of every version of a model, or of an application; none of a name that
+	// nothing has.
+	Insights(name string) []Insight
+}
+
+// Trials are requests that operators make to see what a model answers.
+type Trials interface {
+	Try(ctx context.Context, t Trial) (Tried, error)
 }
 
 // Settings are those of the server, and of its models.

@@ -19,6 +19,7 @@ func (m *Metrics) Hooks() scheduler.Hooks {
 			model := m.Model(id.Name, id.Version)
 			model.batchRows.observe(int64(rows), lowestRows)
 			model.closed[reason].Add(1)
+			model.sent.add(rows, reason)
 		},
 		BatchDone: func(id scheduler.ModelID, rows int, exec, predicted time.Duration, err error) {
 			model := m.Model(id.Name, id.Version)

@@ -272,6 +272,7 @@ type Model struct {
 	execution histogram
 	predicted histogram       // what was planned with
 	closed    []atomic.Uint64 // batches, by scheduler.CloseReason
+	sent      sentBatches
 	drops     []atomic.Uint64 // requests without a result, by scheduler.Outcome
 	failures  atomic.Uint64   // batches
 	surprises atomic.Uint64   // batches that took longer than predicted

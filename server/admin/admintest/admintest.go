@@ -55,6 +55,7 @@ func (s *Server) Sources() admin.Sources {
 		Learning:     learning{s},
 		Containers:   containers{s},
 		Documents:    documents{s},
+		Trials:       report{s},
 		History:      chronicle{s},
 		Journal:      s.journal,
 		Metrics:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
@@ -96,6 +97,41 @@ func (s report) Streams(model string, most int) (list []admin.VersionStreams) {
 		}
 	}
 	return list
+}
+
+func (s report) Batches() (list []admin.Batches) {
+	for _, m := range s.models {
+		list = append(list, admin.Batches{
+			Name: m.Name, Version: m.Version, Span: 60, Batches: 10, Rows: 40, Failed: 1,
+			Closed: map[string]uint64{"idle": 9, "full": 1}, Outcomes: map[string]uint64{"ok": 39, "queue_rows": 1},
+		})
+	}
+	return list
+}
+
+func (s report) Insights(name string) (list []admin.Insight) {
+	for _, m := range s.models {
+		if m.Name == name {
+			list = append(list, admin.Insight{
+				Version: m.Version, Sentences: []string{"It does nothing."}, Known: 1, Streams: s.Streams(name, 1)[0].Streams, Sent: []admin.Batch{{At: 1.5, Rows: 4, Closed: "idle"}},
+				Replicas: []admin.Replica{{Name: "a", State: "live", Measured: []admin.Measured{{Rows: 4, Took: 0.01}}, Fitted: []admin.Fitted{{Rows: 4, Typical: 0.01, Planned: 0.02}}}},
+			})
+		}
+	}
+	return list
+}
+
+// Try answers with as many elements as the input has bytes.
+func (s report) Try(_ context.Context, t admin.Trial) (admin.Tried, error) {
+	for _, m := range s.models {
+		if m.Name == t.Name && (t.Version == "" || m.Version == t.Version) {
+			return admin.Tried{
+				Model: m.Name, Version: m.Version, Total: 0.01, Rows: 1,
+				Outputs: []admin.TriedOutput{{Name: "y", Datatype: "INT64", Shape: []int{1}, Data: []any{len(t.Input)}, Elements: 1}},
+			}, nil
+		}
+	}
+	return admin.Tried{}, refuse(http.StatusNotFound, "no model %q", t.Name)
 }
 
 func (s settings) Config() any {

@@ -120,7 +120,7 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 		return nil, err
 	}
 	byName, isObject := value.(map[string]any)
-	if !isObject {
+	if _, bytes := byName["b64"].(string); !isObject || bytes && len(specs) == 1 {
 		if len(specs) != 1 {
 			return nil, fmt.Errorf("%w: input: expected an object with a value for each of the %d inputs", scheduler.ErrInvalidInput, len(specs))
 		}
@@ -137,7 +137,10 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 			return nil, fmt.Errorf("%w: input: %q is missing", scheduler.ErrInvalidInput, spec.Name)
 		}
 		delete(byName, spec.Name)
-		t, err := gate.FromJSON(value, spec.DType)
+		t, isRaw, err := raw(value, spec.DType)
+		if !isRaw {
+			t, err = gate.FromJSON(value, spec.DType)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
 		}

@@ -1,0 +1,76 @@
+package admin
+
+// What a watch shows of models beside their status.
+
+// A BatchList is about the batches of every version of every model.
+type BatchList struct {
+	Models []Batches `json:"models"`
+}
+
+// Batches are those of a version of a model in the last minute or, after a pause, in the last
+// minute with any, and what became of its requests then.
+type Batches struct {
+	Name    string  `json:"name"`
+	Version string  `json:"version"`
+	Span    float64 `json:"span_seconds"` // since that minute began
+	Batches uint64  `json:"batches"`      // sent
+	Rows    uint64  `json:"rows"`         // in them
+	Failed  uint64  `json:"failed"`       // batches
+	// Closed counts batches by why they were not larger, in the words of the metrics.
+	Closed map[string]uint64 `json:"closed"`
+	// Outcomes counts requests by how they ended: ok, or why there is no result.
+	Outcomes map[string]uint64 `json:"outcomes"`
+}
+
+// An InsightList is about the model, or the application, that a watch names.
+type InsightList struct {
+	Name     string    `json:"name"`
+	Versions []Insight `json:"versions"`
+}
+
+// An Insight is how a version of a model works, and why so. An application has sentences alone.
+type Insight struct {
+	Version   string    `json:"version"`
+	Replicas  []Replica `json:"replicas"`
+	Sent      []Batch   `json:"sent"`    // its last batches, the oldest first
+	Streams   []Stream  `json:"streams"` // those with the oldest frames
+	Known     int       `json:"known_streams"`
+	Sentences []string  `json:"sentences"` // as .../explain gives them
+}
+
+// A Batch is one that was sent.
+type Batch struct {
+	At     float64 `json:"at"` // seconds since 1970
+	Rows   int     `json:"rows"`
+	Closed string  `json:"closed"` // why it was not larger
+}
+
+// A Replica is one container of a model as the scheduler knows it.
+type Replica struct {
+	Name      string `json:"name"`
+	State     string `json:"state"`      // live, failing, suspect, draining
+	InFlight  int    `json:"in_flight"`  // batches
+	Slots     int    `json:"slots"`      // most of these
+	MostRows  int    `json:"most_rows"`  // that a batch would have now
+	Batches   uint64 `json:"batches"`    // answered
+	Rows      uint64 `json:"rows"`       // in them
+	Failed    uint64 `json:"failed"`     // batches
+	LastError string `json:"last_error"` // of these
+	// Measured are the last batches that its times are known by, the newest first, and Fitted what
+	// is made of them: the curve that batches are planned with, by rows.
+	Measured []Measured `json:"measured"`
+	Fitted   []Fitted   `json:"fitted"`
+}
+
+// A Measured batch took so long to execute.
+type Measured struct {
+	Rows int     `json:"rows"`
+	Took float64 `json:"seconds"`
+}
+
+// A Fitted time is what a batch of so many rows should take.
+type Fitted struct {
+	Rows    int     `json:"rows"`
+	Typical float64 `json:"typical_seconds"`
+	Planned float64 `json:"planned_seconds"` // nearly always within
+}

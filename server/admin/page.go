@@ -1,0 +1,95 @@
+package admin
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The page is for people: it reads /v1/watch and asks the paths that shivactl asks. Its files are
+// served to whoever asks, as there is nothing of the server in them; what it shows takes the
+// rights that these paths take.
+//
+//go:embed page
+var pageSource embed.FS
+
+// pagePolicy has the page load nothing from elsewhere and run no script that is not a file of this
+// door, whatever names and texts it is given to show; nobody may put it into a frame.
+const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// A pageFile is as it is sent.
+type pageFile struct {
+	kind          string // Content-Type
+	plain, packed []byte // packed with gzip
+}
+
+// pageFiles are all of them by their paths below the door, and the tag of this edition, which is
+// one for all: a page sees by it that the server has another.
+var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
+	kinds := map[string]string{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+	files = map[string]pageFile{}
+	sum := sha256.New()
+	_ = fs.WalkDir(pageSource, "page", func(name string, entry fs.DirEntry, _ error) error {
+		kind := kinds[path.Ext(name)]
+		if entry.IsDir() || kind == "" { // such as a licence
+			return nil
+		}
+		plain, err := pageSource.ReadFile(name)
+		if err != nil {
+			panic(err) // it was embedded
+		}
+		var packed bytes.Buffer
+		w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
+		w.Write(plain)
+		w.Close()
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(plain), plain)
+		files["/"+name] = pageFile{kind + "; charset=utf-8", plain, packed.Bytes()}
+		return nil
+	})
+	return files, fmt.Sprintf("%x", sum.Sum(nil)[:8])
+})
+
+// pageAt answers with a file of the page.
+func pageAt(w http.ResponseWriter, r *http.Request, name string) {
+	files, tag := pageFiles()
+	file, ok := files[name]
+	if !ok {
+		notFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", file.kind)
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache") // it is asked for each time, and seldom sent
+	h.Add("Vary", "Accept, Accept-Encoding")
+	text := file.plain
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		text, tag = file.packed, tag+"-gzip"
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("ETag", `"`+tag+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
+}
+
+func servePage(w http.ResponseWriter, r *http.Request) { pageAt(w, r, r.URL.Path) }
+
+// pageOr is the page for browsers, and a list of paths for programs.
+func pageOr(list http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.Contains(r.Header.Get("Accept"), "text/html") {
+			pageAt(w, r, "/page/index.html")
+			return
+		}
+		list.ServeHTTP(w, r)
+	}
+}

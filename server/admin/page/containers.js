@@ -1,0 +1,56 @@
+// Containers: those of the file, which can be started and stopped, and who is connected.
+
+import { dot, el, panel, table } from './dom.js';
+import { count, plural, took } from './format.js';
+import { change } from './actions.js';
+
+const kinds = { READY: 'good', LOADING: 'warn', UNLOADING: 'warn', FAILING: 'bad', UNAVAILABLE: 'bad' };
+const states = { serving: 'good', connecting: 'warn', draining: 'warn', leaving: 'warn', calling: 'warn' };
+
+export function containers(page) {
+  const declared = table('Containers of the configuration', [
+    { name: 'Container', head: true, cell: (c) => c.name },
+    { name: 'Model', class: 'wide', cell: (c) => c.model },
+    { name: 'State', node: () => dot((c) => kinds[c.state] ?? 'off', (c) => c.state.toLowerCase() + (c.reason ? `: ${c.reason}` : '')) },
+    { name: 'Processes', class: 'wide', cell: (c) => c.processes.map((p) => `${p.state}${p.restarts ? `, ${plural(p.restarts, 'restart')}` : ''}`).join('; ') || '–' },
+    { name: 'Actions', node: (c) => actions(page, c) },
+  ], (c) => c.name, 'The configuration has no containers.');
+  const connected = table('Connected containers', [
+    { name: 'Model', head: true, cell: (s) => (s.model ? `${s.model}/${s.version}` : 'not registered') },
+    { name: 'State', node: () => dot((s) => states[s.state] ?? 'bad', (s) => s.state) },
+    { name: 'Instance', class: 'wide', cell: (s) => s.instance ?? '–' },
+    { name: 'From', class: 'wide', cell: (s) => s.remote },
+    { name: 'Protocol', class: 'wide', cell: (s) => s.rpc + (s.arena ? ', shared memory' : '') },
+    { name: 'In hand', class: 'number', cell: (s) => `${s.pending} of ${s.slots ?? '–'}` },
+    { name: 'Batches', class: 'number', cell: (s) => count(s.batches) },
+    { name: 'Failed', class: 'number', cell: (s) => count(s.failures) },
+    { name: 'Oldest', class: 'number wide', cell: (s) => (s.pending ? took(s.oldest_seconds) : '–') },
+    { name: 'Connected', class: 'number wide', cell: (s) => took(s.connected_seconds) },
+  ], (s) => `${s.model} ${s.instance} ${s.remote}`, 'No container is connected.');
+  const node = panel('Containers', el('h3', {}, 'Of the configuration'), declared, el('h3', {}, 'Connected'), connected);
+  node.update = ({ containers: known, status }) => {
+    if (known) declared.fill(known.containers);
+    if (status) connected.fill(status.sessions);
+  };
+  return node;
+}
+
+function actions(page, first) {
+  const path = (verb) => `/v1/containers/${encodeURIComponent(first.name)}/${verb}`;
+  const button = (verb, label, ask) => el('button', {
+    type: 'button', class: ask ? 'danger' : '', 'aria-label': `${label} ${first.name}`,
+    onclick: (e) => change(page, e.currentTarget, { method: 'POST', path: path(verb), ask, done: `${first.name}: ${label.toLowerCase()} is done` }),
+  }, label);
+  const start = button('start', 'Start');
+  const restart = button('restart', 'Restart', `The processes of ${first.name} are replaced one after the other, each when a new one is ready.`);
+  const stop = button('stop', 'Stop', `Nothing will answer requests to ${first.model} that only ${first.name} serves, until it is started again.`);
+  const node = el('span', { class: 'actions' }, start, restart, stop);
+  node.update = (c) => {
+    const runs = c.processes.some((p) => p.pid);
+    for (const b of [start, restart, stop]) b.hidden = !page.may('admin:write') || !!c.address;
+    start.hidden ||= runs;
+    restart.hidden ||= !runs;
+    stop.hidden ||= !runs;
+  };
+  return node;
+}

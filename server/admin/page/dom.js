@@ -1,0 +1,130 @@
+// What is on the page. Nodes are made once and changed in place, so that the focus and the text
+// that somebody selects survive each second.
+
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === 'class') node.className = value;
+    else if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? '' : value);
+  }
+  node.append(...children.filter((c) => c !== null && c !== undefined));
+  return node;
+}
+
+export function setText(node, text) {
+  text = String(text);
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function setClass(node, name) {
+  if (node.className !== name) node.className = name;
+}
+
+export function show(node, visible) {
+  if (node.hidden === visible) node.hidden = !visible;
+}
+
+// each keeps the children of a node to those of a list, by key: make(item) makes one, which has an
+// update(item) if it can change.
+export function each(parent, list, key, make) {
+  const known = parent.kept ??= new Map();
+  const wanted = new Set();
+  let at = parent.firstElementChild;
+  for (const item of list) {
+    const k = key(item);
+    wanted.add(k);
+    let node = known.get(k);
+    if (!node) {
+      node = make(item);
+      known.set(k, node);
+    }
+    node.update?.(item);
+    if (node === at) at = at.nextElementSibling;
+    else parent.insertBefore(node, at);
+  }
+  for (const [k, node] of known) {
+    if (wanted.has(k)) continue;
+    node.remove();
+    known.delete(k);
+  }
+}
+
+// table makes one of columns {name, class, cell(item) or node(item)}; fill(list) shows a list.
+export function table(label, columns, key, empty) {
+  const body = el('tbody');
+  const nothing = el('p', { class: 'quiet nothing' }, empty);
+  const grid = el('table', {},
+    el('thead', {}, el('tr', {}, ...columns.map((c) => el('th', { scope: 'col', class: c.class }, c.name)))), body);
+  // A table wider than the page is moved by keys, too.
+  const box = el('div', { class: 'scroll', role: 'region', 'aria-label': label, tabindex: '0' }, grid);
+  const whole = el('div', {}, box, nothing);
+  whole.fill = (list) => {
+    show(box, list.length > 0);
+    show(nothing, list.length === 0);
+    each(body, list, key, (item) => row(columns, item));
+  };
+  return whole;
+}
+
+function row(columns, first) {
+  const updates = [];
+  const node = el('tr');
+  for (const c of columns) {
+    const cell = el(c.head ? 'th' : 'td', { class: c.class, scope: c.head ? 'row' : undefined });
+    node.append(cell);
+    if (c.node) {
+      const inner = c.node(first);
+      cell.append(inner);
+      updates.push((item) => inner.update?.(item));
+    } else {
+      updates.push((item) => setText(cell, c.cell(item)));
+    }
+  }
+  node.update = (item) => updates.forEach((update) => update(item));
+  return node;
+}
+
+// dot is a state as a coloured point and a word: kind(item) is good, warn, bad or off.
+export function dot(kind, word) {
+  const text = el('span');
+  const node = el('span', { class: 'dot off' }, text);
+  node.update = (item) => {
+    setClass(node, `dot ${kind(item)}`);
+    setText(text, word(item));
+  };
+  return node;
+}
+
+// panel is a part of a page with a heading.
+export function panel(title, ...children) {
+  const id = `p${++panels}`;
+  return el('section', { class: 'panel', 'aria-labelledby': id }, el('h2', { id }, title), ...children);
+}
+let panels = 0;
+
+// bars is a list of words with a number and a bar each, the largest first.
+export function bars(label, empty) {
+  const list = el('ul', { class: 'bars', 'aria-label': label });
+  const nothing = el('p', { class: 'quiet nothing' }, empty);
+  const node = el('div', {}, list, nothing);
+  node.fill = (items) => {
+    const top = Math.max(1e-12, ...items.map((i) => i.value));
+    show(nothing, items.length === 0);
+    show(list, items.length > 0);
+    each(list, items, (i) => i.name, (i) => {
+      const name = el('span', { class: 'name' }), value = el('span', { class: 'value' });
+      const meter = el('span', { class: `meter ${i.kind ?? ''}` }, el('span'));
+      const one = el('li', {}, name, meter, value);
+      one.update = (now) => {
+        setText(name, now.label ?? now.name.replaceAll('_', ' '));
+        setText(value, now.text);
+        meter.firstChild.style.width = `${(100 * now.value) / (now.of ?? top)}%`;
+        if (now.color) meter.firstChild.style.background = now.color;
+      };
+      return one;
+    });
+  };
+  return node;
+}

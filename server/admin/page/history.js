@@ -1,0 +1,97 @@
+// What the page has seen: the last ten minutes of every model and application, a sample for each
+// status. The server counts; rates and shares are made here of two counts.
+
+const most = 600;
+
+// since is how much a count has risen, which begins at 0 again when what it counts comes back.
+const since = (now, before = 0) => (now < before ? now : now - before);
+
+// quantile is the time within which that share of the requests between two counts were answered;
+// null if there were none. Within a class they are spread evenly over the logarithm.
+function quantile(now, before, q) {
+  const old = new Map(before.map((k) => [k.above_seconds, k.requests]));
+  const counts = now.map((k) => since(k.requests, old.get(k.above_seconds)));
+  let rank = q * counts.reduce((a, b) => a + b, 0);
+  for (let i = 0; i < now.length; i++) {
+    const { above_seconds: above, up_to_seconds: upTo } = now[i];
+    if (counts[i] === 0 || rank > counts[i]) {
+      rank -= counts[i];
+      continue;
+    }
+    if (!upTo) return above;
+    const from = above || upTo / 2;
+    return from * (upTo / from) ** (Math.max(rank, 0) / counts[i]);
+  }
+  return null;
+}
+
+// measures are what is kept of each model in each sample.
+const measures = ['requests', 'failed', 'inTime', 'p50', 'p99', 'waiting', 'oldest', 'age', 'superseded'];
+
+export class History {
+  constructor() {
+    this.times = []; // seconds since 1970
+    this.tracks = new Map(); // by name/version: measure -> values, as many as times
+    this.shares = new Map(); // by application: model -> shares, likewise
+    this.before = null;
+  }
+
+  // add takes a status and what is known of the applications, and returns what is new of each model
+  // by name/version.
+  add(status, applications) {
+    const before = this.before?.started === status.started ? this.before : null; // another run counts anew
+    this.before = status;
+    const span = before ? Math.max(status.uptime_seconds - before.uptime_seconds, 0.001) : 0;
+    this.times.push(Date.parse(status.started) / 1000 + status.uptime_seconds);
+    const now = new Map();
+    for (const m of status.models) {
+      const key = `${m.name}/${m.version}`;
+      const old = before?.models.find((o) => o.name === m.name && o.version === m.version);
+      const one = old ? this.between(old, m, span) : {};
+      one.waiting = m.queue_rows;
+      one.oldest = m.oldest_row_seconds;
+      one.age = m.streams ? m.frame_age_seconds : null;
+      now.set(key, one);
+      this.keep(this.tracks, key, measures, one);
+    }
+    for (const a of applications ?? []) {
+      const values = Object.fromEntries((a.learned?.models ?? []).map((m) => [m.model, m.share]));
+      this.keep(this.shares, a.name, Object.keys(values), values);
+    }
+    this.forget(this.tracks, (key) => now.has(key));
+    this.forget(this.shares, (key) => applications?.some((a) => a.name === key));
+    return now;
+  }
+
+  between(old, m, span) {
+    const requests = since(m.requests, old.requests);
+    return {
+      requests: requests / span,
+      failed: since(m.failed, old.failed) / span,
+      superseded: since(m.superseded, old.superseded) / span,
+      inTime: requests ? Math.min(1, since(m.in_time, old.in_time) / requests) : null,
+      p50: quantile(m.durations, old.durations, 0.5),
+      p99: quantile(m.durations, old.durations, 0.99),
+    };
+  }
+
+  // keep appends values to a track, with gaps where there were none.
+  keep(tracks, key, names, values) {
+    const track = tracks.get(key) ?? {};
+    tracks.set(key, track);
+    for (const name of new Set([...names, ...Object.keys(track)])) {
+      const list = track[name] ??= [];
+      while (list.length < this.times.length - 1) list.push(null);
+      list.push(values[name] ?? null);
+    }
+  }
+
+  // forget lets go of what has gone, and of samples past the bound.
+  forget(tracks, there) {
+    for (const [key, track] of tracks) {
+      if (!there(key)) tracks.delete(key);
+      else for (const list of Object.values(track)) if (list.length > most) list.shift();
+    }
+    if (tracks === this.shares && this.times.length > most) this.times.shift();
+  }
+}

@@ -1,0 +1,154 @@
+// The page: it watches the server, and shows the view that the address names.
+
+import { ask, headers, token } from './api.js';
+import { setClass, setText, show } from './dom.js';
+import { took } from './format.js';
+import { History } from './history.js';
+import { Watch } from './stream.js';
+import { repaint } from './plots.js';
+import { overview } from './overview.js';
+import { model } from './model.js';
+import { activity } from './activity.js';
+
+const at = (id) => document.getElementById(id);
+
+const page = {
+  // What the server has told last, by the names of its events.
+  state: { history: new History(), now: null },
+  rights: [],
+  may: (right) => page.rights.some((r) => r === right || r === 'admin:write'),
+  signIn,
+};
+
+let view = null, edition = '', painting = false;
+
+const watch = new Watch({
+  event(name, value) {
+    const { state } = page;
+    if (name === 'end') {
+      signIn(value.error);
+      return;
+    }
+    state[name] = value;
+    if (name === 'status') state.now = state.history.add(value, state.applications?.apps);
+    if (painting) return;
+    painting = true;
+    requestAnimationFrame(() => {
+      painting = false;
+      paint();
+    });
+  },
+  up() {
+    show(at('notice'), false);
+    if (page.away) arrive();
+    page.away = 0;
+  },
+  down(error) {
+    if (error.status === 401) {
+      signIn(error.message);
+      return false;
+    }
+    page.away ||= Date.now();
+    notice(`${error.status ? error.message : 'The server does not answer'}. What is shown is from ${new Date(page.away).toLocaleTimeString('en-GB')}; it is asked again every few seconds.`);
+    setText(at('ready'), 'no connection');
+    setClass(at('ready'), 'pill bad');
+    return true;
+  },
+});
+
+function notice(text) {
+  setText(at('notice'), text);
+  show(at('notice'), true);
+}
+
+// arrive asks who we are, at first and whenever the server was away: it may be another.
+async function arrive() {
+  try {
+    const me = await ask('GET', '/v1/whoami');
+    page.rights = me.may;
+    setText(at('who'), me.identity ?? '');
+    show(at('signout'), token.get() !== '');
+    show(at('signin'), token.get() === '' && !!me.identity);
+    if (!page.may('admin:read') && me.identity) {
+      signIn(`Identity "${me.identity}" lacks the right admin:read.`);
+      return false;
+    }
+  } catch (error) {
+    if (error.status === 401) {
+      signIn(token.get() ? error.message : undefined);
+      return false;
+    } // else it is away, and the watch says so
+  }
+  const answer = await fetch('/', { method: 'HEAD', headers: headers({ Accept: 'text/html' }) }).catch(() => null);
+  const tag = answer?.headers.get('ETag') ?? '';
+  if (edition && tag && tag !== edition) location.reload(); // another version of the page
+  edition ||= tag;
+  return true;
+}
+
+function signIn(why) {
+  watch.stop();
+  if (why) setText(at('login-why'), why);
+  const dialog = at('login');
+  if (!dialog.open) dialog.showModal();
+  show(at('signin'), true);
+  show(at('signout'), false);
+}
+
+at('login').addEventListener('submit', () => {
+  token.set(at('token').value.trim());
+  at('token').value = '';
+  start();
+});
+at('signin').addEventListener('click', () => signIn());
+at('signout').addEventListener('click', () => {
+  token.clear();
+  page.state = { history: new History(), now: null };
+  route();
+  signIn('You have signed out.');
+});
+at('theme').addEventListener('click', () => {
+  const { dataset } = document.documentElement;
+  dataset.theme = dataset.theme === 'dark' ? 'light' : 'dark';
+  localStorage.setItem('shivad.theme', dataset.theme);
+  repaint();
+});
+
+async function start() {
+  if (await arrive()) watch.start();
+}
+
+// route makes the view of the address: #/, #/activity, #/model/NAME/VERSION.
+function route() {
+  const [kind = '', ...rest] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
+  view?.close();
+  const [name = '', version = ''] = rest;
+  view = kind === 'model' && name ? model(page, name, version) : kind === 'activity' ? activity() : overview(page);
+  at('main').replaceChildren(view);
+  document.title = kind === 'model' ? `${name} · shivad` : 'shivad';
+  for (const link of document.querySelectorAll('nav a')) {
+    if (link.dataset.view === (kind || 'overview')) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  watch.of(kind === 'model' ? name : '');
+  paint();
+}
+
+function paint() {
+  const { status } = page.state;
+  if (status) {
+    const { readiness } = status;
+    setText(at('version'), `${status.version} · up ${took(status.uptime_seconds)}`);
+    setText(at('ready'), readiness.ready ? (readiness.degraded ? 'degraded' : 'ready') : `not ready: ${readiness.reason}`);
+    setClass(at('ready'), `pill ${readiness.ready ? (readiness.degraded ? 'warn' : 'good') : 'bad'}`);
+    at('ready').title = readiness.degraded ?? '';
+  }
+  view?.update(page.state);
+}
+
+addEventListener('hashchange', () => {
+  route();
+  at('main').focus();
+});
+route();
+start();

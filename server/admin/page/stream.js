@@ -1,0 +1,107 @@
+// The events of /v1/watch. An EventSource cannot show a token, so they are read by fetch.
+
+import { headers, refusal } from './api.js';
+
+const silence = 5000; // ms without an event, of which there is one each second
+const waits = [500, 1000, 2000, 5000]; // ms before the next attempt
+
+// events reads an answer of text/event-stream and calls on(name, text) for each event.
+export async function events(body, on) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [], name = '', data = '';
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    let text = value;
+    for (let end; (end = text.indexOf('\n')) >= 0; text = text.slice(end + 1)) {
+      const line = parts.join('') + text.slice(0, end);
+      parts = [];
+      if (line.startsWith('event: ')) name = line.slice(7);
+      else if (line.startsWith('data: ')) data = line.slice(6);
+      else if (line === '' && name) {
+        on(name, data);
+        name = data = '';
+      }
+    }
+    if (text) parts.push(text);
+  }
+}
+
+// A Watch follows the server until it is stopped: it comes back after the server was away, for
+// however long, and rests while nobody looks at the page.
+export class Watch {
+  constructor({ event, up, down }) {
+    Object.assign(this, { event, up, down, model: '', attempt: 0, running: false });
+    document.addEventListener('visibilitychange', () => this.look());
+    addEventListener('online', () => this.again());
+  }
+
+  start() {
+    this.running = true;
+    this.again();
+  }
+
+  stop() {
+    this.running = false;
+    this.cut();
+  }
+
+  // of watches a model beside the rest; '' for none.
+  of(model) {
+    if (model === this.model) return;
+    this.model = model;
+    if (this.running) this.again();
+  }
+
+  look() {
+    clearTimeout(this.resting);
+    if (document.hidden) this.resting = setTimeout(() => this.cut(), 10_000);
+    else if (this.running && !this.reading) this.again();
+  }
+
+  cut() {
+    clearTimeout(this.timer);
+    clearTimeout(this.dog);
+    this.reading?.abort();
+    this.reading = null;
+  }
+
+  again() {
+    this.attempt = 0;
+    this.read();
+  }
+
+  async read() {
+    this.cut();
+    if (!this.running) return;
+    const mine = this.reading = new AbortController();
+    try {
+      const query = this.model ? `?model=${encodeURIComponent(this.model)}` : '';
+      this.guard(mine);
+      const answer = await fetch(`/v1/watch${query}`, { headers: headers(), signal: mine.signal });
+      if (!answer.ok) throw await refusal(answer);
+      await events(answer.body, (name, text) => {
+        if (mine !== this.reading) return;
+        this.guard(mine);
+        this.attempt = 0;
+        const value = JSON.parse(text);
+        if (name === 'status') this.up();
+        this.event(name, value);
+      });
+      throw new Error('the server has ended the stream');
+    } catch (error) {
+      if (mine !== this.reading) return; // another one has begun, or nobody looks
+      this.reading = null;
+      clearTimeout(this.dog);
+      if (this.down(error) === false) return;
+      const wait = waits[Math.min(this.attempt++, waits.length - 1)];
+      this.timer = setTimeout(() => this.read(), wait);
+    }
+  }
+
+  // guard gives a stream up that has gone silent, such as one through a network that is gone.
+  guard(mine) {
+    clearTimeout(this.dog);
+    this.dog = setTimeout(() => mine.abort(new Error('the server is silent')), silence);
+  }
+}

@@ -1,0 +1,256 @@
+// A box to try a model: a picture, a drawing or JSON goes in; the answer comes out, with its time.
+
+import { ask } from './api.js';
+import { each, el, panel, setText, show } from './dom.js';
+import { rate, share, took } from './format.js';
+
+export function trial(page, name, version) {
+  const kinds = el('div', { class: 'tabs', role: 'group', 'aria-label': 'What to send' });
+  const json = el('textarea', { rows: 5, spellcheck: 'false', 'aria-label': `Input of ${name} as JSON` });
+  const drawn = drawing();
+  const file = el('input', { type: 'file', accept: 'image/*', 'aria-label': 'Choose a picture' });
+  const preview = el('canvas', { width: 140, height: 140, 'aria-label': 'What is sent', role: 'img' });
+  const drop = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
+  const send = el('button', { type: 'button', class: 'primary' }, 'Send');
+  const fault = el('p', { class: 'bad', role: 'alert' });
+  const answer = result();
+  const boxes = { draw: el('div', {}, drawn), image: drop, json };
+  const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
+  const node = panel('Try it', kinds, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, answer);
+  let kind = 'json', input = null, picture = null, chosen = false, inputs = null;
+
+  const choose = (next) => {
+    kind = next;
+    for (const [k, box] of Object.entries(boxes)) show(box, k === kind);
+    for (const b of kinds.children) b.setAttribute('aria-pressed', String(b.value === kind));
+  };
+  const buttons = Object.entries(names).map(([value, label]) => el('button', { type: 'button', value, onclick: () => { chosen = true; choose(value); } }, label));
+  kinds.append(...buttons);
+  choose('json');
+
+  const take = async (blob) => {
+    setText(fault, '');
+    try {
+      picture = { blob, bitmap: await createImageBitmap(blob) };
+      const { width, height } = fit(picture.bitmap, 140);
+      Object.assign(preview, { width, height });
+      preview.getContext('2d').drawImage(picture.bitmap, 0, 0, width, height);
+    } catch {
+      setText(fault, 'This is not a picture that the browser can read.');
+    }
+  };
+  file.addEventListener('change', () => file.files[0] && take(file.files[0]));
+  drop.addEventListener('dragover', (e) => { e.preventDefault(); drop.classList.add('over'); });
+  drop.addEventListener('dragleave', () => drop.classList.remove('over'));
+  drop.addEventListener('drop', (e) => {
+    e.preventDefault();
+    drop.classList.remove('over');
+    if (e.dataTransfer.files[0]) take(e.dataTransfer.files[0]);
+  });
+
+  const value = async () => {
+    if (kind === 'json') return JSON.parse(json.value);
+    const source = kind === 'draw' ? drawn.canvas : picture?.bitmap;
+    if (!source) throw new Error('Choose a picture first.');
+    if (input.datatype === 'BYTES') return { b64: base64(kind === 'draw' ? await bytesOf(drawn.canvas) : new Uint8Array(await picture.blob.arrayBuffer())) };
+    return pixels(source, input);
+  };
+  send.addEventListener('click', async () => {
+    send.disabled = true;
+    setText(fault, '');
+    try {
+      const one = await value();
+      const body = { input: kind !== 'json' && inputs.length > 1 ? { [input.name]: one } : one };
+      if (version) body.version = version;
+      const before = performance.now();
+      const got = await ask('POST', `/v1/models/${encodeURIComponent(name)}/try`, body);
+      answer.fill(got, (performance.now() - before) / 1000);
+    } catch (error) {
+      answer.hidden = true;
+      setText(fault, error.message);
+      if (error.status === 401) page.signIn(error.message);
+    } finally {
+      send.disabled = false;
+    }
+  });
+
+  // The inputs are those of the model or, of an application, of a model of the same form.
+  node.update = (declared, models) => {
+    const of = declared ?? models?.models.find((m) => page.state.applications?.apps?.find((a) => a.name === name)?.models.some((l) => l.split('/')[0] === m.name));
+    if (!of || inputs) return;
+    inputs = of.inputs;
+    input = inputs.find(pictured) ?? null;
+    buttons[0].hidden = buttons[1].hidden = !input;
+    json.value = example(inputs);
+    if (input && !chosen) choose(input.datatype === 'BYTES' ? 'image' : 'draw');
+  };
+  answer.hidden = true;
+  return node;
+}
+
+// pictured reports whether an input may be a picture: rows of [h, w], [h, w, c] or [c, h, w], or
+// the bytes of a file.
+function pictured(t) {
+  if (t.datatype === 'BYTES') return t.shape.length <= 1;
+  return !!layout(t);
+}
+
+// layout finds height, width and channels among the dimensions of an input.
+function layout({ datatype, shape }) {
+  if (!/^(U?INT|FP)/.test(datatype) || datatype === 'FP16') return null;
+  const dims = shape[0] === -1 ? shape.slice(1) : shape;
+  const side = (n) => n === -1 || n >= 4;
+  const colours = (n) => n === 1 || n === 3 || n === 4;
+  if (dims.length === 2 && dims.every(side)) return { h: dims[0], w: dims[1], c: 1, flat: true };
+  if (dims.length !== 3) return null;
+  if (colours(dims[2]) && side(dims[0]) && side(dims[1])) return { h: dims[0], w: dims[1], c: dims[2] };
+  if (colours(dims[0]) && side(dims[1]) && side(dims[2])) return { h: dims[1], w: dims[2], c: dims[0], first: true };
+  return null;
+}
+
+// pixels makes the values of an input of a picture: its integers are 0 to 255, its floats 0 to 1.
+function pixels(source, input) {
+  const { h, w, c, flat, first } = layout(input);
+  const natural = fit(source, 512);
+  const width = w === -1 ? natural.width : w, height = h === -1 ? natural.height : h;
+  const canvas = el('canvas', { width, height }), paper = canvas.getContext('2d');
+  paper.imageSmoothingQuality = 'high';
+  paper.drawImage(source, 0, 0, width, height);
+  const { data } = paper.getImageData(0, 0, width, height);
+  const scale = input.datatype.startsWith('FP') ? 1 / 255 : input.datatype === 'INT8' ? 127 / 255 : 1;
+  const whole = input.datatype.startsWith('FP') ? (v) => v : Math.round;
+  const at = (y, x, k) => {
+    const i = 4 * (y * width + x);
+    return whole(scale * (c === 1 ? 0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2] : data[i + k]));
+  };
+  const list = (n, one) => Array.from({ length: n }, (_, i) => one(i));
+  const plane = (k) => list(height, (y) => list(width, (x) => at(y, x, k)));
+  const row = flat ? plane(0) : first ? list(c, plane) : list(height, (y) => list(width, (x) => list(c, (k) => at(y, x, k))));
+  return input.shape[0] === -1 ? [row] : row;
+}
+
+// fit is the size of a picture of which no side is longer than most.
+function fit({ width, height }, most) {
+  const scale = Math.min(1, most / Math.max(width, height));
+  return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
+}
+
+async function bytesOf(canvas) {
+  const blob = await new Promise((made) => canvas.toBlob(made, 'image/png'));
+  return new Uint8Array(await blob.arrayBuffer());
+}
+
+function base64(bytes) {
+  let text = '';
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(text);
+}
+
+// example is what inputs could be, with one row of zeros.
+function example(inputs) {
+  const value = ({ datatype, shape }) => {
+    const leaf = datatype === 'BYTES' ? 'text' : datatype === 'BOOL' ? false : 0;
+    const dims = shape.map((n) => (n === -1 ? 1 : n));
+    if (dims.reduce((a, b) => a * b, 1) > 4096) return [];
+    return dims.reduceRight((inner, n) => Array.from({ length: n }, () => inner), leaf);
+  };
+  const all = inputs.length === 1 ? value(inputs[0]) : Object.fromEntries(inputs.filter((t) => !t.optional).map((t) => [t.name, value(t)]));
+  return JSON.stringify(all);
+}
+
+// drawing is a square to draw in: white on black, as digits are in most data.
+function drawing() {
+  const side = 224;
+  const canvas = el('canvas', { width: side, height: side, class: 'paper', tabindex: '0', role: 'img', 'aria-label': 'A square to draw in: with the pointer, or by the arrow keys with the space bar held down' });
+  const paper = canvas.getContext('2d', { willReadFrequently: true });
+  const wipe = () => {
+    paper.fillStyle = '#000';
+    paper.fillRect(0, 0, side, side);
+  };
+  let last = null, pen = { x: side / 2, y: side / 2 }, down = false;
+  const line = (from, to) => {
+    Object.assign(paper, { strokeStyle: '#fff', lineWidth: side / 9, lineCap: 'round' });
+    paper.beginPath();
+    paper.moveTo(from.x, from.y);
+    paper.lineTo(to.x, to.y);
+    paper.stroke();
+  };
+  const place = (e) => ({ x: (e.offsetX * side) / canvas.clientWidth, y: (e.offsetY * side) / canvas.clientHeight });
+  canvas.addEventListener('pointerdown', (e) => {
+    canvas.setPointerCapture(e.pointerId);
+    last = place(e);
+    line(last, last);
+  });
+  canvas.addEventListener('pointermove', (e) => {
+    if (!last) return;
+    const now = place(e);
+    line(last, now);
+    last = now;
+  });
+  for (const end of ['pointerup', 'pointercancel']) canvas.addEventListener(end, () => { last = null; });
+  canvas.addEventListener('keydown', (e) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[e.key];
+    if (e.key === ' ') down = true;
+    else if (!step) return;
+    e.preventDefault();
+    const to = step ? { x: Math.min(side, Math.max(0, pen.x + 8 * step[0])), y: Math.min(side, Math.max(0, pen.y + 8 * step[1])) } : pen;
+    if (down) line(pen, to);
+    pen = to;
+  });
+  canvas.addEventListener('keyup', (e) => { if (e.key === ' ') down = false; });
+  wipe();
+  const node = el('div', { class: 'drawing' }, canvas, el('button', { type: 'button', onclick: wipe }, 'Wipe'));
+  node.canvas = canvas;
+  return node;
+}
+
+// result shows an answer.
+function result() {
+  const head = el('p', { class: 'answer' }), times = el('ul', { class: 'times' }), outputs = el('div');
+  const node = el('div', { class: 'result', role: 'status' }, head, times, outputs);
+  node.fill = (a, all) => {
+    node.hidden = false;
+    setText(head, headline(a));
+    const parts = [
+      ['queue', a.queue_seconds], ['execute', a.execute_seconds], ['rest of the server', Math.max(0, a.total_seconds - a.queue_seconds - a.execute_seconds)], ['way there and back', Math.max(0, all - a.total_seconds)],
+    ];
+    times.replaceChildren(...parts.map(([name, s], i) => {
+      const bar = el('span', { class: 'stretch' });
+      bar.style.width = `${(100 * s) / Math.max(all, 1e-9)}%`;
+      bar.style.background = `var(--c${i})`;
+      return el('li', {}, el('span', {}, name), el('span', { class: 'value' }, took(s)), bar);
+    }));
+    const notes = [`${took(all)} in all, in a batch of ${a.batch_rows || 1}`];
+    if (a.confidence !== undefined) notes.push(`confidence ${share(a.confidence)}`);
+    if (a.default_explanation) notes.push(`the default: ${a.default_explanation}`);
+    for (const [m, reason] of Object.entries(a.missing_models ?? {})) notes.push(`without ${m}: ${reason}`);
+    outputs.replaceChildren(el('p', { class: 'quiet' }, notes.join(' · ')), ...a.outputs.map(output));
+  };
+  return node;
+}
+
+// headline is the answer in a few words, where it has few.
+function headline(a) {
+  const by = `${a.model}/${a.version}`;
+  const single = a.outputs.filter((o) => o.elements === 1);
+  return single.length ? `${single.map((o) => `${o.name}: ${o.data[0]}`).join(', ')} (${by})` : `answered by ${by}`;
+}
+
+function output(o) {
+  const name = el('h3', {}, `${o.name} `, el('span', { class: 'quiet' }, `${o.datatype} [${o.shape.join(', ')}]`));
+  const numbers = o.data.every((v) => typeof v === 'number');
+  if (o.elements > 1 && o.elements <= 1000 && numbers && o.datatype.startsWith('FP') && o.shape.length <= 2) {
+    // A score for each class: the highest ones.
+    const top = o.data.map((v, i) => [i, v]).sort((a, b) => b[1] - a[1]).slice(0, 10);
+    const most = Math.max(...top.map(([, v]) => Math.abs(v)), 1e-12);
+    const list = el('ul', { class: 'bars', 'aria-label': `Highest values of ${o.name}` });
+    each(list, top, ([i]) => i, ([i, v]) => {
+      const bar = el('span');
+      bar.style.width = `${(100 * Math.max(0, v)) / most}%`;
+      return el('li', {}, el('span', { class: 'name' }, String(i)), el('span', { class: 'meter' }, bar), el('span', { class: 'value' }, rate(v)));
+    });
+    return el('div', {}, name, list);
+  }
+  const left = o.elements - o.data.length;
+  return el('div', {}, name, el('pre', { tabindex: '0', role: 'region', 'aria-label': `Values of ${o.name}` }, JSON.stringify(o.data) + (left > 0 ? ` and ${left} more` : '')));
+}

@@ -1,0 +1,210 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A watch is a stream of events (text/event-stream of the HTML standard) that shows what happens
+// for as long as the client reads it. Each event is a part of the picture: its name, and JSON. A
+// part is sent when a watch begins and whenever it has changed.
+//
+// The picture is one for all that watch. It is made once in each tick, by whoever wakes first, and
+// only while somebody watches: what it costs does not depend on how many do.
+
+const (
+	// MaxWatches is how many there may be at a time: they must not have all connections of the
+	// door.
+	MaxWatches = 8
+
+	tick         = time.Second
+	watchTimeout = 10 * time.Second // for a client to take what there is
+	eventStream  = "text/event-stream"
+	mostShown    = 100 // of the audit's entries, and of the log's lines
+)
+
+// A part is one of the picture. Its fields are the feed's, under its mutex.
+type part struct {
+	event string
+	every int64 // ticks
+	look  func() (any, error)
+
+	watches int    // that show it
+	tick    int64  // of the last look
+	text    []byte // what was seen, as JSON
+	edition int    // of the text
+}
+
+// A feed has what all watches show.
+type feed struct {
+	sources Sources
+
+	mu       sync.Mutex
+	watches  int
+	common   []*part
+	insights map[string]*part // by model, while somebody watches it
+}
+
+func newFeed(s Sources) *feed {
+	return &feed{sources: s, insights: map[string]*part{}, common: []*part{
+		{event: "status", every: 1, look: func() (any, error) { return s.Report.Status(), nil }},
+		{event: "batches", every: 1, look: func() (any, error) { return BatchList{s.Report.Batches()}, nil }},
+		{event: "containers", every: 2, look: func() (any, error) { return s.Containers.List(), nil }},
+		{event: "models", every: 2, look: func() (any, error) { return s.models(nil) }},
+		{event: "applications", every: 5, look: s.learnedApps},
+		{event: "audit", every: 2, look: func() (any, error) { return Audit{s.Trail.List(mostShown)}, nil }},
+		{event: "logs", every: 2, look: func() (any, error) { return Logs{s.Journal.List(mostShown, slog.LevelInfo, 0)}, nil }},
+	}}
+}
+
+// enter lets a watch begin, of a model beside the rest if it names one.
+func (f *feed) enter(model string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.watches == MaxWatches {
+		return refuse(http.StatusTooManyRequests, "%d clients watch this server, which is the limit: close a page that nobody looks at", MaxWatches)
+	}
+	f.watches++
+	if model == "" {
+		return nil
+	}
+	p := f.insights[model]
+	if p == nil {
+		p = &part{event: "insight", every: 2, look: func() (any, error) { return InsightList{model, f.sources.Report.Insights(model)}, nil }}
+		f.insights[model] = p
+	}
+	p.watches++
+	return nil
+}
+
+func (f *feed) leave(model string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watches--
+	if p := f.insights[model]; p != nil {
+		if p.watches--; p.watches == 0 {
+			delete(f.insights, model)
+		}
+	}
+}
+
+// news appends the events of all parts that have changed since those editions.
+func (f *feed) news(to []byte, model string, seen map[*part]int) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now().UnixNano() / int64(tick)
+	for _, p := range append(f.common[:len(f.common):len(f.common)], f.insights[model]) {
+		if p == nil {
+			continue
+		}
+		f.refresh(p, now)
+		if seen[p] != p.edition {
+			seen[p] = p.edition
+			to = append(append(append(to, "event: "...), p.event...), "\ndata: "...)
+			to = append(append(to, p.text...), "\n\n"...)
+		}
+	}
+	return to
+}
+
+// refresh looks again if it is time.
+func (f *feed) refresh(p *part, now int64) {
+	if p.edition > 0 && now/p.every == p.tick/p.every {
+		return
+	}
+	p.tick = now
+	v, err := p.look()
+	if err != nil { // such as that the store is away
+		v = map[string]string{"error": err.Error()}
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		f.sources.Log.Error("admin: event is not JSON", "event", p.event, "error", err)
+		return
+	}
+	if !bytes.Equal(text, p.text) {
+		p.text = text
+		p.edition++
+	}
+}
+
+// watch answers with the stream.
+func (f *feed) watch(r *http.Request) (any, error) {
+	if r.Method == http.MethodHead { // it has no body, and would not end
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", eventStream) }), nil
+	}
+	model := r.URL.Query().Get("model")
+	if err := f.enter(model); err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer f.leave(model)
+		f.stream(w, r, model)
+	}), nil
+}
+
+func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string) {
+	var stopped <-chan struct{}
+	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
+		stopped = k.from.stopped
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // that of the request, which net/http would end
+	h := w.Header()
+	h.Set("Content-Type", eventStream)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(http.StatusOK)
+	seen := map[*part]int{}
+	var events []byte
+	for timer := time.NewTimer(0); ; timer.Reset(time.Until(time.Now().Truncate(tick).Add(tick))) {
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		case <-stopped:
+			return
+		}
+		err := aRight.permit(f.sources.who(r), http.MethodGet)
+		if err != nil { // a reload has taken it away
+			events = fmt.Appendf(events[:0], "event: end\ndata: %s\n\n", text(map[string]string{"error": err.Error()}))
+		} else {
+			events = f.news(events[:0], model, seen)
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(watchTimeout))
+		if _, lost := w.Write(events); lost != nil || control.Flush() != nil || err != nil {
+			return
+		}
+	}
+}
+
+// A WatchedApp is an application with what its policy has learned for nobody in particular or, if
+// it has learned for users alone, for the first of them.
+type WatchedApp struct {
+	App
+	Learned *LearnedUser `json:"learned"` // null: nothing yet
+}
+
+// A WatchedAppList is what a watch shows of all of them.
+type WatchedAppList struct {
+	Apps []WatchedApp `json:"apps"`
+}
+
+func (s Sources) learnedApps() (any, error) {
+	list, err := s.Applications.List()
+	out := WatchedAppList{[]WatchedApp{}}
+	for _, a := range list {
+		one := WatchedApp{App: a}
+		l, err := s.Learning.Learned(a.Name, "", true, 1)
+		if err == nil && len(l.Users) > 0 {
+			one.Learned = &l.Users[0]
+		}
+		out.Apps = append(out.Apps, one)
+	}
+	return out, err
+}
