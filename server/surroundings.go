@@ -8,22 +8,22 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// Surroundings are what a server has from outside, beside its configuration. Tests on virtual time
-// have a network in memory, a clock of that time, and a store that fails when they say so.
-// Containers need none: a connection that was made elsewhere is given to their listener.
+// Surroundings are the parts of the system that a server depends on. Tests on virtual time replace
+// them with a network in memory, a virtual clock, and a store that fails on command. Containers
+// are not among them: tests hand their connections to the containers' listener directly.
 type surroundings struct {
-	open  intake.Opener // of the addresses of clients
+	open  intake.Opener // listens on clients' addresses
 	store manage.Opener
-	clock func() (stoppable, error) // of the scheduler
+	clock func() (stoppable, error) // the scheduler's
 }
 
-// A stoppable clock is ended by Close: after that no timer fires.
+// A stoppable clock fires no timers after Close.
 type stoppable interface {
 	scheduler.Clock
 	Close()
 }
 
-// system is the surroundings of a server by itself.
+// system is the real operating system.
 var system = surroundings{
 	open:  secure.Open,
 	store: manage.OpenState,

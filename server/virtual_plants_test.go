@@ -14,9 +14,9 @@ import (
 
 var plantsFlag = flag.Int("plants", 0, "TestPlantedBugs plants each bug, and plays so many seeds at most to find it; 0: it looks only whether they can be planted")
 
-// A plant is a bug that TestSeeds has to find: a text of a file, and what it is replaced by. There,
-// PLANTED is true while the bug is planted. The files are not changed: the compiler is given others
-// in their place.
+// A plant is a bug that TestSeeds must find: a text in a file and its replacement, in which PLANTED
+// is true while the bug is planted. The files themselves stay unchanged: an overlay gives the
+// compiler others in their place.
 type plant struct{ name, file, old, new string }
 
 var plants = []plant{
@@ -64,11 +64,10 @@ var plants = []plant{
 		"\tcase s.head != nil && !PLANTED || s.outbound.first != nil || !s.shut.IsZero():\n"},
 }
 
-// planted is the package that the compiler finds beside the others: which bug is planted.
+// planted is a package that the overlay adds, which says which bug is planted.
 const planted = "package plant\n\nimport \"os\"\n\nvar name = os.Getenv(\"SHIVA_PLANT\")\n\nfunc Is(bug string) bool { return name == bug }\n"
 
-// overlay has the compiler take other files for those that bugs are planted in, and returns the
-// file that says which.
+// overlay writes the changed files, and returns the path of an overlay file for go build.
 func overlay(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs("..")

@@ -1,9 +1,9 @@
-// Package audit remembers who did what to which thing: what operators, clients and containers have
-// changed, by whatever door, and what they were refused for want of a right. Requests for
-// inference, feedback and questions change nothing, and are not here.
+// Package audit records who changed what: actions of operators, clients and containers on any door,
+// and actions that were refused for lack of a right. Inference, feedback and reads change nothing
+// and are not recorded.
 //
-// Each entry is a line of the log as well, which lasts. The Trail has the last thousand, for the
-// admin door.
+// Each entry is also a line of the log, which is the lasting record. The Trail holds the last
+// thousand for the admin door.
 package audit
 
 import (
@@ -17,16 +17,16 @@ import (
 	"unicode/utf8"
 )
 
-// A Source is who does something, and from where.
+// A Source is who acts, and from where.
 type Source struct {
-	Identity string `json:"identity,omitempty"` // none: nobody is declared, or nobody known
-	Address  string `json:"address,omitempty"`  // of the client; none: the server itself
-	// Door is its section of the configuration: tcp, rest, grpc, admin or containers. Else it is
-	// server, which acts by itself, or program: the one that the server is part of, or a signal.
+	Identity string `json:"identity,omitempty"` // empty: unknown, or no identities are declared
+	Address  string `json:"address,omitempty"`  // of the client; empty: the server itself
+	// Door is a section of the configuration (tcp, rest, grpc, admin, containers), or "server" for
+	// what the server does by itself, or "program" for the embedding program and for signals.
 	Door string `json:"door"`
 }
 
-// String is a source as the history of a model names it.
+// String formats a source for the history of a model.
 func (s Source) String() string {
 	if s.Identity == "" {
 		return s.Address
@@ -34,20 +34,20 @@ func (s Source) String() string {
 	return s.Identity + " at " + s.Address
 }
 
-// An Entry is one act, or one that was refused. Its texts are bounded, and have no characters that
-// are not printable: names are often chosen by others.
+// An Entry is one action, done or refused. Its texts are bounded and printable, since clients
+// choose many of the names in them.
 type Entry struct {
 	At time.Time `json:"at"`
 	Source
-	// Action is what was done: create, change, delete, load, register, …, or a method of HTTP that
+	// Action is create, change, delete, load, register, …, or the method of an HTTP request that
 	// was refused.
 	Action  string `json:"action"`
-	What    string `json:"what"` // to what kind of thing: application, model, region, … or a path
+	What    string `json:"what"` // kind of object: application, model, region, …, or an HTTP path
 	Name    string `json:"name,omitempty"`
 	Before  string `json:"before,omitempty"` // JSON
 	After   string `json:"after,omitempty"`  // JSON
 	Refused bool   `json:"refused,omitempty"`
-	Error   string `json:"error,omitempty"` // why it was refused, or what it failed with
+	Error   string `json:"error,omitempty"` // why it was refused or failed
 }
 
 // Bounds of a trail, and of the texts of an entry in bytes.
@@ -59,12 +59,12 @@ const (
 	entryBytes  = 200 // an entry without its texts
 )
 
-// linesASecond is how many lines of the log one source may cause. What is beyond them is in the
-// trail, and counted in the next line.
+// linesASecond limits the log lines of one source. Entries above it are in the trail only; the next
+// line says how many.
 const linesASecond = 20
 
-// A Trail is what was done last. Make one with New; a nil Trail forgets everything. It may be used
-// from any goroutine.
+// A Trail holds the most recent entries. Make one with New; a nil Trail discards everything. It may
+// be used from any goroutine.
 type Trail struct {
 	log *slog.Logger
 
@@ -74,18 +74,18 @@ type Trail struct {
 	crowds  map[string]*crowd
 }
 
-// A crowd is what the trail has of one identity, or of one address where none is known.
+// A crowd is the share of one identity in the trail, or of one address if the identity is unknown.
 type crowd struct {
 	entries  int
-	second   int64 // in which it was logged last
-	lines    int   // then
-	unlogged int
+	second   int64 // Unix time of its last line in the log
+	lines    int   // in that second
+	unlogged int   // entries since then without a line
 }
 
 // New makes a trail.
 func New(log *slog.Logger) *Trail { return &Trail{log: log, crowds: map[string]*crowd{}} }
 
-// Add appends an entry, as of now.
+// Add appends an entry and sets its time.
 func (t *Trail) Add(e Entry) {
 	if t == nil {
 		return
@@ -114,8 +114,8 @@ func (t *Trail) Add(e Entry) {
 	}
 }
 
-// crowd is by what those are told apart who share the trail. Whoever is refused as nobody is one of
-// many.
+// crowd is the key of the crowd that an entry belongs to. All that are refused without an identity
+// share one, so that many unknown clients cannot fill the trail.
 func (e *Entry) crowd() string {
 	if e.Refused && e.Identity == "" {
 		return "nobody"
@@ -123,7 +123,7 @@ func (e *Entry) crowd() string {
 	if e.Identity != "" {
 		return "identity " + e.Identity
 	}
-	// A process tells nobody apart, and no more does a port.
+	// Without the process ID or the port, which differ between connections of one client.
 	host, _, _ := strings.Cut(e.Address, ",")
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
@@ -135,8 +135,8 @@ func (e *Entry) size() int {
 	return entryBytes + len(e.Identity) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
-// yield drops the oldest entry of the crowd that has the most: who repeats something a thousand
-// times, or is refused, pushes out what it did itself.
+// yield drops the oldest entry of the largest crowd: a client that repeats something a thousand
+// times pushes out its own entries.
 func (t *Trail) yield() {
 	most := ""
 	for key, c := range t.crowds {
@@ -158,7 +158,7 @@ func (t *Trail) yield() {
 	}
 }
 
-// write logs an entry, unless its source has written many lines in this second.
+// write logs an entry unless its source is over linesASecond.
 func (t *Trail) write(e *Entry, c *crowd) {
 	if now := e.At.Unix(); c.second != now {
 		c.second, c.lines = now, 0
@@ -189,7 +189,7 @@ func (t *Trail) write(e *Entry, c *crowd) {
 	t.log.LogAttrs(context.Background(), level, message, args...)
 }
 
-// List returns the last entries, the oldest first.
+// List returns the last entries, oldest first.
 func (t *Trail) List(most int) []Entry {
 	if t == nil {
 		return []Entry{}
@@ -199,12 +199,12 @@ func (t *Trail) List(most int) []Entry {
 	return append([]Entry{}, t.entries[max(0, len(t.entries)-most):]...)
 }
 
-// Printable is a text of at most so many bytes, with escapes for what is not printable.
+// Printable cuts a text to at most that many bytes and escapes what is not printable.
 func Printable(text string, most int) string {
 	cut := len(text) > most
 	if cut {
 		text = text[:most]
-		for range utf8.UTFMax - 1 { // of a character that was cut in two
+		for range utf8.UTFMax - 1 { // drop what is left of a character that was cut in two
 			if r, size := utf8.DecodeLastRuneInString(text); r == utf8.RuneError && size == 1 {
 				text = text[:len(text)-1]
 			}

@@ -14,8 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// A Certificate is that of one end of a connection, which was verified: the names in it, and whose
-// it is. It may be used from any goroutine, and is made once for each connection.
+// A Certificate is the verified certificate of a client: the names in it, and the identity that it
+// was last matched to. Make one for each connection. It may be used from any goroutine.
 type Certificate struct {
 	names map[field][]string
 	label string // for errors and logs
@@ -23,7 +23,7 @@ type Certificate struct {
 	found atomic.Pointer[holder]
 }
 
-// A field is a part of a certificate that has names.
+// A field is a part of a certificate that holds names.
 type field string
 
 // The fields: the common name, the whole subject as "CN=a,O=b", and the kinds of alternative names.
@@ -38,13 +38,13 @@ const (
 
 var fields = []field{commonName, subject, dnsName, email, uri, ip}
 
-// Bounds of the names of a certificate that can be somebody's.
+// Bounds of the names of a certificate. One above them belongs to nobody.
 const (
 	maxNames     = 100
 	maxNameBytes = 1 << 10
 )
 
-// NewCertificate is the Certificate of what the client has shown; nil if that is nil.
+// NewCertificate returns the Certificate of an X.509 certificate; nil for nil.
 func NewCertificate(c *x509.Certificate) *Certificate {
 	if c == nil {
 		return nil
@@ -80,8 +80,9 @@ func NewCertificate(c *x509.Certificate) *Certificate {
 	return out
 }
 
-// unusable is what is wrong with the names of a certificate. What one program reads as the end of a
-// name another may read on behind, so a certificate with such a name is nobody's.
+// unusable says what is wrong with the names of a certificate. One program may take a control
+// character for the end of a name where another reads on, so a certificate with such a name belongs
+// to nobody.
 func unusable(names map[field][]string) string {
 	all := 0
 	for _, f := range fields {
@@ -108,7 +109,7 @@ func unusable(names map[field][]string) string {
 	return ""
 }
 
-// A pattern is which certificates are an identity's: "cn:camera-*".
+// A pattern matches certificates of an identity: "cn:camera-*".
 type pattern struct {
 	field field
 	text  string // as path.Match takes it
@@ -149,8 +150,9 @@ func (p pattern) matches(c *Certificate) bool {
 	return false
 }
 
-// overlaps reports whether a name of one pattern, or one that is spelled out, matches the other.
-// Two patterns with wildcards may have names in common all the same: Registry.Who finds those.
+// overlaps reports whether two patterns certainly match a common name: they are equal, or one
+// without wildcards matches the other. Two patterns with wildcards may overlap undetected;
+// Registry.Who refuses certificates that match both.
 func (p pattern) overlaps(other pattern) bool {
 	if p.field != other.field {
 		return false
@@ -162,8 +164,8 @@ func (p pattern) overlaps(other pattern) bool {
 
 func (p pattern) literal() bool { return !strings.ContainsAny(p.text, `*?[\`) }
 
-// SameCertificate is the first pattern of the last declaration that matches certificates of one
-// before it too: both as they are written, and the index of the other declaration, or -1.
+// SameCertificate finds a pattern of the last declaration that overlaps one of an earlier
+// declaration. It returns the index of that declaration, or -1, and both patterns.
 func SameCertificate(list []Declaration) (i int, mine, theirs string) {
 	last := list[len(list)-1]
 	for i, other := range list[:len(list)-1] {
@@ -180,20 +182,20 @@ func SameCertificate(list []Declaration) (i int, mine, theirs string) {
 	return -1, "", ""
 }
 
-// A holder is who holds a certificate, as of a table.
+// A holder is the identity that a table has for a certificate.
 type holder struct {
 	table *table
 	who   *Identity
 }
 
-// A claim is a pattern with its identity.
+// A claim is a pattern and its identity.
 type claim struct {
 	pattern
 	who *Identity
 }
 
-// holder is whose a certificate is: an identity, or nobody. nil: it says nothing, since there is
-// none, or no identity is known by one.
+// holder returns the identity of a certificate, or nobody. It is nil if there is no certificate, or
+// no identity is declared with one, so that a certificate says nothing.
 func (t *table) holder(c *Certificate) *Identity {
 	if c == nil || len(t.claims) == 0 {
 		return nil
@@ -227,8 +229,8 @@ func (t *table) match(c *Certificate) *Identity {
 	return who
 }
 
-// ambiguous has the certificates that were found to be of two identities, which nobody could tell
-// from the patterns: they are logged, each once.
+// ambiguous logs certificates that match patterns of two identities, each once: overlaps cannot
+// find all of them in the configuration.
 type ambiguous struct {
 	log *slog.Logger
 

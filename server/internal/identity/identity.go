@@ -20,11 +20,11 @@ var (
 	ErrPermissionDenied = errors.New("permission denied")
 )
 
-// Anonymous is the name of the identity that is everybody's who shows nothing. It has neither
-// tokens nor certificates.
+// Anonymous is the name of the identity of clients that present nothing. It has neither tokens nor
+// certificates.
 const Anonymous = "anonymous"
 
-// A Declaration is an identity in the words of the configuration.
+// A Declaration is an identity as the configuration declares it.
 type Declaration struct {
 	Name         string
 	Tokens       []string // the SHA-256 of each, in hexadecimal
@@ -36,8 +36,8 @@ type Declaration struct {
 // maxName bounds the name of an identity, in bytes.
 const maxName = 128
 
-// Faults is what is wrong with it, by the names of the file. None shows a token, which somebody may
-// have put in the place of its hash.
+// Faults lists what is wrong with the declaration, by the names of the file. No text contains the
+// value of token_sha256, which may be a token put there by mistake.
 func (d Declaration) Faults() (fs setting.Faults) {
 	switch {
 	case d.Name == "":
@@ -75,7 +75,7 @@ func (d Declaration) Faults() (fs setting.Faults) {
 	return fs
 }
 
-// element is the name of one of a list, which the file may give as a single string.
+// element names an element of a list, which the file may give as a single string.
 func element(key string, list []string, i int) string {
 	if len(list) > 1 {
 		key += "[" + strconv.Itoa(i) + "]"
@@ -85,7 +85,7 @@ func element(key string, list []string, i int) string {
 
 type hash = [sha256.Size]byte
 
-// parseHash reads a hash. Its error tells nothing of the text.
+// parseHash parses the hash of a token. Its error does not contain the text.
 func parseHash(text string) (h hash, err error) {
 	if len(text) != hex.EncodedLen(len(h)) {
 		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits as \"shivactl tokens new\" prints them, got %d characters", hex.EncodedLen(len(h)), len(text))
@@ -96,7 +96,7 @@ func parseHash(text string) (h hash, err error) {
 	return h, nil
 }
 
-// SameToken is the index of the declaration before the last that has a token of it, or -1.
+// SameToken returns the index of an earlier declaration that shares a token with the last, or -1.
 func SameToken(list []Declaration) int {
 	last := list[len(list)-1]
 	for i, other := range list[:len(list)-1] {
@@ -111,18 +111,18 @@ func SameToken(list []Declaration) int {
 	return -1
 }
 
-// An Identity is who asks. It is immutable, but for Routes, and of one configuration: after a
-// reload there are others.
+// An Identity is an authenticated client or container. Except for Routes it is immutable; a reload
+// makes new ones.
 type Identity struct {
 	name   string
 	grants [rights][]grant
 	all    []grant // in the order of the file
-	nobody string  // not "": it has no rights since nothing, or nothing known, was shown
+	nobody string  // not "": the identity is nobody, for this reason
 	place  Place   // of Anonymous: where no token was shown
 
-	account *quota.Account // nil: it is nobody
+	account *quota.Account // nil for nobody
 
-	// Routes is the gate's: what of its routes the identity may use.
+	// Routes belongs to the gate: its routes that the identity may use.
 	Routes atomic.Value
 }
 
@@ -139,7 +139,7 @@ func (d Declaration) identity() *Identity {
 	return i
 }
 
-// Name is that of the declaration; "" of nil and of nobody.
+// Name is the declared name; "" for nil and nobody.
 func (i *Identity) Name() string {
 	if i == nil {
 		return ""
@@ -147,7 +147,7 @@ func (i *Identity) Name() string {
 	return i.name
 }
 
-// Account is what connections of the identity count for; nil of nil and of nobody.
+// Account is the quota account of the identity; nil for nil and nobody.
 func (i *Identity) Account() *quota.Account {
 	if i == nil {
 		return nil
@@ -155,8 +155,8 @@ func (i *Identity) Account() *quota.Account {
 	return i.account
 }
 
-// Payers are those that requests of the identity from an address are charged to: itself, and the
-// address where that is all that is known of the client.
+// Payers are the accounts that pay for requests of the identity from an address: its own, and the
+// address's if nothing else is known of the client.
 func (i *Identity) Payers(address *quota.Account) quota.Payers {
 	switch {
 	case i == nil || i.account == nil:
@@ -167,15 +167,15 @@ func (i *Identity) Payers(address *quota.Account) quota.Payers {
 	return quota.Payers{i.account}
 }
 
-// A Description is an identity as it is told who it is.
+// A Description is what an identity is told about itself.
 type Description struct {
-	// Identity is its name; none: the server declares no identities, and everybody may do
+	// Identity is its name; empty: the server declares no identities, and everybody may do
 	// everything.
 	Identity string   `json:"identity,omitempty"`
 	May      []string `json:"may"` // its rights in the words of the configuration
 }
 
-// Describe tells an identity who it is.
+// Describe returns the identity's name and rights.
 func (i *Identity) Describe() Description {
 	d := Description{May: []string{}}
 	if i == nil {
@@ -191,8 +191,8 @@ func (i *Identity) Describe() Description {
 	return d
 }
 
-// May reports whether the identity has a right, of a name if it is one of names; Serve is of
-// "name/version".
+// May reports whether the identity has a right for a name, which is ignored for the admin rights
+// and is "name/version" for Serve.
 func (i *Identity) May(r Right, name string) bool {
 	if i == nil {
 		return true
@@ -205,17 +205,17 @@ func (i *Identity) May(r Right, name string) bool {
 	return r == AdminRead && i.May(AdminWrite, "")
 }
 
-// MayAny reports whether the identity has a right, of any name.
+// MayAny reports whether the identity has a right for some name.
 func (i *Identity) MayAny(r Right) bool { return i == nil || len(i.grants[r]) > 0 }
 
-// Sees reports whether the identity may know of a model or an application of that name: it may use
-// it, or read what operators see.
+// Sees reports whether the identity may know of a model or application: it may use it, or has
+// admin:read.
 func (i *Identity) Sees(name string) bool {
 	return i.May(Infer, name) || i.May(Feedback, name) || i.May(Load, name) || i.May(AdminRead, "")
 }
 
-// Check is the error for an identity that lacks a right; of names, with the name that it asked for.
-// It does not depend on whether there is anything of that name.
+// Check returns an error if the identity lacks a right for a name. It does not depend on whether
+// anything of that name exists.
 func (i *Identity) Check(r Right, name string) error {
 	if i.May(r, name) {
 		return nil
@@ -227,7 +227,7 @@ func (i *Identity) Check(r Right, name string) error {
 	return i.Refuse("the right " + right)
 }
 
-// CheckAny is the error for an identity that has a right of no name at all.
+// CheckAny returns an error if the identity has a right for no name at all.
 func (i *Identity) CheckAny(r Right) error {
 	if i.MayAny(r) {
 		return nil
@@ -235,7 +235,7 @@ func (i *Identity) CheckAny(r Right) error {
 	return i.Refuse("the right " + r.String())
 }
 
-// CheckSees is the error for an identity that may not know of a name.
+// CheckSees returns an error if the identity may not know of a name; see Sees.
 func (i *Identity) CheckSees(name string) error {
 	if i.Sees(name) {
 		return nil
@@ -243,7 +243,7 @@ func (i *Identity) CheckSees(name string) error {
 	return i.Refuse("one of the rights infer, feedback and load of " + name)
 }
 
-// Refuse is the error for an identity that lacks what is named.
+// Refuse returns the error for an identity that lacks something, such as "the right infer".
 func (i *Identity) Refuse(lacks string) error {
 	switch {
 	case i.nobody != "":

@@ -10,31 +10,31 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// A Registry has the identities of a server. The zero Registry has none.
+// A Registry holds the identities of a server. The zero Registry has none.
 type Registry struct {
-	// Log is told of certificates that match the patterns of two identities; nil: nobody is. It is
-	// set before the first Replace.
+	// Log receives certificates that match patterns of two identities; nil: no log. Set it before
+	// the first Replace.
 	Log *slog.Logger
 
 	table    atomic.Pointer[table] // nil: no identity is declared
 	accounts quota.Identities
 }
 
-// A table is the identities of one configuration. Immutable.
+// A table has the identities of one configuration. It is immutable.
 type table struct {
 	tokens  map[hash]*Identity
-	claims  []claim // to certificates, in the order of the file
+	claims  []claim // on certificates, in the order of the file
 	list    []*Identity
-	silent  [places]*Identity // who shows nothing there
-	unknown *Identity         // who shows what is no token of these
-	unfit   [places]*Identity // who shows what no token can be
-	torn    *Identity         // who shows the token of one and the certificate of another
+	silent  [places]*Identity // of clients that present nothing there
+	unknown *Identity         // of those with an undeclared token
+	unfit   [places]*Identity // of those with something that cannot be a token
+	torn    *Identity         // of those with the token of one and the certificate of another
 
 	ambiguous ambiguous
 }
 
-// Replace makes the declarations hold, which have no Faults, for everybody at once: what a
-// connection has shown is looked up again at its next request.
+// Replace installs the declarations, which must have no Faults. Open connections are looked up
+// again at their next request.
 func (r *Registry) Replace(list []Declaration) {
 	limits := make(map[string]quota.Limits, len(list))
 	for _, d := range list {
@@ -80,13 +80,13 @@ func (r *Registry) Replace(list []Declaration) {
 	r.table.Store(t)
 }
 
-// Declared reports whether there are identities. Without any everybody may do everything.
+// Declared reports whether identities are declared. Otherwise everybody may do everything.
 func (r *Registry) Declared() bool { return r.table.Load() != nil }
 
-// Usage is what identities have taken of their quotas, by name.
+// Usage returns what identities have used of their quotas, by name.
 func (r *Registry) Usage() map[string]quota.Usage { return r.accounts.Usage() }
 
-// Unmatched are the rights of each identity, by its name, whose patterns match none of the names.
+// Unmatched returns, by identity, the rights whose patterns match none of the names.
 func (r *Registry) Unmatched(names []string) map[string][]string {
 	all := make(map[string][]string)
 	if t := r.table.Load(); t != nil {
@@ -99,7 +99,7 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 	return all
 }
 
-// Strangers is the identity of whoever shows nothing.
+// Strangers is the identity of clients that present nothing.
 func (r *Registry) Strangers() *Identity {
 	if t := r.table.Load(); t != nil {
 		return t.silent[InMessage]
@@ -126,8 +126,8 @@ func (p Place) String() string {
 	}[p]
 }
 
-// Shown is what one end of a connection has shown of itself. The zero Shown is nothing, over Shiva.
-// It is for one goroutine at a time.
+// Shown are the credentials that a client has presented. The zero Shown has none, over Shiva. It is
+// for one goroutine at a time.
 type Shown struct {
 	Certificate *Certificate // of the connection; nil: none
 	Place       Place        // of the token, or where there is none
@@ -135,7 +135,7 @@ type Shown struct {
 	kind  kind
 	token hash
 
-	table *table // in which who was looked up; nil: in none yet
+	table *table // where who was looked up; nil: not yet
 	who   *Identity
 }
 
@@ -144,13 +144,13 @@ type kind uint8
 const (
 	nothing kind = iota
 	aToken
-	unfit // nothing that can be looked up
+	unfit // something that cannot be a token
 )
 
-// maxToken bounds a token, in bytes. What is longer is not hashed.
+// maxToken bounds a token, in bytes. Longer texts are not hashed.
 const maxToken = 1 << 10
 
-// Token is Shown for a token. The text is not kept.
+// Token returns the Shown of a token. It does not retain the text.
 func Token(text string) Shown {
 	if text == "" || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return Shown{kind: unfit}
@@ -158,8 +158,8 @@ func Token(text string) Shown {
 	return Shown{kind: aToken, token: sha256.Sum256([]byte(text))}
 }
 
-// Bearer is Shown for the values of an HTTP header Authorization, or of gRPC's metadata of that
-// name, of which a request has none or one.
+// Bearer returns the Shown of an HTTP request's Authorization headers, or of gRPC metadata of that
+// name. A valid request has at most one.
 func Bearer(at Place, values []string) Shown {
 	shown := Shown{kind: unfit}
 	switch len(values) {
@@ -175,23 +175,23 @@ func Bearer(at Place, values []string) Shown {
 	return shown
 }
 
-// Challenge is the header WWW-Authenticate of an answer that asks for a token.
+// Challenge is the WWW-Authenticate header of a response that asks for a token.
 const Challenge = `Bearer realm="shivad"`
 
-// Same reports whether two have shown the same token, or neither any.
+// Same reports whether both have the same token, or neither has one.
 func (s *Shown) Same(other *Shown) bool {
 	return s != nil && s.kind == other.kind && s.token == other.token
 }
 
-// Who is the identity of whoever has shown that, or nothing if it is nil, as of now. It costs a
-// load unless the configuration has changed since it was called last. It is never nil where
-// identities are declared; Enter says whether it is anybody.
+// Who returns the current identity of a client that has presented s, which may be nil. It costs an
+// atomic load unless the configuration has changed since the last call. The result is nil only if
+// no identities are declared; Enter reports whether it is nobody.
 func (r *Registry) Who(s *Shown) *Identity {
 	if s == nil {
 		return r.Strangers()
 	}
 	t := r.table.Load()
-	if t == s.table { // nil: nobody is declared, and nil may do everything
+	if t == s.table { // both nil: no identities are declared, and who is nil
 		return s.who
 	}
 	s.table, s.who = t, t.find(s)
@@ -217,13 +217,13 @@ func (t *table) find(s *Shown) *Identity {
 	case holder != nil && holder.nobody == "" && holder != i:
 		return t.torn
 	default:
-		// Even if its certificate is nobody's: that may be there for the handshake alone.
+		// Also if its certificate belongs to nobody: it may serve the handshake alone.
 		return i
 	}
 }
 
-// Enter is the error for whoever is nobody: it showed nothing and there is no [Anonymous], or a
-// token or a certificate that is not declared.
+// Enter returns an error if the identity is nobody: the client presented nothing and there is no
+// [Anonymous], or it presented a token or a certificate that is not declared.
 func (i *Identity) Enter() error {
 	if i == nil || i.nobody == "" {
 		return nil

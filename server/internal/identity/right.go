@@ -12,10 +12,10 @@ import (
 // A Right is a kind of action.
 type Right uint8
 
-// The rights. Those up to Serve are of names, by pattern.
+// The rights. Those up to Serve apply to names, by pattern.
 const (
 	Infer      Right = iota // ask a model or an application
-	Feedback                // tell an application what became of a request
+	Feedback                // tell an application the outcome of a request
 	Load                    // load and unload a model
 	Serve                   // register as a container of a version of a model
 	AdminRead               // see what the admin door shows
@@ -27,16 +27,16 @@ func (r Right) String() string {
 	return [...]string{"infer", "feedback", "load", "serve", "admin:read", "admin:write"}[r]
 }
 
-// named reports whether a right is of names.
+// named reports whether a right applies to names.
 func (r Right) named() bool { return r <= Serve }
 
-// A grant is one right of an identity, and of which names: "infer:cat*".
+// A grant is one right of an identity and the names that it applies to: "infer:cat*".
 type grant struct {
 	right   Right
-	pattern string // as path.Match takes it, of names, for Serve of "name/version"; "": all
+	pattern string // for path.Match, of names, or "name/version" for Serve; "": all
 }
 
-// parse reads one element of may.
+// parse parses one element of may.
 func parse(text string) (grant, error) {
 	for r := range Right(rights) {
 		pattern, given := "", false
@@ -54,7 +54,7 @@ func parse(text string) (grant, error) {
 	return grant{}, fmt.Errorf(`%.100q is no right: there are infer, feedback, load and serve, each of all names or with a pattern, as "infer:cat*" or "serve:cat/2*", and admin:read and admin:write`, text)
 }
 
-// check is the error of a pattern that can match nothing.
+// check returns an error if the pattern can match nothing.
 func (g grant) check() error {
 	if !g.right.named() {
 		return fmt.Errorf("%s takes no pattern, got %.100q", g.right, g.pattern)
@@ -89,7 +89,7 @@ func (g grant) String() string {
 	return g.right.String() + ":" + g.pattern
 }
 
-// matches reports whether the grant is of a name, which is "name/version" for Serve.
+// matches reports whether the grant applies to a name, which is "name/version" for Serve.
 func (g grant) matches(name string) bool {
 	if g.pattern == "" {
 		return true
@@ -102,7 +102,7 @@ func (g grant) matches(name string) bool {
 	return ok
 }
 
-// unmatched are the grants that match none of the names. Those of versions are matched by name.
+// unmatched returns the grants that match none of the names. Versions in patterns are ignored.
 func unmatched(grants []grant, names []string) (list []grant) {
 	for _, g := range grants {
 		byName := g

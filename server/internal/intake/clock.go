@@ -7,22 +7,22 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// slowest is the rate, in bytes per second, at which a message must arrive: it holds memory
-// until it is complete.
+// slowest is the least rate, in bytes per second, at which a message must arrive: an incomplete
+// message holds memory.
 const slowest = 16 << 10
 
-// Allowance is how long n bytes may take to arrive: first, and a second more for each 16 KiB.
+// Allowance is how long n bytes may take to arrive: first, plus a second for each 16 KiB.
 func Allowance(first time.Duration, n int64) time.Duration {
 	return first + time.Duration(n/slowest)*time.Second
 }
 
-// A Clock is that of one message. The zero Clock has not begun.
+// A Clock times the arrival of one message. The zero Clock has not begun.
 type Clock struct {
-	Began time.Time // when its first byte arrived
-	Bytes int64     // that have arrived, or its size if that is known
+	Began time.Time // when the first byte arrived
+	Bytes int64     // received so far, or the message's size if that is known
 }
 
-// Due is when the message must be complete by a door's message_timeout; zero: never.
+// Due is when the message must be complete under a door's message_timeout; zero: never.
 func (c Clock) Due(timeout time.Duration) time.Time {
 	if timeout <= 0 || c.Began.IsZero() {
 		return time.Time{}
@@ -36,7 +36,7 @@ func (c Clock) Late(now time.Time, timeout time.Duration) bool {
 	return !due.IsZero() && !now.Before(due)
 }
 
-// Error is that of a message that is late.
+// Error is the refusal of a message that is late.
 func (c Clock) Error(door string, now time.Time, timeout time.Duration) error {
 	return fmt.Errorf("%w: %d bytes of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
 		scheduler.ErrDeadlineExceeded, c.Bytes, now.Sub(c.Began).Round(time.Millisecond), door, timeout)

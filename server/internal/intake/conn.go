@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A Conn is a connection that was let in. Its bytes and the reason for its end are counted.
+// A Conn is a connection that was admitted. Its bytes and the reason why it ends are counted.
 type Conn struct {
 	net.Conn
 	listener *Listener
@@ -23,37 +23,37 @@ type Conn struct {
 	why      atomic.Pointer[metrics.Closed]
 	turn     atomic.Int64 // when the goroutine that reads last waited, or let others go first
 	left     sync.Once
-	lingers  atomic.Bool    // the listener closes it
+	lingers  atomic.Bool    // the listener closes it later
 	account  *quota.Account // of the host; nil: there are no quotas
 	claims   quota.Claims
 
-	// Set by shake of a connection to an address of TLS; but for socket nil of others.
+	// Set by shake for TLS addresses. For others only socket is set.
 	socket      net.Conn
 	wire        *wire
 	tls         *tls.Conn
 	certificate *x509.Certificate
 }
 
-// Host is whose connection it is, where clients are counted.
+// Host is the host that the connection is counted for.
 func (c *Conn) Host() Host { return c.host }
 
-// RemoteAddr is the client's address; of a Unix socket that of its process, as
-// "uid=1000,pid=4711", whose network is "unix".
+// RemoteAddr is the client's address. On a Unix socket it names the client's process,
+// "uid=1000,pid=4711", and its network is "unix".
 func (c *Conn) RemoteAddr() net.Addr { return c.peer }
 
-// Door is the address that the client has connected to, as the door listens on it.
+// Door is the listening address that the client has connected to.
 func (c *Conn) Door() net.Addr { return c.door }
 
-// Account is the quota of where the client is; nil: there is none.
+// Account is the quota account of the client's host; nil: there is none.
 func (c *Conn) Account() *quota.Account { return c.account }
 
-// Claim counts the connection for an identity's account as well, nil for none, until it ends. The
-// error is that of an identity that has too many.
+// Claim counts the connection for an identity's account as well, until it ends; nil is no account.
+// It fails if the identity has too many connections.
 func (c *Conn) Claim(a *quota.Account) error { return c.claims.Add(a) }
 
-// Read reads and counts. It lets other goroutines go first when the client always has something to
-// be read, such as 10,000 requests in a pipeline: one that never waits keeps its processor for the
-// 10 ms that the runtime gives it, and all other clients wait for a few of those.
+// Read reads and counts. It yields the processor when the client always has more to be read, such as
+// 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of the
+// runtime's time slice, and all other clients wait for several of those.
 func (c *Conn) Read(p []byte) (int, error) {
 	const (
 		waited = 20 * time.Microsecond  // and did not just copy
@@ -73,25 +73,25 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes and counts.
+// Write writes and counts the bytes.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.listener.Metrics.Sent(n)
 	return n, err
 }
 
-// CloseWrite ends our direction.
+// CloseWrite closes the writing side.
 func (c *Conn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 
-// A halfCloser ends one direction of a connection, as those of TCP do.
+// A halfCloser can close its writing side alone, as TCP connections can.
 type halfCloser interface{ CloseWrite() error }
 
-// Because records why the connection ends. The first reason holds.
+// Because records why the connection ends. The first reason counts.
 func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
 
-// Leave takes the connection off the count without closing it, for a door that has handed the
-// descriptor over. Without a reason (see Because) the client has ended it. Calls after the first
-// have no effect.
+// Leave removes the connection from the counts without closing it, for a door that has handed its
+// descriptor over. Without a reason (see Because) it counts as closed by the client. Calls after
+// the first have no effect.
 func (c *Conn) Leave() {
 	c.left.Do(func() {
 		c.Because(metrics.ClosedByClient)
@@ -104,7 +104,7 @@ func (c *Conn) Leave() {
 	})
 }
 
-// Close closes the connection and takes it off the count.
+// Close closes the connection and removes it from the counts.
 func (c *Conn) Close() error {
 	if c.lingers.Load() {
 		return nil
@@ -114,9 +114,9 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Linger is Close for a connection whose client is still sending and has not read all that was
-// written: closed at once it would be reset, and what was written last be lost. Nobody may read
-// the connection any more.
+// Linger is Close for a connection whose client is still sending and may not have read everything.
+// An immediate close would reset the connection, and the last bytes written would be lost. The
+// caller must not read from the connection any more.
 func (c *Conn) Linger() {
 	c.lingers.Store(true)
 	if !c.listener.linger(c.Conn) {

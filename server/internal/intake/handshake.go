@@ -16,20 +16,20 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A connection to an address of TLS counts against the limits from its beginning, and the door gets
-// it when its handshake is done. Until then it has a goroutine here.
+// A connection to a TLS address counts against the limits from its beginning. It has a goroutine
+// here until its handshake is done, and then the door gets it.
 
-// turns are for those who calculate handshakes: half of the processors do, at most, so that the
-// other half is there for clients that are served. A handshake is up to two milliseconds of
-// calculation (RSA), and a thousand at once would have every processor for as long as they last.
+// turns limit handshakes to half of the processors, so that the other half serves clients. A
+// handshake takes up to two milliseconds of computing (RSA): a thousand at once would occupy every
+// processor.
 var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
-// A wire is what TLS reads and writes. During the handshake it takes a turn when something has
-// arrived, and gives it up to wait for more.
+// A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
+// input has arrived, and gives it up before it waits for more.
 type wire struct {
 	net.Conn
-	turn bool // it has one
-	done bool // the handshake is
+	turn bool // it has a turn
+	done bool // the handshake is done
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -45,8 +45,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Handshake makes the server's side of TLS on a connection, in turn with those of all doors, and
-// within the connection's deadline.
+// Handshake does the server's side of a TLS handshake. It takes turns with the handshakes of all
+// doors, and ends at the connection's deadline.
 func Handshake(c net.Conn, config *tls.Config) (*tls.Conn, error) {
 	return (&wire{Conn: c}).shake(config)
 }
@@ -66,8 +66,8 @@ func (w *wire) give() {
 	}
 }
 
-// shake does the handshake of a connection that begin has noted. It reports false, and the
-// connection has ended, if that fails.
+// shake does the handshake of a connection that begin has registered. If it fails, the connection
+// has ended and shake reports false.
 func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
 	_ = c.socket.SetDeadline(time.Now().Add(l.Limits().HandshakeTimeout))
@@ -85,8 +85,8 @@ func (l *Listener) shake(c *Conn) bool {
 	return true
 }
 
-// fail ends a connection whose handshake has failed. A client that does not speak TLS is told so on
-// the door's wire; others have been sent an alert, and may read it.
+// fail ends a connection whose handshake has failed. A client that does not speak TLS is told so in
+// the door's own protocol; others have been sent an alert and get time to read it.
 func (l *Listener) fail(c *Conn, err error) {
 	switch e, ok := errors.AsType[tls.RecordHeaderError](err); {
 	case ok && e.Conn != nil && l.Refusal != nil:
@@ -101,8 +101,8 @@ func (l *Listener) fail(c *Conn, err error) {
 	}
 }
 
-// mayLog tells whether a failed handshake is the first of a second, and how many were not logged
-// since the last one that was: anybody can cause them.
+// mayLog limits the log to one failed handshake a second, since anybody can cause them. others is
+// how many have not been logged since the last one that was.
 func (l *Listener) mayLog() (others int, may bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,10 +115,10 @@ func (l *Listener) mayLog() (others int, may bool) {
 	return others, true
 }
 
-// begin notes a handshake. If there are too many, the oldest of the host that has the most ends for
-// it: were newcomers refused instead, whoever says nothing could keep everybody else out. It is
-// called in the order in which they come, or the newest would be taken for the oldest. It reports
-// false once the listener is closed.
+// begin registers a handshake. If there are too many, it closes the oldest of the host that has the
+// most: if new ones were refused instead, silent clients could keep everybody else out. It must be
+// called in the order of arrival, on which "oldest" relies. It reports false once the listener is
+// closed.
 func (l *Listener) begin(c *Conn) bool {
 	most := l.Limits().Handshakes
 	l.mu.Lock()
@@ -138,13 +138,13 @@ func (l *Listener) begin(c *Conn) bool {
 			}
 		}
 		l.dropLocked(oldest)
-		oldest.socket.Close() // its goroutine finds out by that
+		oldest.socket.Close() // which ends its goroutine
 	}
 	l.unfinished = append(l.unfinished, c)
 	return true
 }
 
-// finish notes the end of a handshake.
+// finish unregisters a handshake.
 func (l *Listener) finish(c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,16 +157,15 @@ func (l *Listener) dropLocked(c *Conn) {
 	}
 }
 
-// PeerCertificate is the one by which the client has shown who it is, and which was verified; nil:
-// it has shown none.
+// PeerCertificate is the client's verified certificate; nil: it has shown none.
 func (c *Conn) PeerCertificate() *x509.Certificate { return c.certificate }
 
-// Socket is what carries the connection: a *net.TCPConn or a *net.UnixConn.
+// Socket is the *net.TCPConn or *net.UnixConn below the connection.
 func (c *Conn) Socket() net.Conn { return c.socket }
 
-// TLS is what the connection is encrypted by; nil: it is plain. From now on it reads and writes
-// carrier in place of the socket. It is called before the first Read, by a door that waits for its
-// sockets itself.
+// TLS returns the connection's TLS layer, or nil if it is plain, and has it read and write carrier
+// in place of the socket. It is for a door that polls its sockets itself, which calls it before the
+// first Read.
 func (c *Conn) TLS(carrier net.Conn) *tls.Conn {
 	if c.tls != nil {
 		c.wire.Conn = carrier

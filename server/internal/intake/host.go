@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// A Host is by what clients are told apart where they are counted: the IP address, or of IPv6 the
-// network of 64 bits, all of which one host may use; on a Unix socket the user. The zero Host is
-// that of connections of which neither is known.
+// A Host is the unit in which connections are counted: an IPv4 address, an IPv6 /64 network, all
+// of which one machine may use, or on a Unix socket a user. The zero Host stands for connections of
+// which neither is known.
 type Host struct {
 	addr netip.Addr
 	user uint32
-	unix bool // user counts
+	unix bool // user is set
 }
 
-// here tells whether the host is this machine.
+// here reports whether the host is this machine.
 func (h Host) here() bool { return h.unix || h.addr.IsLoopback() }
 
-// kind is what of a client the host is.
+// kind says what the host identifies, for errors.
 func (h Host) kind() string {
 	if h.unix {
 		return "user"
@@ -37,14 +37,14 @@ func (h Host) String() string {
 	return h.addr.String()
 }
 
-// PeerAddr is the address of the other end: on a Unix socket that of its process, as
+// PeerAddr is the address of the other end. On a Unix socket it names the client's process,
 // "uid=1000,pid=4711".
 func PeerAddr(c net.Conn) net.Addr {
 	_, peer := peerOf(c)
 	return peer
 }
 
-// peerOf tells whose a connection is, and its address.
+// peerOf returns the host and the address of the other end of a connection.
 func peerOf(c net.Conn) (Host, net.Addr) {
 	if s, ok := c.(*net.UnixConn); ok {
 		return userOf(s)
@@ -53,8 +53,7 @@ func peerOf(c net.Conn) (Host, net.Addr) {
 	return Host{addr: addrOf(at)}, at
 }
 
-// addrOf is the address that a client by that address is counted by; zero for what is no address
-// of the Internet.
+// addrOf is the address that a client is counted by; zero if it has no IP address.
 func addrOf(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}

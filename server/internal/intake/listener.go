@@ -2,17 +2,17 @@
 // arrives on it.
 //
 //	Listener.Accept ──┬──→ Conn, counted until it is closed or Leave is called
-//	                  └──→ above a limit: told why on its wire, and closed so that the client
-//	                       can read it
+//	                  └──→ above a limit: told why in the door's protocol, and closed so that
+//	                       the client can read it
 //	Clock                  when a message that has begun must be complete
 //
-// Of an address of TLS, a connection has done its handshake when Accept returns it.
+// On TLS addresses, Accept returns a connection after its handshake.
 //
-// A door supplies its name, which errors use for its settings, its limits, and the form that an
-// error has on its wire.
+// A door supplies its name, which errors use for its settings, its limits, and the encoding of
+// errors in its protocol.
 //
-// A door listens on a list of addresses, of TCP and of Unix sockets. A client on a Unix socket has
-// no address: it is told apart by its user, whom the kernel names (SO_PEERCRED).
+// A door listens on a list of addresses: TCP, TLS and Unix sockets. A client on a Unix socket has
+// no address and is identified by its user, which the kernel reports (SO_PEERCRED).
 //
 // Concurrency: everything may be called from any goroutine.
 package intake
@@ -32,20 +32,20 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Limits bound the connections of a door, so that neither all clients together nor one of them
-// take the descriptors of the process.
+// Limits bound the connections of a door, so that its clients cannot exhaust the descriptors of the
+// process.
 type Limits struct {
 	Total      int  // open at one time
-	PerAddress int  // of these, of one Host; 0: half of Total, at least one
-	Loopback   bool // PerAddress holds for the clients on this machine, too
+	PerAddress int  // of these, from one Host; 0: half of Total, at least one
+	Loopback   bool // PerAddress applies to clients on this machine, too
 
-	// Handshakes is how many connections to addresses of TLS may not have done theirs yet, and
-	// HandshakeTimeout how long one may take.
+	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
+	// long one may take.
 	Handshakes       int
 	HandshakeTimeout time.Duration
 }
 
-// perAddress is the limit of one host; free tells that it has none.
+// perAddress is the limit of one host; free means that it has none.
 func (l Limits) perAddress(host Host) (most int, free bool) {
 	if most = l.PerAddress; most == 0 {
 		most = max(l.Total/2, 1)
@@ -53,8 +53,8 @@ func (l Limits) perAddress(host Host) (most int, free bool) {
 	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// An Opener listens on an address of a Config. That of a network in memory gives listeners an
-// address of that network, and those of TLS a [secure.Addr].
+// An Opener listens on an address of a Config. A listener for TLS has an Addr of type
+// [secure.Addr].
 type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
 
 // Config of a Listener. All fields must be set but Access, Open, TLS, Addresses and Refusal.
@@ -65,18 +65,18 @@ type Config struct {
 	Access  unixsocket.Access     // to its Unix sockets
 	Open    Opener                // nil: secure.Open
 	Door    string                // its section of the configuration, such as "tcp"
-	Limits  func() Limits         // those that hold for the next connection
-	TLS     func() *secure.Config // that of the next connection to an address of TLS
+	Limits  func() Limits         // for the next connection
+	TLS     func() *secure.Config // for the next connection to a TLS address
 	Metrics *metrics.Door
 	Log     *slog.Logger
-	// Addresses have the quotas of where clients are; nil: there are none.
+	// Addresses has the quota accounts of client addresses; nil: there are no quotas.
 	Addresses *quota.Addresses
-	// Refusal returns the bytes that a connection above a limit is sent before it is closed. nil:
+	// Refusal encodes the error that a connection above a limit is sent before it is closed. nil:
 	// it is sent nothing.
 	Refusal func(error) []byte
 }
 
-// A Listener lets connections in, up to the limits.
+// A Listener admits connections up to the limits.
 type Listener struct {
 	Config
 	listeners []net.Listener
@@ -86,14 +86,14 @@ type Listener struct {
 
 	mu        sync.Mutex
 	closed    bool
-	open      int          // connections that were let in
-	hosts     map[Host]int // of these, by host, those without a limit among them
+	open      int          // admitted connections
+	hosts     map[Host]int // the same by host, including hosts without a limit
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 
-	unfinished []*Conn   // connections whose handshakes are not done, oldest first
-	logged     time.Time // when one that failed was in the log last
-	unlogged   int       // those that have failed since
+	unfinished []*Conn   // connections in their handshake, oldest first
+	logged     time.Time // when a failed handshake was last logged
+	unlogged   int       // failed handshakes since then
 }
 
 // Listen opens all addresses, or none.
@@ -128,7 +128,7 @@ func (l *Listener) start() {
 	}
 }
 
-// All are the addresses in use, in the order of Config.Addrs.
+// All returns the addresses in use, in the order of Config.Addrs.
 func (l *Listener) All() []net.Addr {
 	list := make([]net.Addr, len(l.listeners))
 	for i, one := range l.listeners {
@@ -137,18 +137,18 @@ func (l *Listener) All() []net.Addr {
 	return list
 }
 
-// Addr is the first of All, as net.Listener wants one.
+// Addr is the first of All, for net.Listener.
 func (l *Listener) Addr() net.Addr { return l.listeners[0].Addr() }
 
-// Open returns how many connections are let in.
+// Open returns how many admitted connections are open.
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
 }
 
-// Accept waits for a connection that may be let in, on any of the addresses. It fails only when
-// the listener is closed.
+// Accept waits for the next admitted connection on any of the addresses. It fails only when the
+// listener is closed.
 func (l *Listener) Accept() (*Conn, error) {
 	select {
 	case c := <-l.accepted:
@@ -158,9 +158,9 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 }
 
-// accept lets in who comes to one of the addresses, and refuses those above a limit. When the
-// process has no descriptor left it tries again after a growing pause: trying without one would
-// occupy a core.
+// accept admits the connections of one address, and refuses those above a limit. When the process
+// has no descriptor left it tries again after a growing pause, since without one it would busy a
+// core.
 func (l *Listener) accept(from net.Listener) {
 	const first, longest = 5 * time.Millisecond, time.Second
 	for pause := first; ; {
@@ -214,7 +214,7 @@ func (l *Listener) accept(from net.Listener) {
 	}
 }
 
-// offer gives a connection to Accept.
+// offer passes a connection to Accept.
 func (l *Listener) offer(c *Conn) {
 	select {
 	case l.accepted <- c:
@@ -224,7 +224,7 @@ func (l *Listener) offer(c *Conn) {
 	}
 }
 
-// enter counts a connection, unless it is above a limit.
+// enter counts a connection, or returns why it is above a limit.
 func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	limits := l.Limits()
 	l.mu.Lock()
@@ -240,7 +240,7 @@ func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	return 0, nil
 }
 
-// leave takes a connection off the count.
+// leave removes a connection from the counts.
 func (l *Listener) leave(host Host) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +250,8 @@ func (l *Listener) leave(host Host) {
 	}
 }
 
-// Close closes the listener, and the connections that linger. Those that were let in stay open.
+// Close closes the listener, connections in their handshake and those that linger. Those that
+// Accept has returned stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.closed {

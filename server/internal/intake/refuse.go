@@ -7,16 +7,17 @@ import (
 )
 
 const (
-	maxLingering = 16 // connections that have been refused, or told to go, and are not closed yet
+	maxLingering = 16 // connections that were refused or told to leave, and are not yet closed
 	lingerTime   = time.Second
 	lingerBytes  = 4 << 20
 )
 
-// refuse tells a connection why it is not let in, without waiting for it, and closes it.
+// refuse tells a client why its connection is not admitted, without waiting for it, and closes the
+// connection.
 func (l *Listener) refuse(c net.Conn, err error) {
 	if l.Refusal != nil {
 		_ = c.SetDeadline(time.Time{})
-		// An empty socket takes it at once.
+		// The empty send buffer of a new socket takes it at once.
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 		_, _ = c.Write(l.Refusal(err))
 		if l.linger(c) {
@@ -26,11 +27,11 @@ func (l *Listener) refuse(c net.Conn, err error) {
 	c.Close()
 }
 
-// linger ends our direction, discards what the client sends for a while, and closes the
-// connection. Closed at once, with input that was not read, the kernel would reset it, and the
-// client would lose what was written last; without reading, a client that sends more than the
-// sockets hold would be sending until that reset. It reports false if the connection cannot linger,
-// or too many do: each is a descriptor above the limit.
+// linger closes the writing side, discards what the client sends for a while, and then closes the
+// connection. If it closed at once, with unread input, the kernel would send a reset and the client
+// would lose the last bytes written; without reading, a client that sends more than the sockets
+// hold would block until that reset. linger reports false if the connection cannot linger or too
+// many do: each is a descriptor above the limit.
 func (l *Listener) linger(c net.Conn) bool {
 	half, ok := c.(halfCloser)
 	if !ok || half.CloseWrite() != nil {
@@ -39,8 +40,8 @@ func (l *Listener) linger(c net.Conn) bool {
 	return l.stay(c, func() { _, _ = io.CopyN(io.Discard, c, lingerBytes) })
 }
 
-// stay closes a connection after do, which reads from it, or lingerTime. It reports false if too
-// many stay.
+// stay runs do, which reads from the connection for up to lingerTime, and then closes it. It
+// reports false if too many connections linger.
 func (l *Listener) stay(c net.Conn, do func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +60,8 @@ func (l *Listener) stay(c net.Conn, do func()) bool {
 	return true
 }
 
-// refuseEncrypted is refuse for a client that can read only what is said after its handshake.
+// refuseEncrypted is refuse for a client on a TLS address, which can read the reason only after its
+// handshake.
 func (l *Listener) refuseEncrypted(c net.Conn, reason error) {
 	stays := l.Refusal != nil && l.stay(c, func() {
 		t, err := Handshake(c, l.TLS().Config)

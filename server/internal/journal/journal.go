@@ -1,8 +1,8 @@
-// Package journal keeps the last lines of the server's log, so that operators see at the admin
-// door what happened without the file or the service that the log goes to.
+// Package journal keeps the last lines of the server's log, so that operators can read them at the
+// admin door without access to the file or service that the log goes to.
 //
-// It keeps what is of level info or above, whatever level the log itself is set to: nothing of a
-// single request is among that.
+// It keeps level info and above, whatever level the log is set to; no request is logged at those
+// levels.
 package journal
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// An Entry is one line of the log. Its texts are bounded, and have escapes for characters that
-// are not printable: some of them are chosen by clients.
+// An Entry is one line of the log. Its texts are bounded, with unprintable characters escaped,
+// since clients choose some of them.
 type Entry struct {
-	// ID is above that of the entry before, of an earlier run of the server, too: microseconds
-	// since 1970 when it was written, or the first number that is free after that.
+	// ID grows from entry to entry, across restarts of the server too: the time of writing in
+	// microseconds since 1970, or the next free number.
 	ID         int64       `json:"id"`
 	At         time.Time   `json:"at"`
 	Level      string      `json:"level"` // INFO, WARN, ERROR
@@ -26,13 +26,14 @@ type Entry struct {
 	Attributes []Attribute `json:"attributes"` // in the order of the line
 }
 
-// An Attribute is a value of a line. Its key has those of its groups before it, with dots.
+// An Attribute is a key and value of a line. The names of its groups stand before the key,
+// separated by dots.
 type Attribute struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 }
 
-// Bounds of a journal, and of an entry, texts in bytes.
+// Bounds of a journal and of an entry; texts are in bytes.
 const (
 	mostEntries    = 1000
 	mostBytes      = 1 << 20
@@ -43,16 +44,17 @@ const (
 	attributeBytes = 32
 )
 
-// A Journal has the last entries. Make one with New; a nil Journal has none. It may be used from
+// A Journal holds the last entries. Make one with New; a nil Journal is empty. It may be used from
 // any goroutine.
 type Journal struct {
 	mu      sync.Mutex
-	entries []kept // the oldest first
+	entries []record // oldest first
 	bytes   int
-	last    int64 // the ID of the newest
+	last    int64 // ID of the newest
 }
 
-type kept struct {
+// A record is an entry as the journal holds it.
+type record struct {
 	Entry
 	level slog.Level
 	size  int
@@ -61,11 +63,11 @@ type kept struct {
 // New makes an empty journal.
 func New() *Journal { return &Journal{} }
 
-// Handler is a handler of a log that keeps its lines in the journal and has next write them.
+// Handler returns a log handler that adds lines to the journal and passes them on to next.
 func (j *Journal) Handler(next slog.Handler) slog.Handler { return &handler{journal: j, next: next} }
 
-// List returns the last entries, at most so many, of at least that level and with an ID above
-// after, the oldest first.
+// List returns up to most of the last entries, oldest first, of level least or above and with an ID
+// greater than after.
 func (j *Journal) List(most int, least slog.Level, after int64) []Entry {
 	list := []Entry{}
 	if j == nil {
@@ -87,7 +89,7 @@ func (j *Journal) List(most int, least slog.Level, after int64) []Entry {
 	return list
 }
 
-func (j *Journal) add(e kept) {
+func (j *Journal) add(e record) {
 	e.size = entryBytes + len(e.Message)
 	for _, a := range e.Attributes {
 		e.size += attributeBytes + len(a.Key) + len(a.Value)
@@ -98,21 +100,21 @@ func (j *Journal) add(e kept) {
 	j.last = e.ID
 	j.entries = append(j.entries, e)
 	j.bytes += e.size
-	gone := 0
-	for len(j.entries)-gone > mostEntries || j.bytes > mostBytes {
-		j.bytes -= j.entries[gone].size
-		j.entries[gone] = kept{}
-		gone++
+	excess := 0
+	for len(j.entries)-excess > mostEntries || j.bytes > mostBytes {
+		j.bytes -= j.entries[excess].size
+		j.entries[excess] = record{}
+		excess++
 	}
-	j.entries = j.entries[gone:] // append moves them to the beginning now and then
+	j.entries = j.entries[excess:] // append reuses the space when it reallocates
 }
 
-// A handler is one of a log, or of a part of it that has attributes of its own.
+// A handler belongs to a logger, or to one derived from it with more attributes.
 type handler struct {
 	journal *Journal
 	next    slog.Handler
-	prefix  string // of keys: the groups that are open
-	with    []Attribute
+	prefix  string      // of keys, for open groups
+	with    []Attribute // of the logger
 }
 
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -121,8 +123,7 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
-		// Of what is appended, the next line would see the same place.
-		attributes := h.with[:len(h.with):len(h.with)]
+		attributes := h.with[:len(h.with):len(h.with)] // so that append copies
 		r.Attrs(func(a slog.Attr) bool {
 			attributes = flatten(attributes, h.prefix, a)
 			return true
@@ -130,7 +131,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 		if attributes == nil {
 			attributes = []Attribute{}
 		}
-		h.journal.add(kept{Entry: Entry{At: r.Time.UTC(), Level: r.Level.String(), Message: audit.Printable(r.Message, mostText), Attributes: attributes}, level: r.Level})
+		h.journal.add(record{Entry: Entry{At: r.Time.UTC(), Level: r.Level.String(), Message: audit.Printable(r.Message, mostText), Attributes: attributes}, level: r.Level})
 	}
 	if !h.next.Enabled(ctx, r.Level) {
 		return nil
@@ -157,7 +158,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &more
 }
 
-// flatten appends an attribute, or those of a group, as long as there is room.
+// flatten appends an attribute, or those of a group, up to mostAttributes.
 func flatten(list []Attribute, prefix string, a slog.Attr) []Attribute {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {

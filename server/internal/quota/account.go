@@ -8,21 +8,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Account is what one payer has taken. It may be charged after it was forgotten: whoever holds
-// something of it gives that back to it.
+// An Account is what one payer has used. It stays valid after its identity or address has been
+// forgotten: holders of requests and connections still return to it what they have charged.
 type Account struct {
-	whose string    // as of Error.Whose
-	began time.Time // the zero of its clocks: a bucket knows no other time
-	pays  bool      // also where nothing is bounded, so that its figures are there to be seen
+	whose string    // see Error.Whose
+	began time.Time // the zero of its clocks; buckets count from here
+	pays  bool      // charged even without limits, so that operators see its figures
 
-	limits atomic.Pointer[Limits] // nil: nothing is bounded
+	limits atomic.Pointer[Limits] // nil: unlimited
 
-	requests, bytes flow                // those of Use
+	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
-	all             *[Kinds]atomic.Uint64 // refused, of all of its sort; nil: nobody adds them up
-	last            [Kinds]atomic.Int64   // when something was refused, since began
+	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
+	last            [Kinds]atomic.Int64   // time of the last refusal, since began
 }
 
 func newAccount(whose string, pays bool, l *Limits) *Account {
@@ -31,8 +31,8 @@ func newAccount(whose string, pays bool, l *Limits) *Account {
 	return a
 }
 
-// limit makes other limits hold. What is taken stays taken. A rate that is another one begins
-// anew, with a full bucket: a debt by the old one would be paid at the speed of the old one.
+// limit replaces the limits; what is in use stays charged. A rate that has changed starts with a
+// full bucket, since a debt is a time, computed with the old rate.
 func (a *Account) limit(l *Limits) {
 	old := a.limits.Swap(l)
 	for k := range a.rates {
@@ -42,11 +42,11 @@ func (a *Account) limit(l *Limits) {
 	}
 }
 
-// A flow is what begins and ends.
+// A flow counts what has begun and what has ended.
 type flow struct{ begun, ended atomic.Int64 }
 
-// begin adds n, and returns what is in flight. The count of what has ended is read last, so that
-// this is never more than what there is.
+// begin adds n and returns the amount in flight. It reads ended last, so the result is never more
+// than the real amount.
 func (f *flow) begin(n int64) int64 { return f.begun.Add(n) - f.ended.Load() }
 
 func (f *flow) end(n int64) {
@@ -55,18 +55,18 @@ func (f *flow) end(n int64) {
 	}
 }
 
-// inFlight reads in the other order than begin: it may miss what has just begun, and is never
-// negative.
+// inFlight reads the counters in the other order than begin: it may miss what has just begun, but
+// is never negative.
 func (f *flow) inFlight() int64 {
 	ended := f.ended.Load()
 	return f.begun.Load() - ended
 }
 
-// A bucket is a rate. It knows until when all that was taken is paid for.
+// A bucket enforces a rate (GCRA). Its state is the time until which everything taken is paid for.
 type bucket struct{ paid atomic.Int64 } // ns since Account.began
 
-// take takes n, at so much a second, unless what was taken before is paid for only in more than
-// burst from now on.
+// take takes n at rate per second. It is refused while the debt of earlier takes is longer than
+// burst, and again is then when to retry.
 func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Duration, ok bool) {
 	price := price(n, rate)
 	for {
@@ -81,7 +81,7 @@ func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Durat
 	}
 }
 
-// pay takes n without asking, of a request that was admitted.
+// pay takes n unconditionally, for a request that has already been admitted.
 func (b *bucket) pay(n, rate int64, now time.Duration) {
 	price := price(n, rate)
 	for {
@@ -92,14 +92,14 @@ func (b *bucket) pay(n, rate int64, now time.Duration) {
 	}
 }
 
-// back gives back what was taken for a request that is refused.
+// back returns what was taken for a request that is then refused.
 func (b *bucket) back(n, rate int64) { b.paid.Add(-price(n, rate)) }
 
-// price is how long n takes at a rate, in ns: up to some days, for the largest message at the least
+// price is how long n takes at a rate, in ns: several days for the largest message at the lowest
 // rate.
 func price(n, rate int64) int64 { return int64(float64(n) / float64(rate) * float64(time.Second)) }
 
-// refuse notes that something is over a quota.
+// refuse counts a refusal and returns its error.
 func (a *Account) refuse(k Kind, limit, has int64, again, now time.Duration) error {
 	a.refused[k].Add(1)
 	if a.all != nil {
@@ -109,10 +109,10 @@ func (a *Account) refuse(k Kind, limit, has int64, again, now time.Duration) err
 	return &Error{Whose: a.whose, Kind: k, Limit: limit, Has: has, Again: again}
 }
 
-// clock is the account's time.
+// clock converts a time to the account's clock.
 func (a *Account) clock(now time.Time) time.Duration { return now.Sub(a.began) }
 
-// begin charges a request of so many bytes.
+// begin charges a request of that many bytes.
 func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	n := a.requests.begin(1)
 	if l == nil {
@@ -136,9 +136,9 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	return err
 }
 
-// more charges bytes, of a request that has so many with them. The first ones decide whether it is
-// within its rate. Those that follow, as of a body whose size nobody has announced, only pay: by
-// then the request itself may have used up the rate.
+// more charges bytes to a request, which then has of bytes in total. The first bytes of a request
+// decide whether it is within its rate. Later ones, as of a chunked body, only pay: by then the
+// request itself may have used up the rate.
 func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	n := a.bytes.begin(bytes)
 	if l == nil {
@@ -161,7 +161,7 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	return nil
 }
 
-// less takes more back, of a request that is refused.
+// less undoes more, for a request that is then refused.
 func (a *Account) less(bytes int64, l *Limits) {
 	a.bytes.end(bytes)
 	if l != nil && l.Of[BytesPerSecond] > 0 {
@@ -169,7 +169,7 @@ func (a *Account) less(bytes int64, l *Limits) {
 	}
 }
 
-// unbegin takes begin back, of a request that another payer is refused.
+// unbegin undoes begin, for a request that another of its payers cannot afford.
 func (a *Account) unbegin(bytes int64, l *Limits) {
 	a.less(bytes, l)
 	a.requests.end(1)
@@ -185,7 +185,7 @@ func (l *Limits) burst() time.Duration {
 	return l.Burst
 }
 
-// hold takes n of what is held. One alone may be of any size.
+// hold charges n of a kind that is held until release. A single holding may have any size.
 func (a *Account) hold(k Kind, n int64) error {
 	has := a.held[k].Add(n)
 	if l := a.limits.Load(); l != nil && l.Of[k] > 0 && has > l.Of[k] && has > n {
@@ -201,7 +201,7 @@ func (a *Account) release(k Kind, n int64) {
 	}
 }
 
-// idle reports whether nobody would notice if the account began anew.
+// idle reports whether the account could be replaced by a new one without anybody noticing.
 func (a *Account) idle(now time.Time) bool {
 	for k := range a.rates {
 		if a.rates[k].paid.Load() > int64(a.clock(now)) {
@@ -220,14 +220,14 @@ func (a *Account) idle(now time.Time) bool {
 type Usage struct {
 	Whose    string
 	Limits   Limits
-	Has      [Kinds]int64 // now; of a rate how many it may not ask for yet, beyond its burst none
-	Requests int64        // so far, those that were refused among them
-	Bytes    int64        // of these
+	Has      [Kinds]int64 // in use now; 0 for rates
+	Requests int64        // so far, including refused ones
+	Bytes    int64        // of these requests
 	Refused  [Kinds]uint64
-	Since    [Kinds]time.Duration // since the last one was refused; of none negative
+	Since    [Kinds]time.Duration // time since the last refusal; negative: none so far
 }
 
-// Lately reports whether something was refused by a kind of quota in the last minute.
+// Lately reports whether this kind of quota has refused something in the last minute.
 func (u *Usage) Lately(k Kind) bool { return u.Since[k] >= 0 && u.Since[k] < time.Minute }
 
 func (a *Account) usage(now time.Time) Usage {

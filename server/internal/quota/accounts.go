@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// Identities are the accounts of those that the configuration declares, by name. The zero
-// Identities are none.
+// Identities are the accounts of the declared identities, by name. The zero value is empty.
 type Identities struct {
 	mu  sync.Mutex
 	all map[string]*Account
 }
 
-// Replace makes these limits hold, by the names of identities, and returns their accounts. One that
-// was declared before goes on with what it has in flight. Others are forgotten once they have
-// nothing.
+// Replace sets the limits, by identity name, and returns the accounts. An identity that was
+// declared before keeps its account and what is in flight. One that is no longer declared is
+// forgotten once its account is idle.
 func (i *Identities) Replace(limits map[string]Limits) map[string]*Account {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -28,7 +27,7 @@ func (i *Identities) Replace(limits map[string]Limits) map[string]*Account {
 	for name, a := range i.all {
 		if _, still := limits[name]; !still && !a.idle(now) {
 			a.limit(nil)
-			all[name] = a // it may be declared again before this has ended
+			all[name] = a // it may be declared again before its requests have ended
 		}
 	}
 	for name, l := range limits {
@@ -44,7 +43,7 @@ func (i *Identities) Replace(limits map[string]Limits) map[string]*Account {
 	return declared
 }
 
-// bound is l where it bounds something.
+// bound is &l if l limits anything, and nil otherwise.
 func bound(l Limits) *Limits {
 	if l.none() {
 		return nil
@@ -52,7 +51,7 @@ func bound(l Limits) *Limits {
 	return &l
 }
 
-// Usage are the accounts by name.
+// Usage returns the figures of all accounts, by name.
 func (i *Identities) Usage() map[string]Usage {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -64,31 +63,31 @@ func (i *Identities) Usage() map[string]Usage {
 	return out
 }
 
-// Addresses are the accounts of those from which clients have connected. They are forgotten when
-// their connections have ended and nothing is owed. The zero Addresses are none, without a limit.
+// Addresses are the accounts of client addresses. One is forgotten when its last connection has
+// ended and its rates are paid. The zero value is empty and unlimited.
 type Addresses struct {
 	mu       sync.Mutex
 	all      map[string]*address
 	declared Limits
-	limits   *Limits // these, where they bound something
+	limits   *Limits // declared, or nil if that limits nothing
 	loopback bool
-	sweep    int // when there are so many, those that are idle are looked for
+	sweep    int // number of addresses at which idle ones are looked for
 	refused  [Kinds]atomic.Uint64
 }
 
 type address struct {
 	Account
-	local       bool // it is on this machine
+	local       bool // on this machine
 	connections int
 }
 
-// Bounds of what is remembered of addresses without a connection.
+// Bounds of the accounts of addresses without a connection.
 const (
-	fewAddresses  = 64      // for which it is not worth while to look
-	mostAddresses = 1 << 16 // that owe something
+	fewAddresses  = 64      // not worth sweeping
+	mostAddresses = 1 << 16 // with a debt that is not yet paid
 )
 
-// Configure makes limits hold for all addresses; for those on this machine only with loopback.
+// Configure sets the limits of all addresses. Those on this machine are limited only with loopback.
 func (d *Addresses) Configure(l Limits, loopback bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +97,7 @@ func (d *Addresses) Configure(l Limits, loopback bool) {
 	}
 }
 
-// Settings are those that hold.
+// Settings returns what Configure has set.
 func (d *Addresses) Settings() (l Limits, loopback bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,8 +111,8 @@ func (d *Addresses) limitsOf(local bool) *Limits {
 	return d.limits
 }
 
-// Enter returns the account of an address, "192.0.2.1" or "uid=1000", for one more connection.
-// Leave ends it.
+// Enter counts one more connection of an address, such as "192.0.2.1" or "uid=1000", and returns
+// its account. Leave ends it.
 func (d *Addresses) Enter(name string, local bool) *Account {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,8 +147,9 @@ func (d *Addresses) Leave(name string) {
 	}
 }
 
-// sweepLocked forgets the addresses that owe nothing, and others if there are too many. Looked for
-// only when as many have come as were left, that costs each newcomer little.
+// sweepLocked forgets idle addresses without a connection, and more of these if there are too many.
+// It runs when the number of addresses has doubled since the last sweep, so its cost for each new
+// address is constant.
 func (d *Addresses) sweepLocked() {
 	now := time.Now()
 	owing := 0
@@ -166,7 +166,7 @@ func (d *Addresses) sweepLocked() {
 	d.sweep = 2 * len(d.all)
 }
 
-// Refused is how often something was refused to addresses, by kind of quota.
+// Refused is how often addresses were refused something, by kind of quota.
 func (d *Addresses) Refused() (all [Kinds]uint64) {
 	for k := range all {
 		all[k] = d.refused[k].Load()
@@ -174,8 +174,8 @@ func (d *Addresses) Refused() (all [Kinds]uint64) {
 	return all
 }
 
-// Top are the addresses to which most was refused in the last minute, and then those that have most
-// requests in flight: at most that many, of those with a limit.
+// Top returns up to most of the limited addresses: first those refused most, if lately, then those
+// with the most requests in flight.
 func (d *Addresses) Top(most int) []Usage {
 	d.mu.Lock()
 	var list []Usage
@@ -192,7 +192,7 @@ func (d *Addresses) Top(most int) []Usage {
 	return list[:min(most, len(list))]
 }
 
-// refusedLately is what was refused by the kinds of which something was in the last minute.
+// refusedLately sums the refusals of the kinds that have refused something in the last minute.
 func (u *Usage) refusedLately() (n uint64) {
 	for k := range Kind(Kinds) {
 		if u.Lately(k) {

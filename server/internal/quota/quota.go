@@ -1,24 +1,24 @@
-// Package quota bounds what one identity, or one address, asks for in a second and holds at a time,
-// so that others do not notice it.
+// Package quota limits the rate and the resources in use of one identity or one address, so that
+// no client can crowd out the others.
 //
-//	Account                what one payer has taken, and its Limits
-//	Use                    what one request takes of its Payers, until End
-//	Claims                 for whom a connection counts, until End
-//	Identities, Addresses  the accounts that there are; both outlive a reload
+//	Account                what one payer has used, and its Limits
+//	Use                    what one request charges to its Payers, until End
+//	Claims                 the accounts that a connection counts for, until End
+//	Identities, Addresses  all accounts; both survive a reload
 //
-// A request is refused or admitted as a whole, with an [*Error] that names the quota. It is never
-// made to wait: whoever may ask again is told when. Only for unread answers waiting can end by what
-// the client does on the same connection, and there gate.Outbox waits.
+// A request is admitted or refused as a whole; the refusal is an [*Error] that names the quota and,
+// for a rate, when to try again. A request never waits for quota, with one exception: unread
+// answers shrink as the client reads its own connection, so gate.Outbox waits for those.
 //
-// A rate is a bucket that a request may overdraw: it is admitted while the bucket has anything, and
-// then pays in full. A bucket that had to hold all of a request would refuse for ever what is
-// larger than itself. Likewise a payer that has nothing in flight may have one request of any size,
-// and one answer.
+// A rate is a token bucket that a request may overdraw: it is admitted while the bucket is not
+// empty, and then pays in full. A bucket that had to cover the whole request would refuse a request
+// larger than the bucket for ever. For the same reason a payer with nothing in flight may have one
+// request, and one answer, of any size.
 //
-// Counting takes no lock and allocates nothing. What is in flight is the difference of two counts
-// that only rise, what has begun and what has ended, which are the totals for metrics as well.
+// Counting takes no lock and allocates nothing. The amount in flight is the difference of two
+// counters that only grow, begun and ended, which also serve as totals for metrics.
 //
-// Concurrency: everything may be called from any goroutine, but for a Use, which one at a time has.
+// Concurrency: everything is safe for any goroutine, except that a Use belongs to one at a time.
 //
 // Sources: GCRA (ATM Forum TM 4.0, as in Envoy's and redis-cell's limits) for the buckets, and
 // nats-server's accounts, whose limits follow a reload under open connections.
@@ -32,10 +32,10 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// A Kind is what a quota bounds.
+// A Kind is what a quota limits.
 type Kind uint8
 
-// The kinds there are. An address has no quota of Connections: each door has one for it.
+// All kinds. Addresses have no quota of Connections: each door has its own limit for them.
 const (
 	RequestsPerSecond Kind = iota
 	BytesPerSecond
@@ -47,12 +47,12 @@ const (
 	Kinds = iota
 )
 
-// words are the kinds as people read them.
+// words are the names, ranges and error texts of the kinds.
 var words = [Kinds]struct {
 	key         string // in the file, in status and as a label
-	bytes       bool   // it is a size
-	least, most int64  // where it is not 0
-	over        string // what a payer that is over it has, and what to do about it; "": see Again
+	bytes       bool   // the amount is a size in bytes
+	least, most int64  // range of a limit other than 0
+	over        string // amount in use and what to do about it; "": Again says when to try again
 }{
 	RequestsPerSecond: {"requests_per_second", false, 1, 10_000_000, ""},
 	BytesPerSecond:    {"bytes_per_second", true, 1 << 10, int64(setting.MaxBytes), ""},
@@ -66,7 +66,7 @@ var words = [Kinds]struct {
 // String is the kind's key in the file.
 func (k Kind) String() string { return words[k].key }
 
-// Show is an amount of the kind, for people.
+// Show formats an amount of the kind for people.
 func (k Kind) Show(n int64) string {
 	if words[k].bytes {
 		return setting.Bytes(n).String()
@@ -74,19 +74,19 @@ func (k Kind) Show(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Limits are the quotas of one payer, by Kind; 0: there is none.
+// Limits are the quotas of one payer, by Kind; 0 means unlimited.
 type Limits struct {
 	Of    [Kinds]int64
-	Burst time.Duration // for how long a rate may be saved up; 0: DefaultBurst
+	Burst time.Duration // how long unused rate accumulates; 0: DefaultBurst
 }
 
-// DefaultBurst is how much of a rate may come at once.
+// DefaultBurst is how long unused rate accumulates unless the configuration says otherwise.
 const DefaultBurst = time.Second
 
-// none reports whether nothing is bounded.
+// none reports whether nothing is limited.
 func (l *Limits) none() bool { return l.Of == [Kinds]int64{} }
 
-// Faults is what is wrong with the limits, by the names of the file.
+// Faults lists what is wrong with the limits, by the names of the file.
 func (l *Limits) Faults() (fs setting.Faults) {
 	for k := range Kind(Kinds) {
 		if n := l.Of[k]; n == 0 {
@@ -103,13 +103,13 @@ func (l *Limits) Faults() (fs setting.Faults) {
 	return fs
 }
 
-// An Error refuses what is over a quota. It is a [scheduler.ErrOverloaded].
+// An Error refuses a request that is over a quota. It is a [scheduler.ErrOverloaded].
 type Error struct {
 	Whose string // `identity "cam"`, or "address 192.0.2.1"
 	Kind  Kind
 	Limit int64
-	Has   int64         // what the payer has; of a rate 0
-	Again time.Duration // when it is worth trying again; 0: when something has ended
+	Has   int64         // what the payer uses now; 0 for a rate
+	Again time.Duration // when to try again; 0: when something in use has ended
 }
 
 func (e *Error) Error() string {

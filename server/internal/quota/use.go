@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Payers are the accounts that a request, or a gRPC stream, is charged to: an identity's, an
-// address', or both; nil: none.
+// Payers are the accounts that a request or a gRPC stream is charged to: an identity's, an
+// address's, or both. Elements may be nil.
 type Payers [2]*Account
 
-// A Use is what one request has taken of its payers. The zero Use has taken nothing. Whoever begins
-// one ends it, however the request ends; ending it again has no effect.
+// A Use is what one request has charged to its payers. The zero Use has charged nothing. Whoever
+// calls Begin calls End, however the request ends; End may be called again.
 type Use struct {
 	of     Payers
 	bytes  int64 // in flight
-	unread int64 // answers on their way to the client, or about to be
+	unread int64 // of answers that the client has not read, or that are promised
 	flies  bool  // the request is in flight
 }
 
-// due is whether somebody pays, and within which limits.
+// due reports whether the account is charged, and within which limits.
 func (a *Account) due() (l *Limits, pays bool) {
 	if a == nil {
 		return nil, false
@@ -27,7 +27,7 @@ func (a *Account) due() (l *Limits, pays bool) {
 	return l, l != nil || a.pays
 }
 
-// Begin charges a request of so many bytes, or none if it is refused.
+// Begin charges a request of that many bytes to all payers, or to none if one refuses it.
 func (u *Use) Begin(of Payers, bytes int64, now time.Time) error {
 	var limits [len(of)]*Limits
 	for i, a := range of {
@@ -50,7 +50,7 @@ func (u *Use) Begin(of Payers, bytes int64, now time.Time) error {
 	return nil
 }
 
-// More charges bytes that the request has beside those that it began with. An error takes nothing.
+// More charges further bytes of a request that has begun. After an error nothing more is charged.
 func (u *Use) More(bytes int64, now time.Time) error {
 	if bytes <= 0 {
 		return nil
@@ -72,7 +72,8 @@ func (u *Use) More(bytes int64, now time.Time) error {
 	return nil
 }
 
-// Fits reports whether there is room for an answer of so many bytes; always of a nil Use.
+// Fits reports whether there is room for an answer of that many bytes. For a nil Use there always
+// is.
 func (u *Use) Fits(bytes int) bool {
 	if u == nil {
 		return true
@@ -85,8 +86,8 @@ func (u *Use) Fits(bytes int) bool {
 	return true
 }
 
-// Promise takes room for an answer of so many bytes, or none; a nil Use needs none. A payer that
-// has no unread answer may have one of any size.
+// Promise reserves room for an answer of that many bytes; after an error nothing is reserved. A
+// payer without unread answers may have one of any size. A nil Use reserves nothing.
 func (u *Use) Promise(bytes int) error {
 	if u == nil || bytes == 0 {
 		return nil
@@ -108,7 +109,7 @@ func (u *Use) Promise(bytes int) error {
 	return nil
 }
 
-// Became says how large the answer is that was promised; of a nil Use nobody wants to know.
+// Became corrects Promise to the real size of the answer. On a nil Use it does nothing.
 func (u *Use) Became(bytes int) {
 	if u == nil {
 		return
@@ -123,7 +124,8 @@ func (u *Use) Became(bytes int) {
 	}
 }
 
-// Answered ends what is in flight: the client may ask again before it has read the answer.
+// Answered ends the request's share of what is in flight: the client may send the next request
+// before it has read this answer.
 func (u *Use) Answered() {
 	if !u.flies {
 		return
@@ -137,17 +139,18 @@ func (u *Use) Answered() {
 	u.bytes, u.flies = 0, false
 }
 
-// End gives back all that is left.
+// End returns everything that is still charged.
 func (u *Use) End() {
 	u.Answered()
 	u.Became(0)
 	u.of = Payers{}
 }
 
-// Part is a Use for one of several answers to the request, which other goroutines may have.
+// Part returns a Use for one of several answers to the request. It may be used on another
+// goroutine.
 func (u *Use) Part() Use { return Use{of: u.of} }
 
-// Open charges something of that kind, a gRPC stream, which Close of what is returned ends.
+// Open charges one of a kind that is held, such as a gRPC stream, until Close of the result.
 func (p Payers) Open(k Kind) (taken Payers, err error) {
 	for i, a := range p {
 		if _, pays := a.due(); !pays {
@@ -162,7 +165,7 @@ func (p Payers) Open(k Kind) (taken Payers, err error) {
 	return taken, nil
 }
 
-// Close ends what Open has returned.
+// Close ends what Open has charged.
 func (p Payers) Close(k Kind) {
 	for _, a := range p {
 		if a != nil {
@@ -171,15 +174,15 @@ func (p Payers) Close(k Kind) {
 	}
 }
 
-// Claims are for whom a connection counts: each identity that has asked on it, until it ends. A
-// proxy's connection may be several identities'.
+// Claims are the identities that a connection counts for, until it ends: each that has sent a
+// request on it. A proxy's connection may serve several.
 type Claims struct {
 	mu    sync.Mutex
 	of    []*Account
 	ended bool
 }
 
-// Add counts the connection for an identity's account, once; nil is none's.
+// Add counts the connection for an account. Adding it again, or nil, has no effect.
 func (c *Claims) Add(a *Account) error {
 	if a == nil {
 		return nil
@@ -201,7 +204,7 @@ func (c *Claims) Add(a *Account) error {
 	return nil
 }
 
-// End takes the connection off all accounts.
+// End removes the connection from all accounts.
 func (c *Claims) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package regions has the shared memory that clients on the same machine register, so that tensors
+// Package regions manages shared memory that clients on the same machine register, so that tensors
 // need not travel through a socket: Triton's extension system_shared_memory. All doors share one
 // Registry.
 //
@@ -6,20 +6,20 @@
 //	client --request, Place------> door --> Registry.Read ----pread--> memory of the payload pool
 //	                               door <-- Registry.Write <--pwrite-- output of the model
 //
-// A file belongs to its client, who may truncate, replace and remove it at any time. So it is
-// never mapped, since a page that is gone would end the process: it is read with pread and written
-// with pwrite, and what is missing is an error of the one request. Nothing about a file is believed
-// longer than for one call.
+// A file belongs to its client, who may truncate, replace or remove it at any time. It is therefore
+// never mapped: touching a page that has been truncated would kill the process. It is read with
+// pread and written with pwrite, and missing bytes are an error of that one request. Nothing that
+// is known about a file is relied on beyond one call.
 //
-// Which files a client may name is the operator's: see Settings. A key is the name of a file, as
-// shm_open takes it, and neither a link nor a mount point is followed.
+// The operator decides which files clients may name: see Settings. A key is a file name as shm_open
+// takes it. Neither links nor mount points are followed.
 //
-// Concurrency: any goroutine may call anything. Read and Write take as long as the copy takes, and
-// are not for an event loop.
+// Concurrency: everything may be called from any goroutine. Read and Write block for as long as the
+// copy takes, and must not be called on an event loop.
 //
-// Errors: those that clients of Triton compare have Triton's words, and ours behind them. Each
-// wraps a condition of gate's table.
+// Errors: where Triton's clients compare texts, an error begins with Triton's words and goes on
+// with ours. Each wraps a condition of gate's table.
 //
-// Sources: Triton's documentation of the extension (protocol/extension_shared_memory.md) and its
-// source (shared_memory_manager.cc) for the words.
+// Sources: Triton's documentation of the extension (protocol/extension_shared_memory.md), and its
+// source (shared_memory_manager.cc) for the texts of errors.
 package regions

@@ -22,18 +22,18 @@ import (
 // A file is a region with its file open.
 type file struct {
 	Region
-	data      *os.File // Close waits for nobody, and lets copies that go on end
+	data      *os.File // Close does not wait: copies under way still finish
 	directory string
 	owner     uint32
-	inode     [2]uint64    // of the file, with its device
-	readOnly  bool         // to the server
-	used      atomic.Int64 // when it was last, in nanoseconds since 1970
-	writing   sync.Mutex   // one piece
+	inode     [2]uint64    // device and inode
+	readOnly  bool         // the server may not write the file
+	used      atomic.Int64 // last use, in nanoseconds since 1970
+	writing   sync.Mutex   // held while one piece is written
 
-	connection any // which it ends with; nil: none
+	connection any // the region is dropped when this connection ends; nil: it is not tied to one
 }
 
-// pathOf is the name of the file in the directory that a key means.
+// pathOf returns the name of the file that a key stands for, in the directory.
 func pathOf(key string) (string, bool) {
 	name := strings.TrimPrefix(key, "/")
 	return name, name != "" && name != "." && name != ".." && len(name) <= unix.NAME_MAX && !strings.ContainsAny(name, "/\x00")
@@ -92,9 +92,9 @@ var kinds = map[uint32]string{
 	unix.S_IFCHR: "a device", unix.S_IFBLK: "a device",
 }
 
-// locate finds what is called name in a directory, and opens it neither for reading nor for
-// writing, which a FIFO would block and a device take as a command. It does not follow links, nor
-// enter what is mounted there: a user's own file system answers when the user likes.
+// locate opens a directory entry as a path only. To open it for reading or writing would block on
+// a FIFO and could trigger a device. It follows no links and crosses no mount points: a file system
+// in user space may block for as long as its owner likes.
 func locate(directory, name string) (fd int, err error) {
 	dir, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -107,8 +107,8 @@ func locate(directory, name string) (fd int, err error) {
 	})
 }
 
-// reopen opens what locate has found, whatever the name means by now. Without O_NONBLOCK a lease of
-// the owner would block it for a minute.
+// reopen opens the file that locate has found, even if its name means another one by now. Without
+// O_NONBLOCK, a lease held by the owner would block it for a minute.
 func reopen(fd, mode int, name string) (*os.File, error) {
 	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), mode|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -117,7 +117,7 @@ func reopen(fd, mode int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(opened), name), nil
 }
 
-// removed reports whether the file has no name any more.
+// removed reports whether the file has been unlinked.
 func (f *file) removed() bool {
 	info, err := f.data.Stat()
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0
@@ -126,7 +126,7 @@ func (f *file) removed() bool {
 // piece is how much is copied in one turn, so that small tensors do not wait for large ones.
 const piece = 1 << 20
 
-// inPieces does a copy of size bytes piece by piece.
+// inPieces copies size bytes piece by piece.
 func inPieces(size int, one func(from, to int) error) error {
 	for from := 0; from < size; from += piece {
 		if err := one(from, min(from+piece, size)); err != nil {
@@ -136,7 +136,7 @@ func inPieces(size int, one func(from, to int) error) error {
 	return nil
 }
 
-// Read fills b, which is as long as the place, with what is there now.
+// Read fills b with the current content of a place, which has the length of b.
 func (g *Registry) Read(client Client, p parameter.Place, b []byte) error {
 	f, err := g.find(client, p, false)
 	if err != nil {
@@ -151,21 +151,21 @@ func (g *Registry) Read(client Client, p parameter.Place, b []byte) error {
 	})
 }
 
-// Write puts b at the beginning of the place, which is not shorter.
+// Write writes b at the beginning of a place, which must not be shorter.
 func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
 	f, err := g.find(client, p, true)
 	if err != nil {
 		return err
 	}
 	at := f.Offset + p.Offset
-	// A write behind the end of a file that has become shorter would make it longer again.
+	// If the file has been truncated, a write beyond its end would extend it again.
 	if info, err := f.data.Stat(); err != nil {
 		return f.failed(err, at, at, len(b))
 	} else if end := info.Size(); end < at+int64(len(b)) {
 		return f.failed(io.EOF, end, at, len(b))
 	}
 	return inPieces(len(b), func(from, to int) error {
-		// The kernel has one writer of a file at a time, and the others wait on a processor.
+		// The kernel admits one writer of a file at a time, and the others spin.
 		f.writing.Lock()
 		defer f.writing.Unlock()
 		g.turns <- struct{}{}
@@ -175,7 +175,7 @@ func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
 	})
 }
 
-// failed is the error for a copy of size bytes from offset at on that failed at another.
+// failed returns the error of a copy of size bytes at offset at, which failed at offset failed.
 func (f *file) failed(err error, failed, at int64, size int) error {
 	condition := scheduler.ErrInvalidInput
 	switch {
@@ -192,7 +192,7 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w", condition, f.Name, size, at, f.Key, failed, bare(err))
 }
 
-// bare is an error of a system call without the path, which is not the key.
+// bare strips the path from an error of a system call: clients know the file by its key.
 func bare(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err

@@ -20,36 +20,36 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// Extension is the name under which servers announce it.
+// Extension is the name of the extension in a server's metadata.
 const Extension = "system_shared_memory"
 
 // maxName is the longest name of a region, in bytes.
 const maxName = 256
 
-// A Region is what a client has registered, in the words of Triton's status.
+// A Region is a region as its client has registered it, with the field names of Triton's status.
 type Region struct {
 	Name   string `json:"name"`
 	Key    string `json:"key"`       // of shm_open: "/x" is the file x in the directory
 	Offset int64  `json:"offset"`    // in the file
-	Size   int64  `json:"byte_size"` // from there
-	// Identity is whose it is, for operators; "": nobody is declared, or it is the client's own.
+	Size   int64  `json:"byte_size"` // from the offset
+	// Identity is the owner, if it is another than the one who asks; "" if none are declared.
 	Identity string `json:"identity,omitempty"`
 }
 
-// A Registry has the regions of a server. Make one with New.
+// A Registry holds the regions of a server. Make one with New.
 type Registry struct {
-	Trail *audit.Trail // of who registers what; nil: nobody is noted. Set before the first use
+	Trail *audit.Trail // records registrations; nil: nothing does. Set before the first use
 
 	settings atomic.Pointer[Settings]
-	turns    chan struct{} // one element for each copy that goes on
+	turns    chan struct{} // one element for each copy under way
 	refused  [refusals]atomic.Uint64
 
 	mu      sync.RWMutex
 	regions map[owned]*file
 }
 
-// An owned name is a region's: each identity has names of its own, and neither uses nor sees those
-// of another.
+// An owned name identifies a region. Each identity has its own names, and neither uses nor sees
+// those of others.
 type owned struct{ identity, name string }
 
 func (o owned) compare(other owned) int {
@@ -58,28 +58,28 @@ func (o owned) compare(other owned) int {
 
 // New makes an empty registry.
 func New(s Settings) *Registry {
-	// As many copies as there are processors: each has a thread of its own while it lasts.
+	// One copy per processor at a time: each occupies a thread while it lasts.
 	g := &Registry{regions: make(map[owned]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	g.settings.Store(&s)
 	return g
 }
 
-// Off tells clients of a server without shared memory.
+// Off is the refusal of a server without shared memory.
 const Off = "shared memory is not offered: shared_memory.directory is not set; send the tensors in the message"
 
 var errOff = fmt.Errorf("%w: %s", scheduler.ErrInvalidInput, Off)
 
-// IsOff reports whether err is that of a server without shared memory.
+// IsOff reports whether err is the refusal of a server without shared memory.
 func IsOff(err error) bool { return errors.Is(err, errOff) }
 
 // Offered reports whether clients may register regions.
 func (g *Registry) Offered() bool { return g.settings.Load().Directory != "" }
 
-// Settings returns the current ones.
+// Settings returns the current settings.
 func (g *Registry) Settings() Settings { return *g.settings.Load() }
 
-// Configure changes the settings, and unregisters what could not be registered by them. How many
-// there may be holds for the next one.
+// Configure replaces the settings, and drops the regions that they no longer permit. A lower number
+// of regions applies to new ones only.
 func (g *Registry) Configure(s Settings) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,19 +91,18 @@ func (g *Registry) Configure(s Settings) {
 	}
 }
 
-// drop forgets a region. The file is closed when the copies that go on have ended. The caller holds
-// mu.
+// drop removes a region. Its file is closed once copies under way have ended. The caller holds mu.
 func (g *Registry) drop(name owned) {
 	g.regions[name].data.Close()
 	delete(g.regions, name)
 }
 
-// Register makes a part of a file a region of the client's identity, whose name must be free. A
-// file of which another identity has a region is refused: whoever knows its name could read it
-// otherwise.
+// Register makes a part of a file a region of the client's identity. The name must be free. A file
+// of which another identity has a region is refused: otherwise anyone who guesses its name could
+// read it.
 func (g *Registry) Register(client Client, r Region) error { return g.RegisterFor(client, r, nil) }
 
-// RegisterFor is Register of a region that ends with a connection at the latest; see Disconnected.
+// RegisterFor is Register for a region that Disconnected drops when its connection ends.
 func (g *Registry) RegisterFor(client Client, r Region, connection any) error {
 	err := g.register(client, r, connection)
 	if err != nil {
@@ -128,7 +127,7 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
 	}
 	name := client.owned(r.Name)
-	if !s.entitled(name.identity) { // it was, when the client was looked up
+	if !s.entitled(name.identity) { // removed by a reload since the client was looked up
 		return fmt.Errorf("%w: identity %q is not declared any more", gate.ErrUnauthenticated, name.identity)
 	}
 	if err := g.room(name, s); err != nil { // before a file is opened
@@ -171,7 +170,7 @@ func (g *Registry) room(name owned, s *Settings) error {
 	return g.admit(name, s)
 }
 
-// admit is the error for one region more, of that name. The caller holds mu.
+// admit returns an error if no region of that name can be added. The caller holds mu.
 func (g *Registry) admit(name owned, s *Settings) error {
 	if g.regions[name] != nil {
 		return invalid("shared memory region '%s' already in manager; unregister it first", name.name)
@@ -197,13 +196,12 @@ func (g *Registry) Disconnected(connection any) {
 	}
 }
 
-// forgetAfter is how long a region must have been unused, and its file removed, before others get
-// its place.
+// forgetAfter is how long a region whose file was removed must be unused before forget drops it.
 const forgetAfter = time.Minute
 
-// forget drops the regions of clients that have ended without unregistering them: their files are
-// removed, and unused. Without it such clients would fill the registry for good, and a file's
-// memory lasts as long as it is open. Those of a connection end with it. The caller holds mu.
+// forget drops regions whose clients have ended without unregistering them: their files are removed
+// and unused. They would otherwise fill the registry for good, and their memory is not freed while
+// the files are open. Regions tied to a connection end with it. The caller holds mu.
 func (g *Registry) forget() {
 	for name, f := range g.regions {
 		if f.connection == nil && time.Since(time.Unix(0, f.used.Load())) > forgetAfter && f.removed() {
@@ -212,8 +210,8 @@ func (g *Registry) forget() {
 	}
 }
 
-// Unregister forgets a region of the client's identity, and all of them without a name. One that
-// there is not is none any more, and no error.
+// Unregister removes a region of the client's identity, or all of them if the name is empty. It is
+// no error if there is none.
 func (g *Registry) Unregister(client Client, name string) error {
 	dropped, err := g.unregister(client, name)
 	if err != nil || len(dropped) > 0 {
@@ -238,7 +236,7 @@ func (g *Registry) unregister(client Client, name string) (dropped []string, err
 	return dropped, nil
 }
 
-// note has the trail say what a client has done, or was refused for want of a right.
+// note records what a client has done, or was refused for lack of a right.
 func (g *Registry) note(client Client, action, name string, after any, err error) {
 	e := audit.Entry{Source: client.Source, Action: action, What: "region", Name: name}
 	switch {
@@ -253,15 +251,15 @@ func (g *Registry) note(client Client, action, name string, after any, err error
 	g.Trail.Add(e)
 }
 
-// Close forgets all regions.
+// Close removes all regions.
 func (g *Registry) Close() {
 	s := g.Settings()
 	s.Directory = ""
 	g.Configure(s)
 }
 
-// Status lists the regions of the client's identity by name, or the one of that name; for whoever
-// may read what operators see those of all identities.
+// Status lists the regions of the client's identity, or the one of that name, sorted by name. With
+// the right admin:read it lists those of all identities.
 func (g *Registry) Status(client Client, name string) ([]Region, error) {
 	all := client.Who.May(identity.AdminRead, "")
 	err := g.reaches(client)
@@ -290,8 +288,8 @@ func (g *Registry) Status(client Client, name string) ([]Region, error) {
 	return list, nil
 }
 
-// find returns the client's region of a place that lies in it, and that can be written if that is
-// wanted.
+// find returns the client's region of a place, which must lie within it, and must be writable if
+// write is set.
 func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, error) {
 	g.mu.RLock()
 	f := g.regions[client.owned(p.Region)]

@@ -10,35 +10,35 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// Settings are what clients may register, and which clients.
+// Settings say what may be registered, and by which clients.
 type Settings struct {
-	Directory   string   // where the files are; "": nothing may be registered
-	Owners      []uint32 // users whose files may be; nil: all
+	Directory   string   // of the files; "": nothing may be registered
+	Owners      []uint32 // users whose files may be registered; nil: all
 	RegionBytes int64    // largest region
-	Regions     int      // most that are registered at one time
-	AllClients  bool     // also clients whose address is not this machine's own
-	Identities  []string // that are declared, by their names; none: whoever asks may
+	Regions     int      // most regions at one time
+	AllClients  bool     // also clients on other machines, by their address
+	Identities  []string // names of the declared identities; empty: none are declared
 }
 
 // owns reports whether files of a user may be registered.
 func (s *Settings) owns(uid uint32) bool { return s.Owners == nil || slices.Contains(s.Owners, uid) }
 
-// entitled reports whether there is such an identity; without any, everybody's name is "".
+// entitled reports whether an identity is declared. If none are, all clients have the name "".
 func (s *Settings) entitled(identity string) bool {
 	return len(s.Identities) == 0 && identity == "" || slices.Contains(s.Identities, identity)
 }
 
-// A Client is who registers and uses regions.
+// A Client registers and uses regions.
 type Client struct {
-	Address string             // as gate.ClientOf has it
-	Who     *identity.Identity // nil: nobody is declared
+	Address string             // as gate.ClientOf returns it
+	Who     *identity.Identity // nil: no identities are declared
 	Source  audit.Source       // the same, for the trail
 }
 
-// owned is a name of the client's.
+// owned returns a name of the client's identity.
 func (c Client) owned(name string) owned { return owned{c.Who.Name(), name} }
 
-// permit is the error for a client that may not use regions.
+// permit returns an error if a client may not use regions.
 func (g *Registry) permit(c Client) error {
 	if err := c.Who.CheckAny(identity.Infer); err != nil {
 		return err
@@ -46,8 +46,8 @@ func (g *Registry) permit(c Client) error {
 	return g.reaches(c)
 }
 
-// reaches is the error for a client on a machine whose clients may not use regions. That of a Unix
-// socket has no IP address.
+// reaches returns an error if clients on that machine may not use regions. A client on a Unix
+// socket, which has no IP address, is on this one.
 func (g *Registry) reaches(c Client) error {
 	s := g.settings.Load()
 	if s.Directory == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// CheckOutput is the error for an output that a client may not have written to a place, before a
-// model is asked in vain; Put looks at the place again. Without a name it is about the place alone.
+// CheckOutput returns an error if an output cannot be written to a place, so that a model is not
+// asked in vain. Put checks again. With an empty name the error does not mention the output.
 func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) error {
 	err := g.permit(client)
 	if err == nil {
@@ -19,9 +19,9 @@ func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) er
 	return of("output", name, err)
 }
 
-// Fetch gives an input, which has its name, dtype and shape, the data at a place, in memory of get;
-// get's errors are answered as they are. left is how many bytes the request may still have. After
-// an error the input may have memory, which is the caller's to release.
+// Fetch reads the data of an input, whose name, dtype and shape are set, from a place into memory
+// of get, whose errors it returns as they are. left is how many bytes the request may still add.
+// After an error the input may have memory, which the caller must release.
 func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
 	if err := g.permit(client); err != nil {
 		return of("input", t.Name, err)
@@ -54,7 +54,7 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	return nil
 }
 
-// Put writes an output to a place, whose size becomes that of the output.
+// Put writes an output to a place, and sets the place's size to that of the output.
 func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) error {
 	if int64(len(t.Data)) > p.Size {
 		return invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
@@ -63,7 +63,7 @@ func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) erro
 	return of("output", t.Name, g.Write(client, *p, t.Data))
 }
 
-// of says which tensor an error is about, if it is about one.
+// of adds the tensor that an error is about, if there is one.
 func of(what, name string, err error) error {
 	if err == nil || name == "" {
 		return err

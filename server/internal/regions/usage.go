@@ -7,12 +7,12 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Usage is what is registered, and how often a registration was refused since the start.
+// Usage is what is registered, and how many registrations were refused since the start.
 type Usage struct {
 	Regions int
 	Limit   int               // of regions; 0: shared memory is off
-	Bytes   int64             // of all regions; one byte of a file may be in several
-	Refused map[string]uint64 // by reason, each of which there is
+	Bytes   int64             // sum over all regions, which may overlap
+	Refused map[string]uint64 // by reason; has all reasons
 }
 
 // A reason is why a registration was refused.
@@ -48,7 +48,7 @@ func reasonOf(err error) reason {
 	return invalidArgs
 }
 
-// Usage returns the figures of now. It has a number for every reason.
+// Usage returns the current figures.
 func (g *Registry) Usage() Usage {
 	u := Usage{Refused: make(map[string]uint64, refusals)}
 	for why := range reasons {

@@ -9,25 +9,25 @@ import (
 
 const scheme = "tls:"
 
-// Network is that of an address of TLS, as net.Addr has one.
+// Network is the Network of a TLS address.
 const Network = "tls"
 
-// Cut returns the host and port of an address of TLS: "tls://host:port", or "tls:host:port". ok
-// tells whether addr is one.
+// Cut returns the host and port of a TLS address, "tls://host:port" or "tls:host:port". ok reports
+// whether addr is one.
 func Cut(addr string) (hostport string, ok bool) {
 	hostport, ok = strings.CutPrefix(addr, scheme)
 	return strings.TrimPrefix(hostport, "//"), ok
 }
 
-// An Addr is one on which TLS is spoken, as a client dials it: "tls://host:port".
+// An Addr is a TLS address in the form that clients dial: "tls://host:port".
 type Addr struct{ *net.TCPAddr }
 
-// Network tells it from one of plain TCP.
+// Network tells a TLS address from one of plain TCP.
 func (Addr) Network() string  { return Network }
 func (a Addr) String() string { return scheme + "//" + a.TCPAddr.String() }
 
-// Open listens on an address: one of TLS, or any that package unixsocket knows. Of TLS, what the
-// listener accepts is a plain connection, and the handshake is up to its caller.
+// Open listens on a TLS address, or any other that package unixsocket knows. Connections accepted
+// from a TLS address are still plain: the handshake is up to the caller.
 func Open(addr string, access unixsocket.Access) (net.Listener, error) {
 	hostport, ok := Cut(addr)
 	if !ok {
@@ -40,7 +40,7 @@ func Open(addr string, access unixsocket.Access) (net.Listener, error) {
 	return listener{l}, nil
 }
 
-// A listener has the address that a client dials.
+// A listener reports the TLS address instead of the TCP one.
 type listener struct{ net.Listener }
 
 func (l listener) Addr() net.Addr { return Addr{l.Listener.Addr().(*net.TCPAddr)} }

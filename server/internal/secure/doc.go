@@ -1,4 +1,3 @@
-// Package secure has what the listeners of all doors share about TLS: addresses that begin with
-// "tls:", the files of certificates and what is wrong with them, and what of a connection is known
-// when its handshake is done.
+// Package secure is the TLS that the listeners of all doors share: addresses that begin with
+// "tls:", loading and checking of certificate files, and the verified certificate of a peer.
 package secure

@@ -17,21 +17,21 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// Files are the settings of a door's TLS, by their names in the configuration.
+// Files are the TLS settings of a door, by their names in the configuration.
 type Files struct {
-	Cert, Key string // PEM: the server's certificate, with those between it and a root, and its key
-	ClientCA  string // PEM: who signs clients' certificates; "": nobody
-	ClientCRL string // PEM: which of these are revoked; "": none
-	// ClientAuth is one of the Auth words, MinVersion one of the versions.
+	Cert, Key string // PEM: the server's certificate with its intermediates, and its key
+	ClientCA  string // PEM: authorities that sign clients' certificates; "": none
+	ClientCRL string // PEM: revocation lists of these authorities; "": none
+	// ClientAuth is one of the Auth constants, MinVersion one of the Version constants.
 	ClientAuth, MinVersion string
-	// Protocols are those of ALPN that the door speaks; none: it speaks none that has a name there.
+	// Protocols are the door's ALPN names; nil: its protocol has none.
 	Protocols []string
 }
 
 // Values of Files.ClientAuth.
 const (
 	AuthNone     = "none"     // clients are not asked for a certificate
-	AuthOptional = "optional" // one that they show must be good
+	AuthOptional = "optional" // a certificate that they do show must be valid
 	AuthRequired = "required"
 )
 
@@ -41,15 +41,15 @@ const (
 	Version13 = "1.3"
 )
 
-// A Config is what files were when they were read. It does not change.
+// A Config is the content of the files when they were read. It is immutable.
 type Config struct {
 	*tls.Config
 	Until time.Time         // when the first of the server's own certificates expires
-	Sum   [sha256.Size]byte // of all that it is made of
+	Sum   [sha256.Size]byte // of the settings and files that it is made of
 }
 
-// Load reads the files. If they are what old was made of, it returns old, and sessions that clients
-// may resume stay so. The faults name settings of f; old may be nil.
+// Load reads the files. If nothing has changed since old, it returns old, so that clients can still
+// resume their sessions. Faults name settings of f; old may be nil.
 func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	var faults setting.Faults
 	sum := sha256.New()
@@ -80,7 +80,7 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	c := &Config{Config: &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: f.Protocols,
-		// Answers are tensors: small records at the beginning of each would only cost.
+		// Small first records serve browsers that render early; answers are tensors.
 		DynamicRecordSizingDisabled: true,
 	}}
 	if f.MinVersion == Version12 {
@@ -112,14 +112,14 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 		for _, a := range clients {
 			c.ClientCAs.AddCert(a)
 		}
-		// A session that is resumed would bring a certificate that was verified by what held then.
+		// A resumed session would keep a certificate that was verified by earlier settings.
 		c.SessionTicketsDisabled = true
 		c.VerifyConnection = func(s tls.ConnectionState) error { return notRevoked(s.VerifiedChains, lists) }
 	}
 	return c, nil
 }
 
-// own is the server's certificate and its key.
+// own reads the server's certificate and key.
 func (f Files) own(faults *setting.Faults, certs, key []byte, now time.Time) tls.Certificate {
 	before := len(*faults)
 	switch kinds := blocks(certs); {
@@ -159,14 +159,14 @@ func (f Files) own(faults *setting.Faults, certs, key []byte, now time.Time) tls
 	return pair
 }
 
-// authorities are those that sign the certificates of clients.
+// authorities reads the certificates of client_ca.
 func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) []*x509.Certificate {
 	list, err := parse(text)
 	if err != nil {
 		faults.Add("client_ca", "%s: %v", f.ClientCA, err)
 		return nil
 	}
-	// Bundles contain roots that have expired beside their successors.
+	// One valid certificate is enough: bundles contain expired roots beside their successors.
 	var first error
 	for _, c := range list {
 		err := valid(f.ClientCA, c, now)
@@ -181,7 +181,7 @@ func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) [
 	return nil
 }
 
-// revoked are the certificates that lists name, each by its issuer and its number.
+// revoked reads the revocation lists and returns the certificates that they name (see number).
 func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.Certificate) map[string]bool {
 	found, lists := map[string]bool{}, 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -209,9 +209,10 @@ func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.
 	return found
 }
 
+// number identifies a certificate: its serial number is unique for its issuer only.
 func number(issuer, serial []byte) string { return string(issuer) + "\x00" + string(serial) }
 
-// notRevoked is the error for a client of whose chains each has a certificate that is revoked.
+// notRevoked returns an error if every chain of a client contains a revoked certificate.
 func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 	var bad *x509.Certificate
 	for _, chain := range chains {
@@ -222,12 +223,12 @@ func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 		bad = chain[i]
 	}
 	if bad == nil {
-		return nil // it has shown none
+		return nil // the client has shown no certificate
 	}
 	return fmt.Errorf("the certificate of %s, number %x, is revoked", name(bad), bad.SerialNumber)
 }
 
-// blocks are the types of the PEM blocks of a file.
+// blocks returns the types of the PEM blocks of a file.
 func blocks(text []byte) (kinds []string) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		kinds = append(kinds, block.Type)
@@ -235,7 +236,7 @@ func blocks(text []byte) (kinds []string) {
 	return kinds
 }
 
-// parse returns the certificates of a file, one at least.
+// parse returns the certificates of a file, at least one.
 func parse(text []byte) (list []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -253,7 +254,7 @@ func parse(text []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
-// valid is the error for a certificate that does not hold now.
+// valid returns an error if a certificate is not valid now.
 func valid(path string, c *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(c.NotAfter):
@@ -264,7 +265,7 @@ func valid(path string, c *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// name is the subject of a certificate, or, for one without, its first name.
+// name is the subject of a certificate, or its first alternative name if the subject is empty.
 func name(c *x509.Certificate) string {
 	if text := c.Subject.String(); text != "" {
 		return text

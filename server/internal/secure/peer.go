@@ -6,8 +6,8 @@ import (
 	"net"
 )
 
-// PeerCertificate is the one by which the other end of a connection has shown who it is, and which
-// was verified; nil: it has shown none, or the connection is plain.
+// PeerCertificate returns the verified certificate of the other end of a connection; nil if it has
+// shown none, or the connection is plain.
 func PeerCertificate(c net.Conn) *x509.Certificate {
 	if t, ok := c.(*tls.Conn); ok {
 		if s := t.ConnectionState(); len(s.VerifiedChains) > 0 {
