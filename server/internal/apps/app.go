@@ -33,7 +33,7 @@ type Definition struct {
 }
 
 // SplitLink returns the model and the version of a link, which is "name", "name/version" or
-// "name/*"; the version is "" or "*" for those that follow.
+// "name/*"; the version is "" for the default and "*" for all.
 func SplitLink(link string) (model, version string) {
 	model, version, _ = strings.Cut(link, "/")
 	return model, version

@@ -27,11 +27,11 @@ type application struct {
 	models   []selection.Model // candidates: those of the links that the server knows
 	targets  []*gate.Target    // parallel
 	down     []selection.Model // candidates without a live replica
-	// fault is what the policy cannot take of a linked model, which so is no candidate; nil: none.
+	// fault is why a linked model is no candidate: what of it the policy cannot take; nil: none.
 	fault error
 }
 
-// A linking is what applications are linked to.
+// A linking is the state of the models when applications were linked to them.
 type linking struct {
 	table *gate.Table
 	apps  map[string]*application
@@ -151,8 +151,8 @@ func (a *application) Unlinked() error {
 	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
-// Open has the policy choose, and opens a call for each model that is to be asked. It fails when
-// none of those that are to answer takes the question.
+// Open has the policy choose, and opens a call for each chosen model. It fails if none of the
+// models that could answer accepts the question.
 func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params) error {
 	if err := a.Unlinked(); err != nil {
 		if a.fault == nil && a.HasDefault() {
@@ -217,7 +217,7 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 	return f, nil
 }
 
-// combinable reports whether the answers of those that are asked can be put together.
+// combinable returns an error if the answers of the chosen models cannot be combined.
 func (a *application) combinable(plan selection.Plan) error {
 	answering, ragged := 0, ""
 	for _, asked := range plan.Asks {
@@ -237,9 +237,9 @@ func (a *application) combinable(plan selection.Plan) error {
 	return nil
 }
 
-// plan has the policy choose among the models that somebody serves. If it cannot, among all: the
-// error, or the default output, then comes from whoever would have been asked. Those of left are
-// never asked.
+// plan has the policy choose among the models that have replicas, or among all if none has: then
+// the models that would have been asked give the error or the default output. Models in left are
+// never chosen.
 func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
 	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
 	if len(a.down) > 0 {

@@ -56,10 +56,9 @@ func dtypeOf(value any) tensor.DType {
 	return tensor.Float64
 }
 
-// DefaultOutput makes the default output for so many rows of a model that declares to be such,
-// each tensor with the rows as its first dimension, in memory of the pool and with a reference
-// that is the caller's. A model with an adapter says
-// it in the adapter's text.
+// DefaultOutput makes the default output for that many rows in the form that a model declares, each
+// tensor with the rows as its first dimension. The memory is of the pool, and the caller owns the
+// reference. For a model with an adapter it is in the adapter's text.
 func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) (_ []tensor.Tensor, err error) {
 	if a.fallback == nil {
 		return nil, errNoDefault

@@ -21,10 +21,10 @@ import (
 // input: one for each model. They all have its deadline, by which the scheduler ends them, so that
 // the answer needs no timer of its own.
 //
-// It owns its calls and what they hold, and so what the answer refers to. Two refer to it: whoever
-// opened it until its Close, which comes after all calls that are to answer are complete, and each
-// shadow from Start until it is complete, which may be later. After the last of them it and its
-// calls are used again. A reference too few panics with -tags invariants.
+// It owns its calls and their memory, to which the answer refers. It is reference-counted: one
+// reference is its opener's, until Close, which comes after all answering calls are complete; and
+// each shadow has one from Start until it is complete, which may be later. After the last, it and
+// its calls are reused. With -tags invariants a missing reference panics.
 type fanout struct {
 	// Set before the calls are submitted.
 	app      *application
@@ -63,7 +63,7 @@ type refusal struct {
 
 var fanouts = sync.Pool{New: func() any { return new(fanout) }}
 
-// newFanout makes room for so many calls. It has one reference, which is the caller's.
+// newFanout returns a fanout for that many calls. The caller has its one reference.
 func newFanout(a *application, calls int) *fanout {
 	f := fanouts.Get().(*fanout)
 	f.app, f.asks = a, slices.Grow(f.asks, calls)
@@ -142,7 +142,8 @@ func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 	return calls
 }
 
-// Complete notes that one model's call has its answer.
+// Complete answers the request once all calls but shadows are complete, and remembers a shadow's
+// prediction.
 func (a *ask) Complete(*gate.Call) {
 	f := a.of
 	switch {
@@ -156,8 +157,8 @@ func (a *ask) Complete(*gate.Call) {
 	}
 }
 
-// Close gives a reference back. When there is none left the memory of the calls goes back, and the
-// fanout may be another request's.
+// Close releases a reference. After the last one the memory of the calls is released and the fanout
+// is reused.
 func (f *fanout) Close() {
 	left := f.refs.Add(-1)
 	if tensor.Invariants && left < 0 {
@@ -210,7 +211,7 @@ func (a *ask) prediction() selection.Prediction {
 	return p
 }
 
-// predictions lists what the models predicted, but for shadows, which may not be complete.
+// predictions lists what the models predicted, except for shadows, which may not be complete.
 func (f *fanout) predictions() []selection.Prediction {
 	list := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
 	for i := range f.asks {
@@ -231,8 +232,8 @@ func (f *fanout) remember(predictions []selection.Prediction, inputs []Inputs) {
 	}
 }
 
-// finish answers with the predictions that have arrived; last is the call that was complete last of
-// those that are to answer.
+// finish answers with the predictions that have arrived; last is the answering call that was
+// complete last.
 func (f *fanout) finish(last *ask) {
 	answer, fault := f.combine()
 	if f.feedback != nil {
@@ -273,9 +274,9 @@ func (f *fanout) finish(last *ask) {
 	c.Finish()
 }
 
-// combine makes the answer of the predictions that have arrived, or tells why there is none. It
-// runs on whatever goroutine completed the last call, often that of a container's session: a panic
-// over the outputs of one model fails this request and no other.
+// combine makes an answer from the predictions that have arrived, or says why there is none. It
+// runs on the goroutine that completed the last call, often that of a container's session: a panic
+// caused by the outputs of one model fails this request and no other.
 func (f *fanout) combine() (answer selection.Answer, fault error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -385,9 +386,9 @@ func (f *fanout) fallBack(fault error) {
 	f.choice.Explanation = fmt.Sprintf("%s (%s)", gate.Text(fault), stage(first.Timing, time.Since(f.began)))
 }
 
-// replaceable reports whether an error is one that a default output stands in for: the models could
-// not answer, or not in time. A request that is at fault itself, or whose client has gone, or which
-// another server should get, has no answer but the error.
+// replaceable reports whether the default output may replace an error: the models could not answer,
+// or not in time. An invalid or cancelled request, or one that another server should get, is
+// answered with its error.
 func replaceable(err error) bool {
 	switch gate.StatusOf(err).Outcome {
 	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:

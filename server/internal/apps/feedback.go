@@ -50,7 +50,7 @@ func (f *feedback) counted(done func([]byte, error)) func([]byte, error) {
 // maxLearning bounds the feedback that waits for the store.
 const maxLearning = 256
 
-// learnTimeout is what the store may take.
+// learnTimeout bounds the write to the store.
 const learnTimeout = 5 * time.Second
 
 // OpenFeedback implements gate.Application.
@@ -132,7 +132,7 @@ func (f *feedback) Learn(done func(reply []byte, err error)) {
 	f.app.gate.Submit(f.asking.Start(nil)...)
 }
 
-// heard learns from what the models have predicted now.
+// heard learns from the predictions of a fan-out that was made for the feedback.
 func (f *feedback) heard(asked *fanout, fault error) {
 	if fault != nil {
 		f.done(nil, fault)

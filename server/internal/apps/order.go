@@ -11,21 +11,21 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// An order has the answers of each stream leave in the order in which its calls to an application
-// arrived, but for errors, which leave at once. Each model has an order of its own, which says
-// nothing of calls that other models answer: of an older one that a policy sent to a slow model, of
-// one of which all models but a slow one have answered. The zero order is ready.
+// An order delivers the answers of each stream in the order in which its calls to an application
+// arrived, except errors, which leave at once. Each model keeps its own order, but that does not
+// cover calls to different models, of which an older one may be sent to a slow model. The zero
+// order is ready to use.
 //
-// When more answers wait for an older frame than frames may wait, that one is superseded, as by a
-// model for one that another replica of it executes: a policy that tries a slow model now and then
-// would have the stream stand still.
+// When more answers wait for an older frame than the stream's limit of waiting frames, the older
+// frame is superseded, just as within one model. Otherwise a policy that tries a slow model now and
+// then would stall the stream.
 type order struct {
 	mu    sync.Mutex // guards all below, and is not held while an owner is told
 	lines map[gate.Stream]*line
 }
 
-// A line is the calls of one stream, from the first that is unanswered to the last that is: silent
-// streams take no memory.
+// A line has the calls of one stream from the oldest unanswered one to the newest. A silent stream
+// has no line, and takes no memory.
 type line struct {
 	of             *order
 	stream         gate.Stream
@@ -36,8 +36,8 @@ type line struct {
 	skipped        int   // of the next call, as turn.skipped
 }
 
-// A turn is the place of a call in its line. It is nobody's memory but its own, since a timer may
-// have it when the call is another one's.
+// A turn is the place of a call in its line. It is allocated separately, since a timer may still
+// refer to it when the call is reused.
 type turn struct {
 	line         *line
 	call         *gate.Call // not to be touched after part, but for its delivery
@@ -51,14 +51,14 @@ type turn struct {
 	timer        *time.Timer
 }
 
-// What calls are answered whose outputs were there.
+// Errors that replace outputs which were already there.
 var (
 	errHeld     = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream", scheduler.ErrDeadlineExceeded)
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// join makes c, which is submitted now, the newest of its stream; nil: it is of none. That is what
-// one of the calls of f says, or c itself if f is nil and its answer made.
+// join makes c, which is being submitted, the newest call of its stream; nil: it has no stream. The
+// stream is that of the calls of f, or of c itself if f is nil because its answer is already made.
 func (o *order) join(c *gate.Call, f *fanout) *turn {
 	says := c
 	if f != nil {
@@ -90,7 +90,7 @@ func (o *order) join(c *gate.Call, f *fanout) *turn {
 	return t
 }
 
-// settle gives a call that is complete its error if it has been superseded.
+// settle turns the outcome of a complete call into an error if it has been superseded.
 func (t *turn) settle() {
 	if t == nil {
 		return
@@ -102,7 +102,7 @@ func (t *turn) settle() {
 	}
 }
 
-// finish is the call's Finish, now or when the older calls have been answered. It comes after
+// finish calls the call's Finish, now or when the older calls have been answered. Call it after
 // settle.
 func (t *turn) finish() {
 	l := t.line
@@ -125,9 +125,9 @@ func (t *turn) finish() {
 	l.leave(t)
 }
 
-// supersede marks the calls for which more answers wait than frames may wait. Each gets a reference
-// for whoever gives it up, which takes other locks; one that is being submitted right now does not
-// notice, and is given up with the next answer that has to wait.
+// supersede marks the calls for which more answers wait than frames may wait, and returns their
+// fanouts, each with a reference: the caller cancels them, which takes other locks. A call that is
+// being submitted at this moment is missed, and found with the next answer that has to wait.
 func (l *line) supersede() (slow []*fanout) {
 	if l.keep == 0 || l.held <= l.keep {
 		return nil
@@ -146,7 +146,7 @@ func (l *line) supersede() (slow []*fanout) {
 	return slow
 }
 
-// hold has the call wait, until its deadline: that of an older one may be later.
+// hold makes the call wait until its own deadline at most: that of an older call may be later.
 func (t *turn) hold() {
 	t.held = true
 	t.line.held++
@@ -177,7 +177,7 @@ func (t *turn) withdraw(err error) {
 	l.leave(t)
 }
 
-// fail puts an error in the place of the outputs.
+// fail replaces the outputs by an error.
 func (t *turn) fail(err error) {
 	c := t.call
 	for i := range c.Outputs {
@@ -190,7 +190,7 @@ func (t *turn) fail(err error) {
 	}
 }
 
-// part takes the call out of its line: it leaves, as it is.
+// part removes the call from its line; its answer leaves as it is.
 func (t *turn) part() {
 	l, c := t.line, t.call
 	if t.older != nil {
@@ -227,8 +227,8 @@ func (t *turn) part() {
 	}
 }
 
-// leave delivers the answer of t, and then those that have waited for it, one after another: had
-// one left before the Finish of another returns, another goroutine could have overtaken this one.
+// leave delivers the answer of t, and then one by one those that have waited for it. Each Finish
+// must return before the next begins, or goroutines could overtake each other.
 func (l *line) leave(t *turn) {
 	for ; t != nil; t = l.next() {
 		l.deliver(t)
@@ -249,7 +249,7 @@ func (l *line) deliver(t *turn) {
 	t.call.Finish()
 }
 
-// next takes the call out of the line that has waited for the one before; nil: there is none.
+// next removes and returns the next call that can leave; nil: there is none.
 func (l *line) next() *turn {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()

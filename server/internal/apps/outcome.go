@@ -54,7 +54,7 @@ func (v Verdict) Check(truth []tensor.Tensor) error {
 	return nil
 }
 
-// Outcome makes of a verdict what a policy learns from.
+// Outcome converts a verdict to what a policy learns from.
 func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	switch {
 	case v.Loss != nil:

@@ -35,8 +35,8 @@ type Predictions struct {
 
 type predictionKey struct{ app, user, id string }
 
-// A Prediction is what models predicted for one request. It does not change, except that it may
-// lose its inputs.
+// A Prediction is what models predicted for one request. It is immutable, except that its inputs
+// may be dropped.
 type Prediction struct {
 	key   predictionKey
 	made  time.Time
@@ -65,10 +65,10 @@ type Inputs struct {
 	Tensors []tensor.Tensor
 }
 
-// Keep stores predictions for a request that arrived at made, beside those it has of that
-// request: shadows predict before or after the other models. It copies outputs, and takes inputs as
-// they are. An id that is used again names the newer request, whichever is stored first. What is
-// larger than the bound for all is not stored.
+// Keep stores predictions for a request that arrived at made, and adds to those it already has for
+// it: shadows predict before or after the other models. It copies outputs, and takes inputs as they
+// are. An id that is used again names the newer request, whichever is stored first. Predictions
+// larger than the bound for all are not stored.
 func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []selection.Prediction, inputs []Inputs) {
 	const each = 700 // bytes that an entry takes beside its outputs
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
@@ -139,7 +139,7 @@ func clonePredictions(predictions []selection.Prediction) []selection.Prediction
 	return copies
 }
 
-// Copied are tensors in memory of their own.
+// Copied returns copies of tensors in memory of their own.
 func Copied(tensors []tensor.Tensor) []tensor.Tensor {
 	copies := make([]tensor.Tensor, len(tensors))
 	for i, t := range tensors {
@@ -155,7 +155,7 @@ func (p *Predictions) dropLocked(at *list.Element) {
 	n.forgetLocked(p)
 }
 
-// forgetLocked drops the inputs of a prediction of p's.
+// forgetLocked drops the inputs of a prediction in p.
 func (n *Prediction) forgetLocked(p *Predictions) {
 	if n.asked != nil {
 		p.asked.Remove(n.asked)

@@ -192,8 +192,8 @@ func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*App, e
 	return a, err
 }
 
-// Entry checks a definition, and makes what the store keeps of it: for whoever writes several
-// at once, and calls Refresh.
+// Entry checks a definition and returns its entry for the store, for callers that write several at
+// once. They call Refresh afterwards.
 func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	a, err := r.Check(d)
 	if err != nil {
@@ -206,10 +206,11 @@ func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	return a, state.Entry{Key: state.Key("apps", d.Name), Value: value}, nil
 }
 
-// Refresh makes what is in the store hold here, as it does soon after by itself.
+// Refresh applies what is in the store at once, rather than soon after.
 func (r *Registry) Refresh() { r.read() }
 
-// update changes a definition in the store. When it returns nil, the change holds in this server.
+// update changes a definition in the store. When it returns nil, the change is in effect in this
+// server.
 func (r *Registry) update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {
 	if _, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", change); err != nil {
 		return stored(err)
@@ -218,7 +219,7 @@ func (r *Registry) update(ctx context.Context, name string, change func(old []by
 	return nil
 }
 
-// Change makes an application another one, in one atomic step: change gets the definition as it is.
+// Change modifies an application in one atomic step: change gets the current definition.
 func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*App, error) {
 	var a *App
 	err := r.update(ctx, name, func(old []byte) ([]byte, error) {
@@ -283,7 +284,7 @@ func (r *Registry) Unknown(name string) error {
 	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
 }
 
-// stored gives an error of the store the condition that clients know.
+// stored wraps an error of the store in a condition that clients know.
 func stored(err error) error {
 	switch {
 	case err == nil:

@@ -7,16 +7,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A standIn answers a call by the default output of an application whose models have not been here
-// since the server started. Nobody has declared anything then: the outputs are as the default has
-// them, and the question is not looked at but for its rows.
+// A standIn answers a call with the default output of an application none of whose models has
+// registered since the server started. Nothing is declared then: the outputs have the form of the
+// default, and of the question only its rows are counted.
 type standIn struct {
 	app  *application
 	call *gate.Call
 	turn *turn // of a frame of a stream, once it is submitted; else nil
 }
 
-// openDefault gives a call the default output, because of why.
+// openDefault answers a call with the default output; why is the error that it replaces.
 func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate.Params, why error) error {
 	rows, one := rowsOfAny(tensors)
 	outputs, err := a.DefaultOutput(&a.target.Spec, rows, a.gate.Pool())
@@ -55,8 +55,8 @@ func (s *standIn) Cancel()   { s.turn.cancel() }
 func (*standIn) Close()      {}
 func (*standIn) Voices() int { return 1 }
 
-// rowsOfAny counts the rows of a question to nobody knows what model: the first dimension of
-// tensors that have more, if it is the same for all; else it is one row, which comes without its
+// rowsOfAny counts the rows of a question without any declaration: the first dimension of all
+// tensors that have more than one, if it is the same; otherwise it is one row without its
 // dimension.
 func rowsOfAny(tensors []tensor.Tensor) (rows int, one bool) {
 	for i, t := range tensors {

@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// states are policy states as they were parsed last, since a request should not parse JSON. The
-// store is asked every time whether they still hold, which is a lookup in memory.
+// states caches parsed policy states, since a request should not parse JSON. Each time the store is
+// asked whether they are current, which is a lookup in memory.
 type states struct {
 	mu     sync.Mutex
 	known  map[stateKey]*parsed
@@ -82,15 +82,14 @@ func (s *states) keep(key stateKey, p parsed) {
 	s.known[key] = &p
 }
 
-// saw notes how far the store is.
+// saw records a revision of the store.
 func (s *states) saw(revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.newest = max(s.newest, revision)
 }
 
-// used is the newest revision of the store when this server asked for a state last; 0 if it has
-// not.
+// used is the revision of the store when this server last asked for a state; 0: never.
 func (s *states) used(app, user string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +99,8 @@ func (s *states) used(app, user string) uint64 {
 	return 0
 }
 
-// State is what the policy of a knows for user, brought up to these candidate models. It reads
-// memory only.
+// State returns what the policy of a has learned for user, adapted to the candidate models. It
+// reads memory only.
 func (r *Registry) State(a *App, user string, models []selection.Model) (selection.State, error) {
 	key := stateKey{a.Name, user}
 	entry, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
@@ -133,10 +132,10 @@ func (a *App) unaskable(err error) error {
 	return fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
 }
 
-// PolicyKey is where the store has what the policy of an application knows for a user.
+// PolicyKey is the key in the store of what the policy of an application has learned for a user.
 func PolicyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
 
-// policyUser undoes PolicyKey.
+// policyUser is the inverse of PolicyKey.
 func policyUser(key string) (app, user string, ok bool) {
 	segments, err := state.Segments(key)
 	if err != nil || len(segments) != 3 || segments[2] == "" {
@@ -244,8 +243,8 @@ type Learned struct {
 	Shares []float64       `json:"shares"` // what part each model of the state has in the answers
 }
 
-// Learned lists what the policy of an application has learned, by user. At most so many; more
-// tells that there are.
+// Learned lists what the policy of an application has learned, by user: up to most entries. more
+// reports whether there are others.
 func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err error) {
 	entries, err := r.cfg.Store.List(state.Key("policy", a.Name) + "/")
 	if err != nil {

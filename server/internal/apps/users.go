@@ -17,10 +17,10 @@ import (
 // 1.2 KB in every server for three models.
 const DefaultUsers = 10000
 
-// tidyEvery is how often it is looked whether states are to go, while there is learning.
+// tidyEvery is how often states are tidied while there is learning.
 const tidyEvery = 2 * time.Second
 
-// users counts whose states there are, by application.
+// users counts the users with a state, by application.
 type users struct {
 	mu    sync.Mutex
 	byApp map[string]Users
@@ -40,9 +40,8 @@ func (r *Registry) Users(app string) Users {
 	return r.users.byApp[app]
 }
 
-// keepTidy forgets what is too much or nobody's, whenever something was learned, until the
-// registry is closed. Every server of a store does it, so it takes turns with none: what one
-// has deleted the others do not find.
+// keepTidy runs tidy after learning until the registry is closed. All servers of a store do so
+// without coordination: what one has deleted the others do not find.
 func (r *Registry) keepTidy() {
 	changed := make(chan struct{}, 1)
 	defer r.cfg.Store.Watch(policyPrefix, changed)()
@@ -70,8 +69,8 @@ func (r *Registry) keepTidy() {
 	}
 }
 
-// tidy deletes the states of applications that are no more, and those of the least recently
-// used users where there are too many. A state that changes meanwhile stays.
+// tidy deletes the states of deleted applications, and those of the least recently used users where
+// there are too many. A state that changes meanwhile stays.
 func (r *Registry) tidy(ctx context.Context) {
 	entries, err := r.cfg.Store.List(policyPrefix)
 	if err != nil {
@@ -128,8 +127,8 @@ func (r *Registry) tidy(ctx context.Context) {
 
 var errChanged = errors.New("apps: it has changed")
 
-// discard deletes entries that have not changed, and tells how many. Some are under way at a
-// time, since a store that writes to a disk does so for all that wait.
+// discard deletes entries that have not changed, and returns how many it has deleted. It has
+// several deletions under way, since a store on disk syncs once for all that wait.
 func (r *Registry) discard(ctx context.Context, entries []state.Entry) int {
 	const atOnce = 16
 	var deleted atomic.Int64

@@ -67,8 +67,8 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 	}, ctx.Done())
 }
 
-// poll calls look until it is done or fails; at once when it is to hurry, which look can tell. That
-// the server stops goes before what look fails for: it may be that.
+// poll calls look again and again until it is done or fails, and at once when hurry is ready. If
+// the server is stopping it says so instead of returning look's error, which may be a consequence.
 func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struct{}) error {
 	timer := time.NewTicker(20 * time.Millisecond)
 	defer timer.Stop()
@@ -94,9 +94,9 @@ func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struc
 	}
 }
 
-// registeredSince counts the sessions of the process's model that have registered since then. It
-// stands in where the system cannot tell whose a connection is, as with a command that starts a
-// container of another network.
+// registeredSince counts the sessions of the process's model that have registered since then. It is
+// the fallback where the system cannot tell which process has connected, as with a command that
+// starts a container in another network.
 func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()
 	for _, i := range ps.sessions.connected() {
@@ -107,8 +107,8 @@ func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	return n
 }
 
-// Restart replaces the processes of one [[container]] one after the other, each when a new one has
-// registered. Those that do not run are started.
+// Restart replaces the processes of one [[container]] one by one, each after its successor has
+// registered. Processes that are not running are started.
 func (ps *Processes) Restart(ctx context.Context, container string) error {
 	p, err := ps.named(container)
 	if err != nil {
@@ -124,8 +124,8 @@ func (ps *Processes) Restart(ctx context.Context, container string) error {
 	return nil
 }
 
-// Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at
-// most.
+// Stop stops the processes of one [[container]] and waits until they have ended, for stop_timeout
+// at most.
 func (ps *Processes) Stop(container string) error {
 	p, err := ps.named(container)
 	if err != nil {

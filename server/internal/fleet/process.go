@@ -28,7 +28,7 @@ type process struct {
 	ended    bool // the server stops: nothing starts any more
 }
 
-// A standing is how it stands with a process.
+// A standing is the state of a process.
 type standing struct {
 	supervisor *containers.Supervisor // nil: unloaded
 	stopping   bool
@@ -43,15 +43,15 @@ type standing struct {
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
 
-// now is how it stands.
+// now returns the current state.
 func (p *process) now() standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.standing
 }
 
-// model is what clients load and unload the process by: what the settings say, or else what it has
-// registered.
+// model is the name by which clients load and unload the process: the configured one, or else the
+// one that it has registered.
 func (p *process) model() string {
 	if s := p.now(); p.settings.Model == "" && len(s.serves) > 0 {
 		return s.serves[0].Name
@@ -59,13 +59,14 @@ func (p *process) model() string {
 	return cmp.Or(p.settings.Model, p.settings.Name)
 }
 
-// is reports whether clients may mean the process by a name.
+// is reports whether clients address the process by a name.
 func (p *process) is(name string) bool {
 	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
 }
 
-// registered notes the model of a session, if it is one of the processes'. Settings that do not say
-// which model a command serves are common, and the name of the container need not be the model's.
+// registered records the model of a session if the session belongs to one of the processes.
+// Configurations often do not say which model a command serves, and a container need not have its
+// model's name.
 func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	s := p.now().supervisor
 	if s == nil || !s.Registered(conn) {
@@ -81,10 +82,10 @@ func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
-// loaded reports whether the process is to serve: it is neither unloaded nor about to be.
+// loaded reports whether the process should serve: it is neither unloaded nor being unloaded.
 func (s standing) loaded() bool { return s.supervisor != nil && !s.stopping }
 
-// start runs the processes unless they run. Those that were retired run again.
+// start runs the processes unless they are running already. Retired ones run again.
 func (p *process) start() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -115,9 +116,9 @@ func (p *process) start() error {
 	return err
 }
 
-// nearest is the address at which a process registers, as a list: at two it would be two replicas.
-// A Unix socket goes before TCP, but not for a process of another user, whom the socket's
-// permissions may keep out.
+// nearest returns the one address at which a process registers: at two it would be two replicas. A
+// Unix socket is preferred over TCP, except for a process of another user, which the socket's
+// permissions may exclude.
 func nearest(addrs []string, user string) []string {
 	at := slices.IndexFunc(addrs, func(a string) bool { return strings.HasPrefix(a, "ipc://") == (user == "") })
 	if at < 0 {
@@ -126,7 +127,7 @@ func nearest(addrs []string, user string) []string {
 	return addrs[at : at+1]
 }
 
-// unload ends the processes and waits for it; start may follow.
+// unload stops the processes and waits until they have ended; start may follow.
 func (p *process) unload() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -166,7 +167,7 @@ func (p *process) status() []containers.ProcessInfo {
 	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
 }
 
-// state is how it stands with the processes, apart from whether they have registered.
+// state returns the state of the processes, apart from whether they have registered.
 func (p *process) state() (predict.State, string) {
 	at := p.now()
 	switch {

@@ -35,9 +35,9 @@ type Processes struct {
 	list []*process // replaced, never changed
 }
 
-// Supervise ends the processes of containers that have gone or changed, and starts those that are
-// new or have. One that was stopped stays so if only its settings have changed. The containers can
-// connect already.
+// Supervise stops the processes of containers that were removed or changed, and starts those of
+// containers that are new or changed. A container that an operator has stopped stays stopped if
+// only its settings have changed. The listeners for containers must be open.
 func (ps *Processes) Supervise(now []config.Container) error {
 	ps.changing.Lock()
 	defer ps.changing.Unlock()
@@ -75,7 +75,7 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	return errors.Join(faults...)
 }
 
-// Close ends all processes side by side, for good.
+// Close stops all processes for good, in parallel.
 func (ps *Processes) Close() error {
 	ps.changing.Lock()
 	defer ps.changing.Unlock()
@@ -83,7 +83,7 @@ func (ps *Processes) Close() error {
 	return each(ps.all(), (*process).stop)
 }
 
-// each calls do for all of a list side by side, and waits.
+// each calls do for all elements of a list in parallel, and waits.
 func each[T any](list []T, do func(T) error) error {
 	faults := make([]error, len(list))
 	var all sync.WaitGroup
@@ -100,7 +100,7 @@ func (ps *Processes) all() []*process {
 	return ps.list
 }
 
-// List is how it stands with every process.
+// List returns the state of every process.
 func (ps *Processes) List() (list []containers.ProcessInfo) {
 	for _, p := range ps.all() {
 		list = append(list, p.status()...)
@@ -108,7 +108,7 @@ func (ps *Processes) List() (list []containers.ProcessInfo) {
 	return list
 }
 
-// Restarts counts those of the processes of each container.
+// Restarts returns how often the processes of each container were restarted.
 func (ps *Processes) Restarts() map[string]int {
 	all := make(map[string]int)
 	for _, i := range ps.List() {
@@ -128,8 +128,8 @@ func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	return ""
 }
 
-// Awaited are the models that the processes should serve, and those whose processes an operator or
-// a client has stopped.
+// Awaited returns the models that the processes should serve, and those whose processes an operator
+// or a client has stopped.
 func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
@@ -163,7 +163,7 @@ func (ps *Processes) WhyMissing(models []string) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// Of is the model of a [[container]], and how it stands with its processes; ok is false if it has
+// Of returns the model of a [[container]] and the state of its processes; ok is false if it has
 // none here.
 func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {
 	p, err := ps.named(container)
@@ -174,7 +174,7 @@ func (ps *Processes) Of(container string) (model string, state predict.State, re
 	return p.model(), state, reason, true
 }
 
-// registered is told of every container that connected and serves.
+// registered is called for every container that has connected and registered.
 func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 	for _, p := range ps.all() {
 		p.registered(conn, id)
@@ -189,7 +189,7 @@ func (ps *Processes) own(conn net.Conn) bool {
 	})
 }
 
-// dismissed is told of every container that is about to be told goodbye for good.
+// dismissed is called for every container that is about to be told not to reconnect.
 func (ps *Processes) dismissed(conn net.Conn) {
 	for _, p := range ps.all() {
 		if s := p.now().supervisor; s != nil {

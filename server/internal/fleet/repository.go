@@ -28,7 +28,7 @@ func (ps *Processes) of(model string) []*process {
 	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.is(model) })
 }
 
-// State is that of the process which is furthest.
+// State is the most advanced state among the model's processes.
 func (ps *Processes) State(model string) (predict.State, string) {
 	state, reason := predict.Unavailable, "no process"
 	for _, p := range ps.of(model) {
@@ -39,7 +39,7 @@ func (ps *Processes) State(model string) (predict.State, string) {
 	return state, reason
 }
 
-// Load starts what does not run and waits until the model is ready.
+// Load starts the processes that are not running and waits until the model is ready.
 func (ps *Processes) Load(ctx context.Context, model string) error {
 	for _, p := range ps.of(model) {
 		if err := p.start(); err != nil {
@@ -71,8 +71,8 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 	}, ctx.Done())
 }
 
-// registersOthers says why a model that is being loaded will not be there: all of its processes
-// have registered others, and have had the time for this one. "" if it may come.
+// registersOthers says why a model that is being loaded will never be ready: all of its processes
+// have registered other models, and have had enough time for this one. "" if it may still register.
 func (ps *Processes) registersOthers(model string) string {
 	text := ""
 	for _, p := range ps.of(model) {
@@ -90,7 +90,8 @@ func (ps *Processes) registersOthers(model string) string {
 	return text
 }
 
-// Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
+// Unload stops the processes that are running and waits until they have ended, for the longest
+// stop_timeout at most.
 func (ps *Processes) Unload(model string) error {
 	err := each(ps.of(model), (*process).unload)
 	ps.log.Info("model unloaded", "model", model)

@@ -35,14 +35,15 @@ func (ss *Sessions) Changed() {
 	}
 }
 
-// stays reports whether a session should be gone, and stays since its generation has no goodbye.
+// stays reports whether a session should have been retired and stays because its generation of the
+// protocol has no goodbye.
 func (r *retirement) stays(i containers.SessionInfo) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Contains(r.idle[i.Model], i.Number)
 }
 
-// note notes the sessions of a version that stay, and reports whether there are others than before.
+// note records the sessions of a version that stay, and reports whether there are new ones.
 func (r *retirement) note(id scheduler.ModelID, numbers []uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +57,7 @@ func (r *retirement) note(id scheduler.ModelID, numbers []uint64) bool {
 	return true
 }
 
-// prune forgets the versions that are not replaced, or no longer.
+// prune forgets versions that are not, or no longer, replaced.
 func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 	r.since = replaced
 	r.mu.Lock()
@@ -70,16 +71,16 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 // retireAgain is when a version that should go and has rows waiting is looked at again.
 const retireAgain = 50 * time.Millisecond
 
-// Retire says goodbye to the containers of versions that are older than a ready default, when they
-// have been so for the model's retire_after, none of their rows is waiting, and no application asks
-// for them beside the default. It ends with the server.
+// Retire says goodbye to the containers of versions that have been older than a ready default for
+// the model's retire_after, unless rows wait for them or an application asks for them beside the
+// default. It runs until the server stops.
 //
-// The pause is not only the operator's time to think better of it (shivactl models set-version):
-// requests that were on their way to the old version when the new one came are served by it.
+// The pause gives operators time to go back (shivactl models set-version), and lets the old version
+// serve requests that were on their way to it when the new one registered.
 //
-// RPC v1 to v3 has no goodbye. Their containers stay connected and idle, as nobody asks for their
-// version, until somebody stops them: hung up on they would be back in a moment, again and again.
-// Their version is looked at again after each retire_after, in case others have arrived.
+// RPC v1 to v3 has no goodbye. Their containers stay connected and idle until somebody stops them:
+// if the server hung up, they would reconnect at once, again and again. Their version is checked
+// again after each retire_after, in case others have registered.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
@@ -116,8 +117,8 @@ func (ss *Sessions) Retire() {
 	}
 }
 
-// overdue returns the versions to retire now, and when to look again; 0 for when something changes.
-// A version that is due begins to wait anew, for what is left of it.
+// overdue returns the versions to retire now, and when to look again; 0: when something changes.
+// The wait of a version that is due starts over, for containers that remain.
 func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {

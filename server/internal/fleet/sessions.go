@@ -17,8 +17,8 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// Sessions are the connections with containers: of those that connect, and of those that the server
-// calls.
+// Sessions are the connections with containers: those that connect, and those that the server
+// dials.
 type Sessions struct {
 	cfg       Config
 	processes *Processes
@@ -67,10 +67,10 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	return nil
 }
 
-// allow is whose a container is, and the error if it may not serve a model. It is known by the
-// token in its hello, and by the certificate of its connection where its listener verifies some.
-// The server's own processes need no token: what they serve is in the configuration, and the kernel
-// tells that they are the ones.
+// allow returns the identity of a container, or an error if it may not serve its model. The
+// identity follows from the token in the container's hello and the verified certificate of its
+// connection. The server's own processes need no token: the configuration says what they serve, and
+// the kernel confirms which processes they are.
 func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	var shown identity.Shown
 	if a.Token != "" {
@@ -92,7 +92,7 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	return who.Name(), err
 }
 
-// note has the trail say what a container has done.
+// note records what a container has done.
 func (ss *Sessions) note(i containers.SessionInfo, action string) {
 	about, _ := json.Marshal(struct { // of texts
 		RPC      string `json:"rpc"`
@@ -103,11 +103,11 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 		Action: action, What: "container", Name: i.Model.String(), After: string(about)})
 }
 
-// Review parts from the containers whose identities may serve their models no longer.
+// Review disconnects the containers whose identities may no longer serve their models.
 func (ss *Sessions) Review() { ss.Listener().Review() }
 
-// Configure returns new settings to containers that connect from now on, and to those that are
-// called.
+// Configure applies new settings to containers that connect from now on, and to those that the
+// server dials.
 func (ss *Sessions) Configure(c config.Containers) {
 	if err := ss.Listener().Configure(c.Settings()); err != nil {
 		// This is a bug: the configuration has been validated.
@@ -126,7 +126,7 @@ func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
 	return list
 }
 
-// Call connects to every [[container]] that has an address, again and again until Shutdown.
+// Call dials every [[container]] that has an address, and redials until Shutdown.
 func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) error {
 	for _, c := range list {
 		if c.Address == "" {
@@ -169,7 +169,7 @@ func (ss *Sessions) called() []*containers.Dialer {
 	return ss.dialers
 }
 
-// connected are the sessions of containers that connected and speak a generation of the protocol.
+// connected returns the sessions of containers that speak a generation of the protocol.
 func (ss *Sessions) connected() []containers.SessionInfo {
 	if l := ss.Listener(); l != nil {
 		return l.Sessions()
@@ -177,8 +177,8 @@ func (ss *Sessions) connected() []containers.SessionInfo {
 	return nil
 }
 
-// List is a snapshot of all sessions, those that could not be served and those of called containers
-// as well.
+// List returns a snapshot of all sessions, including those that could not be served and those of
+// dialed containers.
 func (ss *Sessions) List() []containers.SessionInfo {
 	list := ss.connected()
 	if l := ss.Listener(); l != nil {
@@ -214,8 +214,8 @@ func (ss *Sessions) Count() (n int) {
 	return n
 }
 
-// Shutdown parts from the containers, first from those that were called. What they still compute
-// nobody waits for: one that is stuck keeps the server for a second, and is no failure of it.
+// Shutdown disconnects the containers, dialed ones first. Nobody waits for what they still compute:
+// a stuck container delays the server by a second and is not an error.
 func (ss *Sessions) Shutdown(ctx context.Context) error {
 	err := each(ss.called(), func(d *containers.Dialer) error { return d.Shutdown(ctx) })
 	ss.retiring.parting.Wait()

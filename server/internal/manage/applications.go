@@ -7,11 +7,11 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 )
 
-// Applications are made and changed here, in the words of the admin door: an admin.App has the
+// Applications creates and changes applications in the admin door's types: an admin.App has the
 // fields of an apps.Definition.
 type Applications struct{ Store *Store }
 
-// List is all of them, by name.
+// List returns all applications, by name.
 func (as Applications) List() ([]admin.App, error) {
 	// What is not known yet is not nothing.
 	if _, err := as.Store.State().List("apps/"); err != nil {
@@ -30,7 +30,7 @@ func (as Applications) Check(a admin.App) error {
 	return refusal(err)
 }
 
-// Create makes one; that there is one of the name is an error.
+// Create creates an application. It fails if there is one of that name.
 func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
 	made, err := as.Store.Apps().Create(ctx, apps.Definition(a))
 	if err != nil {
@@ -39,7 +39,7 @@ func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, erro
 	return admin.App(made.Definition), nil
 }
 
-// Change changes one in an atomic step, for which change may be called again.
+// Change modifies an application in one atomic step, for which change may be called several times.
 func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
 	made, err := as.Store.Apps().Change(ctx, name, func(d *apps.Definition) error {
 		a, err := change(admin.App(*d))
@@ -52,7 +52,7 @@ func (as Applications) Change(ctx context.Context, name string, change func(admi
 	return admin.App(made.Definition), nil
 }
 
-// Delete ends one, and forgets what its policy has learned.
+// Delete deletes an application and what its policy has learned.
 func (as Applications) Delete(ctx context.Context, name string) error {
 	return refusal(as.Store.Apps().Delete(ctx, name))
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// topAddresses is how many addresses are shown. There may be as many as anybody likes.
+// topAddresses limits the addresses shown: clients may have any number.
 const topAddresses = 8
 
-// payers are the identities by name, and then the addresses that are over a quota, or near one.
+// payers returns the identities by name, and then the addresses over or near a quota.
 func (r *Report) payers() []quota.Usage {
 	all := r.Identities.Usage()
 	var list []quota.Usage
@@ -25,7 +25,7 @@ func (r *Report) payers() []quota.Usage {
 	return append(list, r.Addresses.Top(topAddresses)...)
 }
 
-// clients are those who have quotas, as operators see them.
+// clients returns the payers as operators see them.
 func (r *Report) clients() []admin.Client {
 	out := []admin.Client{}
 	for _, u := range r.payers() {
@@ -45,7 +45,7 @@ func (r *Report) clients() []admin.Client {
 	return out
 }
 
-// overQuota says who was refused what lately. It is said of every model: such requests reach none.
+// overQuota says who was refused lately. It appears at every model, since such requests reach none.
 func (r *Report) overQuota() (out []string) {
 	for _, u := range r.payers() {
 		for k := range quota.Kind(quota.Kinds) {

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// Containers are those of the file, which operators start and stop by their names.
+// Containers are the [[container]] tables of the file, which operators start and stop by name.
 type Containers struct {
 	Settings  *Settings
 	Sessions  *fleet.Sessions
@@ -21,7 +21,7 @@ type Containers struct {
 	Gate      *gate.Gate
 }
 
-// List is all [[container]] as the admin door shows them.
+// List returns all [[container]] as the admin door shows them.
 func (cs Containers) List() admin.Containers {
 	list := admin.Containers{Containers: []admin.Container{}, Sessions: Sessions(cs.Sessions.List())}
 	processes := map[string][]admin.Process{}
@@ -59,8 +59,8 @@ func (cs Containers) failing(model string) bool {
 	return stats.Live > 0 && stats.Failing == stats.Live
 }
 
-// connected reports whether there is a session with a container that is called there, and not one
-// that is being called or has been told to go.
+// connected reports whether there is an established session with the container that is dialed at an
+// address, rather than one that is being dialed or has been told to leave.
 func connected(sessions []admin.Session, address string) bool {
 	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
 }
@@ -75,13 +75,13 @@ func (cs Containers) Stop(_ context.Context, name string) error {
 	return refusal(cs.Processes.Stop(name))
 }
 
-// Restart replaces the processes of a container one after the other, each when a new one has
+// Restart replaces the processes of a container one by one, each after its successor has
 // registered.
 func (cs Containers) Restart(ctx context.Context, name string) error {
 	return refusal(cs.Processes.Restart(ctx, name))
 }
 
-// Sessions are connections with containers in the words of the admin door.
+// Sessions converts connections with containers to the admin door's type.
 func Sessions(list []containers.SessionInfo) []admin.Session {
 	out := []admin.Session{}
 	now := time.Now()
@@ -120,7 +120,7 @@ func Sessions(list []containers.SessionInfo) []admin.Session {
 	return out
 }
 
-// Processes are processes of containers in the words of the admin door.
+// Processes converts processes of containers to the admin door's type.
 func Processes(list []containers.ProcessInfo) []admin.Process {
 	out := []admin.Process{}
 	now := time.Now()

@@ -16,14 +16,14 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// Documents are all that a server has in its store, as a text to take elsewhere.
+// Documents exports and imports the contents of a server's store as one text.
 type Documents struct {
 	Store    *Store
 	Settings *Settings
 	Log      *slog.Logger
 }
 
-// Export is everything in the store that the server would be another without, as one document.
+// Export returns everything in the store that determines what the server does, as one document.
 func (ds Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}, Settings: map[string]map[string]string{}}
 	r, store := ds.Store.Apps(), ds.Store.State()
@@ -89,9 +89,8 @@ func (p *plan) add(what, name, key string, value []byte) {
 	p.changes = append(p.changes, admin.Change{What: what, Name: name, After: value})
 }
 
-// planImport makes a plan, or lists all that is wrong. What a document has is checked as single
-// changes are, and all of it together. It takes time in proportion to the document and to what is
-// here.
+// planImport makes a plan, or lists all faults. The contents of a document are checked like single
+// changes, and also together. The time is linear in the sizes of the document and of the store.
 func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
 	r, store := ds.Store.Apps(), ds.Store.State()
 	known := map[string]bool{}
@@ -159,7 +158,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 	return p, faults, nil
 }
 
-// planSettings plans settings of models, which have to hold beside those of others that are here.
+// planSettings plans settings of models, which must be valid together with those of other models.
 func (ds Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
 	entries, err := store.List(settingsPrefix)
 	if err != nil {
@@ -187,11 +186,11 @@ func (ds Documents) planSettings(p *plan, store state.Store, settings map[string
 	return faults, nil
 }
 
-// importTimeout bounds what the store may take for an import.
+// importTimeout bounds how long the store may take for an import.
 const importTimeout = time.Minute
 
-// Import puts what a checked document has in the place of what is here, all of it in one step or
-// nothing; what the document does not name stays.
+// Import replaces what a document names, all of it in one step or nothing; what it does not name
+// stays.
 func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
 	p, faults, err := ds.planImport(d)
 	if err == nil {

@@ -90,8 +90,8 @@ func mostRows(s scheduler.Stats) (rows int) {
 	return rows
 }
 
-// whySmall says why batches are not larger, the most frequent reason first; what is less than a
-// tenth is left out.
+// whySmall says why batches are not larger, the most frequent reason first. Reasons with less than
+// a tenth of the batches are left out.
 func whySmall(s scheduler.Stats) (out []string) {
 	var reasons []scheduler.CloseReason
 	for r, n := range s.Recent.Closed {

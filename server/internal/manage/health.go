@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// health is how every version of a model, and every application, does what it is there for.
+// health says how well every version of a model, and every application, serves its requests.
 func (r *Report) health() []admin.Health {
 	all := []admin.Health{}
 	for _, m := range r.Gate.Models() {

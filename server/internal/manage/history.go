@@ -21,11 +21,11 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// What served when, who registered it and who changed it is in the state store, one key for each
-// name of a model or application: a list of events, the oldest first. A version that serves is one
-// event with a beginning and an end, whatever its replicas do meanwhile; one that is back within
-// historyGap goes on. So a container that comes and goes writes one event, and no name has more
-// than maxEvents, and no store more than maxHistories.
+// The state store has the history of each model and application under one key: a list of events,
+// oldest first, of what served when, who registered it and who changed it. A version that serves is
+// one event with a beginning and an end, whatever its replicas do meanwhile; if it is back within
+// historyGap, the event continues. So a container that comes and goes writes one event. No name has
+// more than maxEvents, and no store more than maxHistories.
 const (
 	historyPrefix = "history/"
 	maxEvents     = 100
@@ -39,8 +39,7 @@ const (
 	historyWait  = time.Second            // for the store when the server ends
 )
 
-// History is what served when, and who changed it: what is not written yet, and what was written
-// last.
+// History records what served when, and who changed it. It holds what is not yet written.
 type History struct {
 	store    *Store
 	settings *Settings
@@ -60,7 +59,7 @@ type History struct {
 	begun   bool               // what an earlier life of this server left open has been closed
 }
 
-// A pending is what became known of a name since it was written last.
+// A pending is what has become known of a name since its history was last written.
 type pending struct {
 	arrivals map[string]arrival // by version
 	changes  []admin.Event
@@ -88,7 +87,7 @@ func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Tim
 		poke: make(chan struct{}, 1), pending: map[string]*pending{}, written: map[string]serving{}}
 }
 
-// Look has Run look for what is to be written. It may be called from everywhere and does not block.
+// Look makes Run look for changes to write. Any goroutine may call it; it does not block.
 func (h *History) Look() {
 	select {
 	case h.poke <- struct{}{}:
@@ -96,7 +95,7 @@ func (h *History) Look() {
 	}
 }
 
-// Arrived notes who registered.
+// Arrived records who registered.
 func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 	by := conn.RemoteAddr().String()
 	if i.Label != "" {
@@ -113,13 +112,13 @@ func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 	})
 }
 
-// tell notes what somebody did.
+// tell records what somebody did.
 func (h *History) tell(name string, e admin.Event) {
 	h.note(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
 }
 
-// note has what is pending of a name changed and written. Of more names than there may be
-// histories nothing is noted.
+// note changes the pending record of a name and has it written. Names above maxHistories are
+// ignored.
 func (h *History) note(name string, change func(*pending)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,8 +160,8 @@ func cut(text string, most int) string {
 	return text
 }
 
-// Run writes the history until the server ends, and then that nothing is served any more. server is
-// how this one is called beside others that share its store, the same after a restart.
+// Run writes the history until the server ends, and then that nothing is served any more. server
+// names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
 	h.server = server
 	h.Look() // an earlier life may have left something open
@@ -230,8 +229,8 @@ func (h *History) served() map[string]serving {
 	return now
 }
 
-// write writes what is not written yet, and counts the names that it wrote. What an error leaves is
-// left for the next time.
+// write writes what is not yet written, and returns the number of names written. After an error the
+// rest is kept for the next time.
 func (h *History) write(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
 	store := h.store.State()
 	h.mu.Lock()
@@ -288,7 +287,7 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 	return n, forgetHistories(ctx, store, now)
 }
 
-// putBack makes what was not written wait for the next time.
+// putBack keeps what was not written for the next time.
 func (h *History) putBack(waiting map[string]*pending) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -303,8 +302,8 @@ func (h *History) putBack(waiting map[string]*pending) {
 	}
 }
 
-// closeEarlier ends what an earlier life of this server has left open: it was killed, some time
-// before this one began.
+// closeEarlier ends the events that an earlier run of this server has left open because it was
+// killed, at a time before this run began.
 func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	for i := range events {
 		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
@@ -365,7 +364,7 @@ func (h *History) come(events []admin.Event, last map[string]int, version string
 	return events, i
 }
 
-// signed are events with this server's name.
+// signed returns the events with this server's name.
 func (h *History) signed(events []admin.Event) []admin.Event {
 	for i := range events {
 		events[i].Server = h.server
@@ -373,8 +372,8 @@ func (h *History) signed(events []admin.Event) []admin.Event {
 	return events
 }
 
-// forgetHistories deletes the histories that are too many, first those that are the longest without
-// an event and of names that nobody serves.
+// forgetHistories deletes histories above maxHistories: first those of names that nobody serves,
+// longest without an event first.
 func forgetHistories(ctx context.Context, store state.Store, now map[string]serving) error {
 	entries, err := store.List(historyPrefix)
 	if err != nil || len(entries) <= maxHistories {

@@ -22,7 +22,7 @@ type Learning struct {
 	Gate  *gate.Gate
 }
 
-// Learned is what an application's policy knows, of one user or of every one.
+// Learned returns what an application's policy has learned, for one user or for all.
 func (l Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
 	r := l.Store.Apps()
 	a := r.App(name)
@@ -52,7 +52,7 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 	return out, nil
 }
 
-// Forget forgets what an application's policy knows.
+// Forget deletes what an application's policy has learned.
 func (l Learning) Forget(ctx context.Context, name string) error {
 	r := l.Store.Apps()
 	if r.App(name) == nil {
@@ -61,7 +61,7 @@ func (l Learning) Forget(ctx context.Context, name string) error {
 	return refusal(r.Reset(ctx, name))
 }
 
-// Policies are what applications can choose by.
+// Policies lists the policies that applications can have.
 func (l Learning) Policies() []admin.Policy {
 	var list []admin.Policy
 	for _, name := range selection.Names() {

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// awaited are the models that should be served, for the server to be ready: those of every
-// [[container]], and the required ones; but for those whose processes an operator or a client has
-// stopped. Loading is starting them again. Models whose containers connect by themselves are not
-// among them unless they are required: nobody could tell one that will not come back from one that
-// will.
+// awaited returns the models that must be served for the server to be ready: those of every
+// [[container]] and the required ones, except those whose processes an operator or a client has
+// stopped. Models whose containers connect by themselves count only if they are required: the
+// server cannot tell whether one that is missing will come back.
 func (r *Report) awaited() []string {
 	loaded, unloaded := r.Processes.Awaited()
 	for _, c := range r.Settings.File().Supervised {

@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Report tells what there is and how it does. Its methods may be called from everywhere.
+// A Report describes the state of the server. Its methods may be called from any goroutine.
 type Report struct {
 	Version   string // of the server
 	Started   time.Time
@@ -108,8 +108,8 @@ func (r *Report) cache(t *gate.Target) *admin.Cache {
 	}
 }
 
-// effective are a model's settings, with what was left to the server or the container as it has
-// turned out.
+// effective returns a model's settings, with the actual values of those that were left to the
+// server or the container.
 func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
 	m := r.Settings.Now().Model(model)
 	m.BatchBytes = config.Bytes(stats.Config.BatchBytes)
@@ -136,7 +136,7 @@ func declared(specs []tensor.Spec) []admin.Tensor {
 	return out
 }
 
-// Status is what there is, and how it does.
+// Status returns the state of the whole server.
 func (r *Report) Status() admin.Status {
 	st := admin.Status{
 		Version:   r.Version,
@@ -201,7 +201,7 @@ func (r *Report) Stats() []scheduler.Stats {
 	return out
 }
 
-// Gauges is what the metrics read of the server when they are asked.
+// Gauges returns the server's values for the metrics.
 func (r *Report) Gauges() metrics.ServerGauges {
 	shared, clients := r.shared(), r.Regions.Usage()
 	return metrics.ServerGauges{

@@ -26,14 +26,14 @@ import (
 
 // Settings of models that were changed while running are in the store, one key for each model: an
 // object of texts with the keys of [model.NAME] in the file. They override the file's, in every
-// server that shares the store. What contradicts a server's file is left out there and logged:
-// the store may come after the start, and servers with different files may share it, so refusing
-// to start would stop one server for what was changed at another.
+// server that shares the store. A server ignores and logs those that contradict its file: the store
+// may become reachable after the start, and servers with different files may share it, so refusing
+// to start would stop one server because of a change made at another.
 
 const settingsPrefix = "settings/"
 
-// Settings are the configuration that holds: the file's, and over it what was changed in the store.
-// All of its methods may be called from everywhere.
+// Settings are the configuration in effect: the file's, overridden by what was changed in the
+// store. All methods may be called from any goroutine.
 type Settings struct {
 	store     *Store
 	gate      *gate.Gate
@@ -46,7 +46,7 @@ type Settings struct {
 	base, now atomic.Pointer[config.Config]
 }
 
-// NewSettings makes settings that are those of the file, until Read.
+// NewSettings returns the settings of the file, until Read.
 func NewSettings(file config.Config, store *Store, g *gate.Gate, sched *scheduler.Scheduler, sessions *fleet.Sessions, processes *fleet.Processes, log *slog.Logger) *Settings {
 	s := &Settings{store: store, gate: g, sched: sched, sessions: sessions, processes: processes, log: log}
 	s.base.Store(&file)
@@ -54,13 +54,13 @@ func NewSettings(file config.Config, store *Store, g *gate.Gate, sched *schedule
 	return s
 }
 
-// File is the configuration as it was loaded last.
+// File is the configuration that was last loaded.
 func (s *Settings) File() *config.Config { return s.base.Load() }
 
-// Now is the configuration that holds.
+// Now is the configuration in effect.
 func (s *Settings) Now() *config.Config { return s.now.Load() }
 
-// Replace puts a configuration that was loaded in the place of the last one, which it returns.
+// Replace installs a loaded configuration and returns the one before.
 func (s *Settings) Replace(file config.Config) (before *config.Config) {
 	s.mu.Lock()
 	before = s.base.Swap(&file)
@@ -69,7 +69,7 @@ func (s *Settings) Replace(file config.Config) (before *config.Config) {
 	return before
 }
 
-// Access is whom the admin door lets in: the host that it listens on is a name of it, too.
+// Access says who may use the admin door. The host that it listens on counts among its names.
 func (s *Settings) Access() admin.Access {
 	c := s.Now().Admin
 	a := admin.Access{Hosts: c.Hosts, Profiling: c.Profiling, ImportBytes: int64(c.ImportBytes)}
@@ -82,9 +82,9 @@ func (s *Settings) Access() admin.Access {
 	return a
 }
 
-// Set changes settings of a model, all of them or none. They hold at once, for all versions; the
-// file is not written. nil takes a setting back to what the file says. It gives what was in effect
-// of these settings, and what is now.
+// Set changes settings of a model, all of them or none. They take effect at once, for all versions;
+// the file is not written. nil reverts a setting to the file's value. Set returns the values in
+// effect before and after.
 func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
@@ -132,7 +132,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 	return before, s.inEffect(model, settings), nil
 }
 
-// faulty is the error for settings that cannot hold; nil if nothing is wrong.
+// faulty returns the error for invalid settings; nil if there are no faults.
 func faulty(faults []string) error {
 	if len(faults) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func faulty(faults []string) error {
 	return &admin.Error{Status: http.StatusBadRequest, Text: strings.Join(faults, "; ")}
 }
 
-// inEffect are the values in effect of some settings of a model.
+// inEffect returns the values in effect of some settings of a model.
 func (s *Settings) inEffect(model string, settings map[string]*string) map[string]any {
 	var all map[string]any
 	text, err := json.Marshal(s.Now().Model(model))
@@ -164,7 +164,7 @@ func faultsOf(err error) (list []string) {
 	return list
 }
 
-// Read makes the settings in the store hold.
+// Read applies the settings in the store.
 func (s *Settings) Read() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,7 @@ func storedSettings(e state.Entry) (model string, settings map[string]string, er
 	return segments[1], settings, err
 }
 
-// Follow makes what other servers change hold here, until stop is closed.
+// Follow applies what other servers change, until stop is closed.
 func (s *Settings) Follow(stop <-chan struct{}) {
 	changed := make(chan struct{}, 1)
 	defer s.store.State().Watch(settingsPrefix, changed)()

@@ -20,7 +20,8 @@ import (
 )
 
 // A Store is the state store and the registry of the applications in it, which open after the
-// server was made. Its methods may be called from everywhere, after Open but for Registry.
+// server was made. Its methods may be called from any goroutine, but only after Open, except
+// Registry.
 type Store struct {
 	at   config.State
 	open Opener
@@ -37,7 +38,7 @@ type opened struct {
 // An Opener opens a state store where the configuration says.
 type Opener func(at string, opts state.Options) (state.Store, error)
 
-// OpenState is the Opener of a server by itself.
+// OpenState is the Opener of a real server.
 func OpenState(at string, opts state.Options) (state.Store, error) {
 	if at == "" {
 		return state.NewMemory(opts)
@@ -47,13 +48,13 @@ func OpenState(at string, opts state.Options) (state.Store, error) {
 	return state.Open(ctx, at, opts)
 }
 
-// NewStore makes a store that is opened where the configuration says.
+// NewStore returns a store that Open opens where the configuration says.
 func NewStore(at config.State, open Opener, log *slog.Logger) *Store {
 	return &Store{at: at, open: open, log: log}
 }
 
 // Open opens the store, and gives the gate the registry of the applications in it. changed is
-// called when these have.
+// called when an application has changed.
 func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 	var o opened
 	if o.store, err = s.open(s.at.At, state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}); err != nil {
@@ -83,15 +84,14 @@ func (s *Store) Close() error {
 	return o.store.Close()
 }
 
-// Apps are the applications, for whoever is called after Open alone: admin.Sources.Await sees to
-// that.
+// Apps returns the applications. It must be called after Open, which admin.Sources.Await ensures
+// for the admin door.
 func (s *Store) Apps() *apps.Registry { return s.opened.Load().apps }
 
-// State is the store itself, likewise.
+// State returns the store itself; like Apps, after Open.
 func (s *Store) State() state.Store { return s.opened.Load().store }
 
-// Registry is Apps for whoever may be called before Open; the error then wraps
-// scheduler.ErrUnavailable.
+// Registry is Apps for callers before Open, when its error wraps scheduler.ErrUnavailable.
 func (s *Store) Registry() (*apps.Registry, error) {
 	if o := s.opened.Load(); o != nil {
 		return o.apps, nil
@@ -99,8 +99,8 @@ func (s *Store) Registry() (*apps.Registry, error) {
 	return nil, fmt.Errorf("%w: %w", scheduler.ErrUnavailable, &admin.Error{Status: http.StatusServiceUnavailable, Text: "this server is not serving yet"})
 }
 
-// Admit refuses a model by the name of an application that links to others as well: requests for
-// the one would go to the other.
+// Admit refuses a model with the name of an application that links to other models as well:
+// requests for the model would go to the application.
 func (s *Store) Admit(id scheduler.ModelID) error {
 	if a := s.Apps().App(id.Name); a != nil && !a.Only(id.Name) {
 		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application", a.Name, a.Models)
@@ -123,7 +123,7 @@ func (s *Store) Health() admin.State {
 	return k
 }
 
-// Gauges is what the metrics read of the applications when they are asked.
+// Gauges returns the applications' values for the metrics.
 func (s *Store) Gauges() (list []metrics.LearnedGauges) {
 	for _, a := range s.Apps().Apps() {
 		users := s.Apps().Users(a.Name)

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Streams are those of every version of a model, of each at most that many; nil: there is no such
-// model.
+// Streams lists the streams of every version of a model, at most that many of each; nil: there is
+// no such model.
 func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
 	for _, m := range r.Gate.Models() {
 		if m.Name != model {
@@ -41,7 +41,7 @@ const (
 	worthALook = 100 * time.Millisecond // between the capture of a frame and its arrival
 )
 
-// filmed says how old the frames are that a model shows, and why. list are its streams, the worst
+// filmed says how old the frames of a model's answers are, and why. list has its streams, worst
 // first.
 func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	n := &s.Recent
@@ -83,7 +83,8 @@ func source(s scheduler.StreamStats) string {
 	return "Stream " + gate.Cut(strconv.Quote(s.Name), 100)
 }
 
-// fresher says what makes the frames newer that a model shows which is too slow for its streams.
+// fresher says what to change so that a model which is too slow for its streams answers newer
+// frames.
 func fresher(s scheduler.Stats, worst scheduler.StreamStats, does float64) string {
 	switch worst.Keep {
 	case setting.KeepAll:
