@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// A fault is a change of one place of a file, which one of a bar's pieces has to notice.
+// A fault is a change of one place in a file that one of a bar's pieces must notice.
 type fault struct {
 	file, was, is string
-	piece         int            // its number, from 0
-	seen          *regexp.Regexp // what the piece says then, so that no other failure is taken for it
+	piece         int            // index of that piece
+	seen          *regexp.Regexp // its message then, which no other failure has
 }
 
-// breaks is a fault that the first piece notices.
+// breaks returns a fault that the first piece must notice.
 func breaks(file, was, is, seen string) fault {
 	return fault{file: file, was: was, is: is, seen: regexp.MustCompile(seen)}
 }
 
-// build builds shivad with the fault into a directory, and returns the environment in which tests
-// use that, and go builds whatever has the fault.
+// build builds shivad with the fault into a directory. It returns env extended so that tests use
+// this shivad and the go command compiles with the fault.
 func (f *fault) build(ctx context.Context, dir string, env []string) ([]string, error) {
 	overlay, err := f.plant(dir)
 	if err != nil {
@@ -40,7 +40,8 @@ func (f *fault) build(ctx context.Context, dir string, env []string) ([]string, 
 	return env, nil
 }
 
-// plant writes the file with the fault into a directory, and returns what go build -overlay takes.
+// plant writes the file with the fault into a directory, and returns the path of an overlay file
+// for go build.
 func (f *fault) plant(dir string) (overlay string, err error) {
 	text, err := f.text()
 	if err != nil {
@@ -65,7 +66,7 @@ func (f *fault) plant(dir string) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, list, 0o600)
 }
 
-// text is the file with the fault in it.
+// text returns the content of the file with the fault.
 func (f *fault) text() ([]byte, error) {
 	text, err := os.ReadFile(f.file)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command reliability holds shivad to the bars of reliability, R1 to R20, and prints a line for
-// each with its verdict, and below it the figures. What measures them are tests and the other
+// Command reliability checks shivad against the bars of reliability, R1 to R20. It prints a line
+// with the verdict of each, and the figures below it. The measuring is done by tests and the other
 // benches.
 //
 //	reliability [-only R2,R7] [-break] [-dir DIR]
 //
-// With -break it plants a fault in what each bar is about, in a copy of the source that the
-// compiler reads instead. A bar is then as it should be if what measures it fails, and says what
-// the fault does. It exits with 1 if a bar does not hold.
+// With -break it plants a fault for each bar, in a copy of the source that the compiler reads
+// instead. The bar must then fail, with a message that belongs to the fault. The exit status is 1
+// if a bar does not hold, or with -break if one does not fail.
 package main
 
 import (
@@ -87,7 +87,7 @@ func main() {
 	}
 }
 
-// choose returns the bars of a list of names, all for none.
+// choose returns the bars of a comma-separated list of names, or all if it is empty.
 func choose(names string) (chosen []bar, err error) {
 	if names == "" {
 		return bars, nil
@@ -102,10 +102,10 @@ func choose(names string) (chosen []bar, err error) {
 	return chosen, nil
 }
 
-// A piece shows so many of its figures, and so much of each. All are in its log.
+// Limits of what is printed of a piece: figures, and characters of each. Its log has everything.
 const maxFigures, maxWidth = 8, 200
 
-// measure runs the pieces of a bar, with its fault if it is to be broken.
+// measure runs the pieces of a bar, with its fault planted if broken is set.
 func (b *bar) measure(ctx context.Context, dir string, broken bool) (holds bool, figures []string, err error) {
 	env := os.Environ()
 	if broken {
@@ -116,8 +116,9 @@ func (b *bar) measure(ctx context.Context, dir string, broken bool) (holds bool,
 	return b.judge(ctx, dir, env, broken)
 }
 
-// judge runs the pieces of a bar until one does not hold; broken, that alone which is to notice the
-// bar's fault. It then holds unless the piece fails in the words of the fault.
+// judge runs the pieces of a bar until one fails. If broken is set it runs only the piece that must
+// notice the fault; the bar then holds unless that piece fails with a message that belongs to the
+// fault.
 func (b *bar) judge(ctx context.Context, dir string, env []string, broken bool) (holds bool, figures []string, err error) {
 	pieces := b.pieces
 	if broken {

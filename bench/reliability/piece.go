@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A bar is a promise.
+// A bar is a promise and what checks it.
 type bar struct {
 	name   string
 	what   string
@@ -22,11 +22,11 @@ type bar struct {
 // A piece is a command that fails when the bar does not hold.
 type piece struct {
 	command []string
-	env     string         // one more variable; "": none
-	shows   *regexp.Regexp // its group is a figure, in what the command prints
+	env     string         // an additional variable; "": none
+	shows   *regexp.Regexp // matches figures in the output, by its group
 }
 
-// run runs the command, and returns what it has printed.
+// run runs the command and returns its output.
 func (p *piece) run(ctx context.Context, env []string) ([]byte, error) {
 	var out bytes.Buffer
 	c := exec.CommandContext(ctx, p.command[0], p.command[1:]...)
@@ -39,7 +39,7 @@ func (p *piece) run(ctx context.Context, env []string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// figures are the first of those in what the command has printed, with a space between words.
+// figures returns the first figures in the output, with white space folded.
 func (p *piece) figures(out []byte) (list []string) {
 	for _, found := range p.shows.FindAllSubmatch(out, maxFigures) {
 		text := []rune(strings.Join(strings.Fields(string(found[1])), " "))
@@ -48,38 +48,38 @@ func (p *piece) figures(out []byte) (list []string) {
 	return list
 }
 
-// What pieces print, by line: what a test says by t.Logf and t.Errorf; the ratios of a bench with
-// their verdicts, and why it ends; everything.
+// Lines of output that are figures: messages of t.Logf and t.Errorf; the ratios of a bench with
+// their verdicts, and why it ended; all lines.
 var (
 	logged = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: (.*)$`)
 	ratios = regexp.MustCompile(`(?m)^(.* (?:pass|FAIL|reported)|run: .*)$`)
 	lines  = regexp.MustCompile(`(?m)^(.+)$`)
 )
 
-// test is a test, or several by a regular expression, of some packages. Flags of the test follow
-// these.
+// test is a piece that runs tests, by a regular expression, of some packages. Flags of the tests
+// may follow the packages.
 func test(name string, packages ...string) piece {
 	return piece{command: append([]string{"go", "test", "-count=1", "-vet=off", "-v", "-run", "^(" + name + ")$"}, packages...), shows: logged}
 }
 
-// e2e is a test of real processes.
+// e2e is a piece that runs a test with real processes.
 func e2e(name string) piece {
 	return piece{command: []string{"go", "test", "-count=1", "-vet=off", "-tags", "e2e", "-v", "-run", "^(" + name + ")$", "./server/e2e"}, shows: logged}
 }
 
-// lasting is e2e, with the fault kept up for so many seconds.
+// lasting is e2e for a test that keeps up its disturbance for that many seconds.
 func lasting(seconds int, name string) piece {
 	p := e2e(name)
 	p.env = fmt.Sprintf("SHIVA_E2E_SECONDS=%d", seconds)
 	return p
 }
 
-// part is a part of the bench of ratios.
+// part is a piece that runs parts of bench/run.
 func part(rounds int, name string) piece {
 	return piece{command: []string{"go", "run", "./bench/run", "-rounds", fmt.Sprint(rounds), "-only", "^(" + name + ")$"}, shows: ratios}
 }
 
-// program is another bench.
+// program is a piece that runs another bench.
 func program(shows *regexp.Regexp, args ...string) piece {
 	return piece{command: append([]string{"go", "run"}, args...), shows: shows}
 }

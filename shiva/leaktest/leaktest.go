@@ -1,10 +1,10 @@
-// Package leaktest finds the goroutines and descriptors that tests leave behind, also those of
-// tests that run at once.
+// Package leaktest finds goroutines and descriptors that tests leave behind, even when tests run in
+// parallel.
 //
-// To count all goroutines of the process before and after a test takes a test that runs alone. Here
-// they carry the name of their test as a profiler's label, which each inherits from the one that
-// starts it: so a test finds its own, whatever others do. Not all inherit it (a timer's function
-// does not), and descriptors have no labels: those are counted once, when all tests have ended.
+// Counting all goroutines of the process before and after a test only works if the test runs alone.
+// Instead, goroutines carry a pprof label that names their test. A goroutine inherits the label of
+// the one that starts it, so each test finds its own. Some do not inherit it (functions of timers),
+// and descriptors have no labels: those are counted once, when all tests have ended.
 package leaktest
 
 import (
@@ -24,15 +24,15 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// label is the key of the profiler's label. Values are numbers, since a test may run several times.
+// label is the key of the pprof label. Values are numbers, since a test may run several times.
 const label = "leaktest"
 
 var last atomic.Int64
 
-// Goroutines checks, after what the test registers as cleanup from now on, that every goroutine
-// which it has started since, or which one of those has, ends. It is called on the goroutine of the
-// test, and again for a second rig; a fuzz target is not checked, since the fuzzer's are among its
-// goroutines.
+// Goroutines checks at the end of the test, after cleanups registered later, that all goroutines
+// started from now on by the test or its goroutines have ended. Call it on the test's goroutine; a
+// test may call it several times. Fuzz targets are not checked, since they would include the
+// fuzzer's own goroutines.
 func Goroutines(t testing.TB) {
 	t.Helper()
 	if _, fuzzing := t.(*testing.F); fuzzing {
@@ -53,8 +53,8 @@ func labelled(value string) bool {
 	return strings.Contains(all.String(), fmt.Sprintf("%q:%q", label, value))
 }
 
-// Main runs the tests of a package, with run, and fails if they leave goroutines or descriptors
-// behind. It returns the code to exit with.
+// Main runs the tests of a package with run, and fails if they leave goroutines or descriptors
+// behind. It returns the exit code.
 func Main(m *testing.M, run func(*testing.M) int) int {
 	openPoller()
 	watchSignals()
@@ -79,18 +79,18 @@ func Main(m *testing.M, run func(*testing.M) int) int {
 	return code
 }
 
-// Descriptors is how many descriptors the process has, those of the runtime among them.
+// Descriptors returns how many descriptors the process has open, including those of the runtime.
 func Descriptors() int {
 	openPoller()
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0 // there are none to be seen on this system
+		return 0 // this system does not list them
 	}
 	return len(all)
 }
 
-// openPoller makes the runtime open the descriptors of its poller, which would otherwise look like
-// those of the first test that uses a socket.
+// openPoller makes the runtime open its poller's descriptors, which would otherwise be blamed on
+// the first test that uses a socket.
 var openPoller = sync.OnceFunc(func() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()

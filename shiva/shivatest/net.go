@@ -1,6 +1,5 @@
-// Package shivatest has what a test of a Shiva client or server needs of the other side: a
-// network in memory, which works inside a testing/synctest bubble, and a server whose every
-// answer the test decides.
+// Package shivatest is for tests of Shiva clients and servers: a network in memory, which works
+// inside a testing/synctest bubble, and a server whose answers the test decides.
 package shivatest
 
 import (
@@ -13,27 +12,26 @@ import (
 	"time"
 )
 
-// A Net is a network in memory. Its connections hold some bytes each way, as sockets do, have
-// deadlines, and end as those of TCP do: a direction at a time, or both at once, and with a reset
-// where bytes were lost. The zero value is ready; any goroutine may use it.
+// A Net is a network in memory. Its connections buffer bytes in each direction, have deadlines, and
+// end as TCP connections do: one direction at a time or both, with a reset if bytes were lost. The
+// zero value is ready. Any goroutine may use it.
 //
-// All blocking in it is durable in the sense of testing/synctest, so that fake time passes
-// while both sides wait.
+// All blocking is durable in the sense of testing/synctest, so virtual time passes while both sides
+// wait.
 type Net struct {
-	// Buffer is what a direction of a connection holds before its writer has to wait; 0: 64 KiB.
-	// Piece is how much one Read returns at most; 0: what there is. Both are set before connections
-	// are made.
+	// Buffer is the capacity of each direction of a connection, in bytes; 0: 64 KiB. Piece is the
+	// most that one Read returns; 0: no limit. Set both before making connections.
 	Buffer, Piece int
-	// Resets has what is on the way to the other end lost when an end is closed that has not read
-	// everything, as TCP may.
+	// Resets makes Close discard what is on the way to the other end if this end has unread input,
+	// as TCP may.
 	Resets bool
 
 	mu        sync.Mutex
 	listeners map[string]*listener
-	conns     map[*Link]struct{} // the ends that Dial has returned
+	conns     map[*Link]struct{} // the dialing ends
 }
 
-// Listen takes an address, which is any text.
+// Listen listens on an address, which may be any text.
 func (n *Net) Listen(addr string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,8 +46,7 @@ func (n *Net) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to an address that is listened on, and is refused otherwise. It fits
-// shiva.WithDialer.
+// Dial connects to an address. It is refused if nobody listens there. It fits shiva.WithDialer.
 func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	c, err := n.DialFrom(ctx, addr, addr)
 	if err != nil {
@@ -58,7 +55,7 @@ func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// DialFrom is Dial for a client that has an address of its own.
+// DialFrom is Dial with an address for the client.
 func (n *Net) DialFrom(ctx context.Context, from, addr string) (*Link, error) {
 	fail := func(err error) (*Link, error) {
 		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: Addr(addr), Err: err}
@@ -82,7 +79,7 @@ func (n *Net) DialFrom(ctx context.Context, from, addr string) (*Link, error) {
 	}
 }
 
-// pipeBytes is what a direction of a connection holds unless a test says otherwise.
+// pipeBytes is the default of Net.Buffer.
 const pipeBytes = 64 << 10
 
 // Pair makes a connection between two addresses without a listener.
@@ -112,7 +109,7 @@ func (n *Net) Cut() {
 	}
 }
 
-// An Addr is one of the network.
+// An Addr is an address on a Net.
 type Addr string
 
 // Network is "memory".
@@ -148,8 +145,8 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// A Link is one end of a connection. Beside what every connection has it has what fails of one, and
-// methods that do not wait, for a server that waits for many connections at once.
+// A Link is one end of a connection. Beyond net.Conn it has methods that inject faults, and others
+// that do not block, for servers that poll many connections.
 type Link struct {
 	net           *Net
 	in, out       *pipe
@@ -159,8 +156,8 @@ type Link struct {
 func (c *Link) Read(p []byte) (int, error)  { return c.in.read(p) }
 func (c *Link) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close ends both directions: this side's calls fail, the other side reads what is on the way and
-// then the end, and cannot write any more. See Net.Resets.
+// Close closes both directions: this end's calls fail, the other end reads what is on the way and
+// then io.EOF, and can no longer write. See Net.Resets.
 func (c *Link) Close() error {
 	if c.in.closeRead() && c.net.Resets {
 		c.out.end(syscall.ECONNRESET, net.ErrClosed, true)
@@ -172,28 +169,27 @@ func (c *Link) Close() error {
 	return nil
 }
 
-// CloseWrite ends this side's direction: the other side reads what is on the way and then the end.
+// CloseWrite closes the writing side: the other end reads what is on the way and then io.EOF.
 func (c *Link) CloseWrite() error {
 	c.out.closeWrite()
 	return nil
 }
 
-// Cut breaks the connection, as if a cable were pulled and the loss noticed at once: reads and
-// writes on both sides fail with ECONNRESET, and what was on the way is lost.
+// Cut breaks the connection, as a pulled cable does, but noticed at once: reads and writes at both
+// ends fail with ECONNRESET, and what was on the way is lost.
 func (c *Link) Cut() {
 	c.in.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 	c.out.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 }
 
-// CutAfter breaks the connection when that many more bytes have been sent, or received, by this
-// side; negative: never. The other side of that direction reads these bytes first.
+// CutAfter breaks the connection once this end has sent or received that many more bytes; negative:
+// never. The reader of that direction still gets these bytes.
 func (c *Link) CutAfter(sent, received int) {
 	c.out.limit(sent)
 	c.in.limit(received)
 }
 
-// Stall keeps what comes from now on from being read at the other end, or what is sent here, or
-// neither. The bytes wait on the way.
+// Stall holds back the bytes sent by this end, or those sent to it, until it is called with false.
 func (c *Link) Stall(sent, received bool) {
 	c.out.stall(sent)
 	c.in.stall(received)
@@ -205,35 +201,36 @@ func (c *Link) LocalAddr() net.Addr { return c.local }
 // RemoteAddr is an Addr.
 func (c *Link) RemoteAddr() net.Addr { return c.remote }
 
-// SetDeadline is as of net.Conn, and so are the next two.
+// SetDeadline sets both deadlines, as of net.Conn.
 func (c *Link) SetDeadline(t time.Time) error {
 	c.in.readLimit.set(c.in, t)
 	c.out.writeLimit.set(c.out, t)
 	return nil
 }
 
-// SetReadDeadline is for Read, and what waits for input.
+// SetReadDeadline applies to Read and AwaitInput.
 func (c *Link) SetReadDeadline(t time.Time) error {
 	c.in.readLimit.set(c.in, t)
 	return nil
 }
 
-// SetWriteDeadline is for Write, and what waits for room.
+// SetWriteDeadline applies to Write and AwaitRoom.
 func (c *Link) SetWriteDeadline(t time.Time) error {
 	c.out.writeLimit.set(c.out, t)
 	return nil
 }
 
-// TryRead reads what has arrived; EAGAIN: nothing has. At the end it returns 0 without an error.
+// TryRead reads what has arrived, and fails with EAGAIN if nothing has. At the end of the input it
+// returns 0 and no error.
 func (c *Link) TryRead(p []byte) (int, error) { return c.in.tryRead(p) }
 
-// TryWrite writes what there is room for, from as many parts as it takes.
+// TryWrite writes as many bytes of vecs as there is room for.
 func (c *Link) TryWrite(vecs [][]byte) (n int, err error) {
 	for _, v := range vecs {
 		k, err := c.out.tryWrite(v)
 		n += k
 		switch {
-		case n > 0 && err != nil: // it comes again
+		case n > 0 && err != nil: // the next call returns the error
 			return n, nil
 		case err != nil:
 			return 0, err
@@ -244,9 +241,8 @@ func (c *Link) TryWrite(vecs [][]byte) (n int, err error) {
 	return n, nil
 }
 
-// AwaitInput calls done, and again whenever something may have arrived since, or the other end has
-// ended a direction, until it returns true. It fails when this end is closed, or its deadline for
-// reading passes.
+// AwaitInput calls done at once, and again whenever bytes may have arrived or a direction has
+// ended, until done returns true. It fails when this end is closed or its read deadline passes.
 func (c *Link) AwaitInput(done func() bool) error {
 	return c.in.await(done, func() error {
 		switch {
@@ -259,7 +255,7 @@ func (c *Link) AwaitInput(done func() bool) error {
 	})
 }
 
-// AwaitRoom is the same for room to write.
+// AwaitRoom is AwaitInput for room to write and the write deadline.
 func (c *Link) AwaitRoom(done func() bool) error {
 	return c.out.await(done, func() error {
 		switch {
@@ -272,25 +268,25 @@ func (c *Link) AwaitRoom(done func() bool) error {
 	})
 }
 
-// Room tells whether there is some to write, or nobody to write to.
+// Room reports whether TryWrite would write or fail at once.
 func (c *Link) Room() bool {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	return c.out.writeErr != nil || len(c.out.data) < c.out.size
 }
 
-// Gone tells whether the other end is closed, or the connection broken.
+// Gone reports whether the other end is closed or the connection broken.
 func (c *Link) Gone() bool {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	return c.out.writeErr != nil && !errors.Is(c.out.writeErr, net.ErrClosed)
 }
 
-// Unread is how many bytes have arrived that nobody has read.
+// Unread returns how many bytes have arrived and not been read.
 func (c *Link) Unread() int { return c.in.len() }
 
-// Unacknowledged is how many bytes are on the way to the other end.
+// Unacknowledged returns how many bytes are on the way to the other end.
 func (c *Link) Unacknowledged() int { return c.out.len() }
 
-// Acknowledge does nothing: nobody waits for it.
+// Acknowledge does nothing: the network needs no acknowledgements.
 func (c *Link) Acknowledge() {}

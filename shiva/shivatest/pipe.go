@@ -15,15 +15,15 @@ var errDeadline = os.ErrDeadlineExceeded
 // A pipe is one direction of a connection.
 type pipe struct {
 	// Set once.
-	size  int   // bytes that it holds
-	piece int   // bytes that are read at once; 0: any number
+	size  int   // capacity in bytes
+	piece int   // most bytes of one read; 0: no limit
 	other *pipe // the other direction
 
 	mu       sync.Mutex
 	changed  sync.Cond
-	changes  uint64 // so far
+	changes  uint64 // number of changes so far
 	data     []byte
-	left     int // bytes until the connection breaks; negative: it does not
+	left     int // bytes until the connection breaks; negative: no limit
 	stalled  bool
 	readErr  error // for the reader, once data is empty
 	writeErr error // for the writer
@@ -37,7 +37,7 @@ func newPipe(size, piece int) *pipe {
 	return p
 }
 
-// change wakes everybody who waits.
+// change wakes all waiting goroutines.
 func (p *pipe) change() {
 	p.changes++
 	p.changed.Broadcast()
@@ -104,15 +104,15 @@ func (p *pipe) write(b []byte) (n int, err error) {
 	}
 }
 
-// now is a moment, to tell what has changed since.
+// now returns the number of changes so far, to notice later ones.
 func (p *pipe) now() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changes
 }
 
-// tryWrite takes what there is room for. The byte that is the last before the connection breaks
-// breaks it.
+// tryWrite takes as much as there is room for. The last byte that limit permits breaks the
+// connection.
 func (p *pipe) tryWrite(b []byte) (n int, err error) {
 	p.mu.Lock()
 	switch {
@@ -141,14 +141,14 @@ func (p *pipe) tryWrite(b []byte) (n int, err error) {
 	return n, err
 }
 
-// breakOff breaks the connection. What is on the way in this direction arrives.
+// breakOff breaks the connection. What is on the way in this direction still arrives.
 func (p *pipe) breakOff() {
 	p.end(syscall.ECONNRESET, syscall.ECONNRESET, false)
 	p.other.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 }
 
-// await calls done until it returns true, at once and after each change; over, which is called
-// with the mutex held, tells when it is not worth waiting for.
+// await calls done at once and after each change until it returns true. over is called with the
+// mutex held; its error ends the waiting.
 func (p *pipe) await(done func() bool, over func() error) error {
 	for {
 		p.mu.Lock()
@@ -174,7 +174,7 @@ func (p *pipe) len() int {
 	return len(p.data)
 }
 
-// limit has the connection break after n more bytes; negative: it does not.
+// limit makes the connection break after n more bytes; negative: never.
 func (p *pipe) limit(n int) {
 	p.mu.Lock()
 	p.left = n
@@ -195,7 +195,7 @@ func (p *pipe) stall(on bool) {
 
 func (p *pipe) closeWrite() { p.end(io.EOF, net.ErrClosed, false) }
 
-// closeRead ends reading, and tells whether that has lost something.
+// closeRead closes the reading side, and reports whether unread bytes were lost.
 func (p *pipe) closeRead() (lost bool) {
 	p.mu.Lock()
 	lost = len(p.data) > 0
@@ -204,7 +204,7 @@ func (p *pipe) closeRead() (lost bool) {
 	return lost
 }
 
-// end ends the pipe; the first reason stays, but for that of an end that was closed.
+// end ends the pipe. The first error stays, except that ErrClosed of this end replaces others.
 func (p *pipe) end(readErr, writeErr error, lose bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +220,7 @@ func (p *pipe) end(readErr, writeErr error, lose bool) {
 	p.change()
 }
 
-// A deadline is one of a pipe's two; its pipe's mutex guards it.
+// A deadline is guarded by its pipe's mutex.
 type deadline struct {
 	timer  *time.Timer
 	passed bool
