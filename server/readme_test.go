@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,6 +57,61 @@ func TestDocuments(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The commands of bench/README.md take minutes, so that TestE2EPages does not run them: their
+// targets of make, programs and flags are there.
+func TestBenchCommands(t *testing.T) {
+	page, err := os.ReadFile("../bench/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`(?m)^    (make|go run) (\S+)(.*)$`).FindAllStringSubmatch(string(page), -1)
+	if len(commands) < 20 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	flags := regexp.MustCompile(`(?:^|[ "])-([a-z]+)`)
+	for _, command := range commands {
+		what, arguments := command[2], strings.Split(command[3], "#")[0]
+		if strings.Contains(what, "@") {
+			continue // a program of others
+		}
+		programs := []string{what}
+		if command[1] == "make" {
+			recipe := regexp.MustCompile(`(?m)^` + what + `:.*\n((?:\t.*\n)+)`).FindSubmatch(makefile)
+			if recipe == nil {
+				t.Errorf("%q: there is no such target", command[0])
+				continue
+			}
+			programs = nil
+			for _, found := range regexp.MustCompile(`go run (\./\S+)`).FindAllSubmatch(recipe[1], -1) {
+				programs = append(programs, string(found[1]))
+			}
+		}
+		for _, flag := range flags.FindAllStringSubmatch(arguments, -1) {
+			if !slices.ContainsFunc(programs, func(dir string) bool { return declares(t, dir, flag[1]) }) {
+				t.Errorf("%q: %v has no flag -%s", command[0], programs, flag[1])
+			}
+		}
+	}
+}
+
+// declares reports whether a program of the tree has a flag.
+func declares(t *testing.T, dir, flag string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Errorf("%s has no program: %v", dir, err)
+	}
+	declaration := regexp.MustCompile(`\w+(?:Var)?\((?:&[\w.]+, )?"` + flag + `", `)
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && declaration.Match(text)
+	})
 }
 
 // documents are the pages in Markdown.
