@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -215,5 +216,41 @@ func TestPagesBringNoCertificate(t *testing.T) {
 		if resp.Body.Close(); resp.StatusCode != want {
 			t.Errorf("from %q: %d, expected %d", origin, resp.StatusCode, want)
 		}
+	}
+}
+
+// A certificate that expires is in the status, and again and again in the log, also after it has.
+func TestCertificatesThatExpire(t *testing.T) {
+	k, log := newPKI(t), new(logged)
+	k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
+	s, _ := loaded(t, log, func(c *config.Config) {
+		c.REST.Listen, c.TLS.Certificates = config.Addrs{"tls://127.0.0.1:0"}, k.settings(config.AuthNone)
+		c.TLS.ClientCA = ""
+	})
+	status := func(want string) {
+		t.Helper()
+		if got := s.report.Status().Warnings; len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], "shivactl reload") {
+			t.Errorf("the status warns: %q, expected %s", got, want)
+		}
+	}
+	status("the certificate of rest expires on 2")
+	if n := strings.Count(log.String(), "a certificate expires soon"); n != 1 {
+		t.Errorf("%d warnings at the start", n)
+	}
+	s.watching.Go(func() { s.watchCertificates(time.Millisecond) })
+	budgettest.Until(t, "more warnings", func() bool { return strings.Count(log.String(), "a certificate expires soon") > 2 })
+	expired := *s.tls("rest")
+	expired.Until = time.Now().Add(-time.Minute)
+	s.secured.Store(&config.Secured{"rest": &expired})
+	status("the certificate of rest expired on 2")
+	budgettest.Until(t, "the log to say so", func() bool {
+		return strings.Contains(log.String(), `"a certificate has expired: clients refuse it" door=rest on=2`)
+	})
+	k.renew(nil)
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.report.Status().Warnings; len(got) != 0 {
+		t.Errorf("after another was read the status warns: %q", got)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 )
@@ -154,33 +153,6 @@ func connections(c config.Config, total, perAddress int) intake.Limits {
 		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
 		Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
 	}
-}
-
-// tls is that of a door; nil of one without an address of TLS.
-func (s *Server) tls(door string) *secure.Config { return (*s.secured.Load())[door] }
-
-// secure reads the doors' certificates. After an error they are what they were.
-func (s *Server) secure(c config.Config) error {
-	const soon = 14 * 24 * time.Hour
-	var old config.Secured
-	if p := s.secured.Load(); p != nil {
-		old = *p
-	}
-	read, err := c.Secure(old)
-	if err != nil {
-		return err
-	}
-	for door, now := range read {
-		until := now.Until.UTC().Format(time.RFC3339)
-		if old != nil && old[door] != now {
-			s.log.Info("certificates were read again", "door", door, "the first expires on", until)
-		}
-		if time.Until(now.Until) < soon {
-			s.log.Warn("a certificate expires soon", "door", door, "on", until)
-		}
-	}
-	s.secured.Store(&read)
-	return nil
 }
 
 func regionSettings(c config.Config) regions.Settings {

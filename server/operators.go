@@ -41,6 +41,7 @@ func (s *Server) manage() {
 		Started:   started,
 		Phase:     func() string { return *s.phase.Load() },
 		Listening: s.listening,
+		Expiring:  s.expiring,
 		Settings:  s.settings,
 		Store:     s.store,
 		Gate:      s.gate,

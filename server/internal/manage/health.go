@@ -3,6 +3,8 @@ package manage
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,6 +117,18 @@ func warnings(s admin.Status) []string {
 	}
 	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {
 		say("memory for payloads was refused %d times; limits.payload_bytes is %d", s.Payload.Refused, s.Payload.Limit)
+	}
+	return out
+}
+
+// expiring are the warnings of certificates, by door.
+func expiring(doors map[string]time.Time) (out []string) {
+	for _, door := range slices.Sorted(maps.Keys(doors)) {
+		verb := "expires"
+		if time.Until(doors[door]) <= 0 {
+			verb = "expired"
+		}
+		out = append(out, fmt.Sprintf("the certificate of %s %s on %s: replace its files, and \"shivactl reload\"", door, verb, doors[door].Format(time.RFC3339)))
 	}
 	return out
 }

@@ -25,6 +25,7 @@ type Report struct {
 	Started   time.Time
 	Phase     func() string // admin.Starting, Serving, Draining
 	Listening func() admin.Addresses
+	Expiring  func() map[string]time.Time // certificates that are worth a warning, by door
 
 	Settings  *Settings
 	Store     *Store
@@ -170,7 +171,7 @@ func (r *Report) Status() admin.Status {
 		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
 		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
-	st.Warnings = warnings(st)
+	st.Warnings = append(warnings(st), expiring(r.Expiring())...)
 	return st
 }
 
