@@ -192,6 +192,17 @@ func TestAuditIsShown(t *testing.T) {
 	if e.Identity != "infer" || !e.Refused || !strings.HasPrefix(e.Name, `cat\n\x1b[2Jidentity=adminä`) || len(body) > 4<<10 || strings.Contains(g.log.String(), "\x1b") {
 		t.Errorf("%s", body)
 	}
+	for i := range 1100 {
+		g.trail.Add(audit.Entry{Source: audit.Source{Identity: fmt.Sprint("many ", i%3), Door: "rest"}, Action: "load", Name: fmt.Sprint(i)})
+	}
+	_, body = g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/audit", "")
+	shown = admin.Audit{}
+	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Entries) != 1000 || shown.Entries[999].Name != "1099" {
+		t.Errorf("%d entries, %v", len(shown.Entries), err)
+	}
+	if !slices.IsSortedFunc(shown.Entries, func(a, b audit.Entry) int { return a.At.Compare(b.At) }) || shown.Entries[0].Door != "admin" {
+		t.Errorf("the oldest is not the first: %+v", shown.Entries[0])
+	}
 	for _, right := range []string{"infer", "feedback", "load", "serve"} {
 		if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf(right), "GET", "/v1/audit", ""); code != 403 {
 			t.Errorf("as %s: %d %s", right, code, body)

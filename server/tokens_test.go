@@ -103,8 +103,8 @@ func TestTokensAreTold(t *testing.T) {
 	}
 }
 
-// A token in a place where its door does not look is none: the refusal says where it belongs, though
-// anonymous be there, nothing has it, and the token is as good as before in its place.
+// A token in a place where its door does not look is none: the refusal says where it belongs, also
+// where there is an anonymous, nobody is told it, and in its place it is as good as before.
 func TestMisplacedTokens(t *testing.T) {
 	g := startGuarded(t)
 	reloads(t, g.Server, g.file, func(c *config.Config) {
