@@ -2,6 +2,8 @@ package zmtp
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -110,5 +112,50 @@ func TestPatienceOfTLS(t *testing.T) {
 	lost := &carrier{}
 	if n := lost.unsent(); n != 0 {
 		t.Errorf("%d bytes are unsent where nobody can tell", n)
+	}
+}
+
+// A reader has bytes that nobody has read, and then the end.
+type reader struct {
+	net.Conn
+	unread int
+	ended  bool // our direction
+}
+
+func (r *reader) CloseWrite() error {
+	r.ended = true
+	return nil
+}
+
+func (r *reader) SetReadDeadline(time.Time) error { return nil }
+
+func (r *reader) Read(p []byte) (int, error) {
+	n := min(len(p), r.unread)
+	if r.unread -= n; n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// A server whose handshake has failed reads what the peer still sends, so that the peer hears why.
+// It does not where there was nothing to say, as for one that has sent nothing, nor does a client.
+func TestEndOfAFailedHandshake(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		server bool
+		reads  bool
+	}{
+		{errors.New("no certificate"), true, true},
+		{fmt.Errorf("read: %w", os.ErrDeadlineExceeded), true, false},
+		{errors.New("unknown authority"), false, false},
+	} {
+		peer := &reader{unread: 10_000}
+		conn, err := encrypt(&carrier{Conn: peer}, func(net.Conn) (net.Conn, error) { return nil, c.err }, c.server)
+		if conn != nil || !errors.Is(err, c.err) {
+			t.Errorf("%v: %v", c.err, err)
+		}
+		if peer.ended != c.reads || (peer.unread == 0) != c.reads {
+			t.Errorf("%v, to a server %v: its direction has ended %v, %d bytes are unread", c.err, c.server, peer.ended, peer.unread)
+		}
 	}
 }
