@@ -114,9 +114,8 @@ func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 // enroll hands a connection to one of the event loops.
 func (e *engine) enroll(in *intake.Conn) {
 	k := &conn{engine: e, place: in, peer: in.RemoteAddr()}
-	socket := in.Conn
-	in.Conn = nil // gnet closes it, and goes on with a duplicate
-	if _, err := e.client.EnrollContext(socket, k); err != nil || k.session == nil {
+	// gnet closes it, and goes on with a duplicate.
+	if _, err := e.client.EnrollContext(in.HandOver(), k); err != nil || k.session == nil {
 		e.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
 		in.Leave()
 	}

@@ -17,7 +17,8 @@ import (
 // leaveFor stops reading: the session ends when the answers to its questions so far have left.
 func (s *session) leaveFor(why metrics.Closed) {
 	if !s.deaf {
-		s.deaf, s.why = true, why
+		s.deaf, s.why, s.farewell = true, why, new(farewell)
+		s.loop.time(s)
 	}
 }
 
@@ -95,11 +96,11 @@ func (s *session) due() bool {
 // nc does; so the session continues, and finds out (see probe).
 func (s *session) hangUp() {
 	defer s.rescue()
-	s.hungUp = s.loop.now
 	if s.halfReceived() {
 		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
+	s.hungUp = s.loop.now
 	s.queue()
 }
 

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type loop struct {
 	ended      time.Time // the last turn
 	deferred   bool      // a turn is on its way, for what has been read
 	sessions   []*session
+	timed      []*session // of these, those of which a clock runs; see tick
 	free       []*call
 	unused     int            // of these, since the last tick
 	pending    []*call        // to submit at the end of this turn
@@ -236,16 +238,34 @@ func (l *loop) leave(all bool) {
 	l.end()
 }
 
-// tick is a turn that looks at every session's clocks.
+// tick is a turn that looks at the clocks that run. Most sessions of a server with many are idle:
+// to look at each of these, five times a second, would take most of what they cost.
 func (l *loop) tick() {
 	l.begin()
-	for i := len(l.sessions) - 1; i >= 0; i-- {
-		if s := l.sessions[i]; s.watched() {
+	if l.settings.IdleTimeout > 0 {
+		for _, s := range l.sessions {
+			l.time(s)
+		}
+	}
+	for _, s := range l.timed {
+		if !s.gone {
 			s.tick()
 		}
 	}
+	l.timed = slices.DeleteFunc(l.timed, func(s *session) bool {
+		s.timed = s.runs()
+		return !s.timed
+	})
 	l.trim()
 	l.end()
+}
+
+// time has a session's clocks looked at, as long as one runs.
+func (l *loop) time(s *session) {
+	if !s.timed {
+		s.timed = true
+		l.timed = append(l.timed, s)
+	}
 }
 
 // trim drops an eighth of the calls that nobody has needed since the last tick, but for a few. A
@@ -263,7 +283,7 @@ func (l *loop) trim() {
 func (l *loop) newSession(id uint64, t transport) *session {
 	s := &session{
 		loop: l, transport: t, id: id, index: len(l.sessions), lastInput: l.now, progress: l.now,
-		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes},
+		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, farewell: &none,
 	}
 	l.sessions = append(l.sessions, s)
 	return s

@@ -38,9 +38,7 @@ type session struct {
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
 	shown      identity.Shown  // by its handshake and its first message
-	met        bool            // it has had one
 	stream     *gate.OwnStream // nil: it has had no frame
-	regions    bool            // it has registered some that end with it
 	refusals   int             // bytes of those in the line
 
 	lastInput time.Time    // for the idle timeout
@@ -50,19 +48,30 @@ type session struct {
 	progress       time.Time // when it, or the peer, last took some, or there was nothing to take
 	unacknowledged int       // bytes when they were last looked at
 
-	why    metrics.Closed // why the session ends; by its client unless set otherwise
-	queued bool           // in loop.ready
-	gone   bool           // the transport is closed; completed calls are only freed
-	ending bool           // we have closed the transport, and it has not called closed yet
+	// Together, as thousands of sessions are idle and take memory.
+	met     bool           // it has had a message
+	regions bool           // it has registered some that end with it
+	why     metrics.Closed // why the session ends; by its client unless set otherwise
+	queued  bool           // in loop.ready
+	timed   bool           // in loop.timed
+	gone    bool           // the transport is closed; completed calls are only freed
+	ending  bool           // we have closed the transport, and it has not called closed yet
+	deaf    bool           // input is discarded; the session ends when its answers have left
+	*farewell
+}
 
-	deaf      bool      // input is discarded; the session ends when its answers have left
-	discarded int64     // bytes of it
+// A farewell is how a session ends that is deaf.
+type farewell struct {
+	discarded int64     // bytes of input
 	rest      int64     // bytes of the refused message that had not arrived
 	shut      time.Time // when our direction was ended; zero: it is not
-	hurried   bool      // the input is not read for long after that
 	hungUp    time.Time // when the peer ended its own and answers were due; zero: it has not
+	hurried   bool      // the input is not read for long after our direction was ended
 	probed    bool      // the first byte of the next answer has been sent ahead
 }
+
+// none is the farewell of sessions that are not deaf. It does not change.
+var none farewell
 
 // rescue, deferred, turns a panic into the end of the session. It would be that of the process.
 func (s *session) rescue() {
@@ -118,6 +127,7 @@ func (s *session) traffic(p []byte) {
 		s.decoder = d
 		if s.clock.Began.IsZero() {
 			s.clock.Began = l.now
+			l.time(s)
 		}
 		// A client that writes a message in pieces may hold back the next one until this one is
 		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to
@@ -418,8 +428,8 @@ func (s *session) fault(c *call, err error) error {
 		c.question.id = []byte(d.ID)
 	}
 	if !d.Keep() {
-		s.rest = d.Rest
 		s.leaveFor(metrics.ClosedProtocol)
+		s.rest = d.Rest
 	}
 	condition := gate.ErrProtocol
 	switch d.Kind {
@@ -544,6 +554,7 @@ func (s *session) drain() bool {
 		}
 		if u.wrote(n); n < tried {
 			u.keep(l)
+			l.time(s)
 			return false
 		}
 	}
@@ -565,10 +576,9 @@ func (s *session) stalled(now time.Time, d time.Duration) bool {
 // them, may wait behind unanswered ones.
 const floodFactor = 16
 
-// watched reports whether one of the session's clocks runs. Most sessions of a server with many
-// are idle, and are looked at five times a second.
-func (s *session) watched() bool {
-	return s.outbound.first != nil || s.deaf || !s.clock.Began.IsZero() || s.loop.settings.IdleTimeout > 0
+// runs reports whether one of the session's clocks runs, but for that of idle_timeout.
+func (s *session) runs() bool {
+	return !s.gone && (s.outbound.first != nil || s.deaf || !s.clock.Began.IsZero())
 }
 
 // tick looks at the session's clocks.

@@ -32,9 +32,9 @@ type Outbox struct {
 	promised int  // of answers that are on their way to it
 	waiting  int  // of those that are in it
 	taken    int  // of those that have left it, since the window grew
-	short    bool // a request was refused room since then
 	row      int  // bytes of a row whose size nobody declares
 	learned  bool // row is from an answer
+	short    bool // a request was refused room since the window grew
 }
 
 // growth times the limit is what a client may have that reads.

@@ -89,6 +89,14 @@ type halfCloser interface{ CloseWrite() error }
 // Because records why the connection ends. The first reason counts.
 func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
 
+// HandOver returns the connection below, for a door that goes on with its descriptor and closes it.
+// It is not kept: it is more memory than the rest of an idle connection here.
+func (c *Conn) HandOver() net.Conn {
+	below := c.socket
+	c.Conn, c.socket = nil, nil
+	return below
+}
+
 // Leave removes the connection from the counts without closing it, for a door that has handed its
 // descriptor over. Without a reason (see Because) it counts as closed by the client. Calls after
 // the first have no effect.
