@@ -81,7 +81,7 @@ func (c *conn) hangUp(why metrics.Closed, linger bool) {
 }
 
 // Read counts the resets and chores among the frames that it reads, and reads no faster than the
-// connection's account of these allows.
+// connection's account of these and its client's quotas allow.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.pause(len(b))])
 	if err != nil && !errors.Is(err, net.ErrClosed) {
@@ -155,7 +155,7 @@ func (c *conn) charge(use *quota.Use, who *identity.Identity, bytes int64) error
 	if err := c.Claim(who.Account()); err != nil {
 		return err
 	}
-	return use.Begin(who.Payers(c.Account()), bytes, time.Now())
+	return c.Charge(use, who.Payers(c.Account()), bytes, time.Now())
 }
 
 type connKey struct{}

@@ -92,6 +92,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
 	if heading {
+		time.Sleep(c.Pause())
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
 	n, err := c.Conn.Read(p)

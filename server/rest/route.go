@@ -169,7 +169,7 @@ func (c *call) charge() error {
 		c.w.Header().Set("Connection", "close")
 		c.conn.Because(metrics.ClosedQuota)
 	} else {
-		err = c.use.Begin(c.who.Payers(c.conn.Account()), c.announced(), now)
+		err = c.conn.Charge(&c.use, c.who.Payers(c.conn.Account()), c.announced(), now)
 	}
 	if err != nil {
 		return c.refused(err, now)

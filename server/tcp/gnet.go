@@ -32,8 +32,9 @@ type engine struct {
 	client *gnet.Client // what gnet calls event loops for connections that somebody else accepts
 	waiter *waiter
 
-	mu    sync.Mutex
-	loops map[gnet.EventLoop]*loop
+	mu      sync.Mutex
+	stopped bool
+	loops   map[gnet.EventLoop]*loop
 }
 
 // newEngine starts that many event loops; 0: one per core.
@@ -64,6 +65,9 @@ func newEngine(d *Door, loops int) (*engine, error) {
 // stop ends the event loops, with the connections that are left.
 func (e *engine) stop() error {
 	e.waiter.close() // first, as nobody may wake a loop that has ended
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
 	err := e.client.Stop()
 	if errors.Is(err, gneterrors.ErrEngineShutdown) {
 		err = nil
@@ -154,8 +158,11 @@ func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	if err != nil {
 		return gnet.Close
 	}
-	s := c.Context().(*conn).session
-	s.loop.input(s, p)
+	k := c.Context().(*conn)
+	k.session.loop.input(k.session, p)
+	if pause := k.place.Pause(); pause > 0 {
+		k.pause(pause)
+	}
 	return gnet.None
 }
 
@@ -178,6 +185,9 @@ type conn struct {
 	fd       int
 	watched  bool // by the waiter
 	detached bool // fd is the duplicate
+
+	paused bool      // it is in loop.paused
+	until  time.Time // then
 }
 
 // detach is called in OnClose, before gnet closes its descriptor.

@@ -51,7 +51,8 @@ type loop struct {
 	metadata   []byte
 	tensors    []tensor.Tensor
 	texts      []tensor.Tensor
-	spare      []mail // the mailbox's other half
+	spare      []mail  // the mailbox's other half
+	paused     []*conn // of gnet; its event loop's alone
 
 	descriptions map[descriptionKey]description
 

@@ -379,7 +379,7 @@ func (s *session) charge(c *call, who *identity.Identity) error {
 		}
 		s.claimed = a
 	}
-	return c.use.Begin(who.Payers(s.conn.Account()), c.bytes, s.loop.now)
+	return s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
 }
 
 // route turns the message of c, whose inputs are there, into a call, or feedback, or an error.

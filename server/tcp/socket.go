@@ -136,7 +136,7 @@ func (k *socket) run() {
 // there is nothing: the poller tells of each arrival once, and of several with one word.
 func (k *socket) input() (done bool) {
 	p := buffers.Get().(*[64 << 10]byte)
-	defer buffers.Put(p)
+	defer func() { buffers.Put(p) }()
 	s := k.session
 	for !k.closing.Load() {
 		if k.hungUp {
@@ -146,6 +146,11 @@ func (k *socket) input() (done bool) {
 		switch n, err := k.medium.TryRead(p[:]); {
 		case n > 0:
 			s.loop.input(s, p[:n])
+			if pause := k.place.Pause(); pause > 0 {
+				buffers.Put(p)
+				time.Sleep(pause)
+				p = buffers.Get().(*[64 << 10]byte)
+			}
 		case err == unix.EAGAIN:
 			return false
 		case err != nil:

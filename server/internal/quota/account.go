@@ -23,6 +23,7 @@ type Account struct {
 	refused         [Kinds]atomic.Uint64
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
 	last            [Kinds]atomic.Int64   // time of the last refusal, since began
+	turns           atomic.Int64          // time of the last turn that was given out, since began
 }
 
 func newAccount(whose string, pays bool, l *Limits) *Account {
@@ -100,13 +101,20 @@ func (b *bucket) back(n, rate int64) { b.paid.Add(-price(n, rate)) }
 func price(n, rate int64) int64 { return int64(float64(n) / float64(rate) * float64(time.Second)) }
 
 // refuse counts a refusal and returns its error.
-func (a *Account) refuse(k Kind, limit, has int64, again, now time.Duration) error {
+func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 	a.refused[k].Add(1)
 	if a.all != nil {
 		a.all[k].Add(1)
 	}
 	a.last[k].Store(int64(max(now, 1)))
-	return &Error{Whose: a.whose, Kind: k, Limit: limit, Has: has, Again: again}
+	return &Error{Whose: a.whose, Kind: k, Limit: limit, Has: has}
+}
+
+// decline is refuse for what is over a rate.
+func (a *Account) decline(k Kind, n, rate int64, again, now time.Duration) *Error {
+	e := a.refuse(k, rate, 0, now)
+	e.Again, e.declined = again, &declined{a, time.Duration(price(n, rate))}
+	return e
 }
 
 // clock converts a time to the account's clock.
@@ -121,13 +129,13 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	}
 	if most := l.Of[RequestsInFlight]; most > 0 && n > most {
 		a.requests.end(1)
-		return a.refuse(RequestsInFlight, most, n-1, 0, now)
+		return a.refuse(RequestsInFlight, most, n-1, now)
 	}
 	err := a.more(bytes, bytes, l, now)
 	if rate := l.Of[RequestsPerSecond]; err == nil && rate > 0 {
 		if again, ok := a.rates[RequestsPerSecond].take(1, rate, l.burst(), now); !ok {
 			a.less(bytes, l)
-			err = a.refuse(RequestsPerSecond, rate, 0, again, now)
+			err = a.decline(RequestsPerSecond, 1, rate, again, now)
 		}
 	}
 	if err != nil {
@@ -146,7 +154,7 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	}
 	if most := l.Of[BytesInFlight]; most > 0 && n > most && n > of {
 		a.bytes.end(bytes)
-		return a.refuse(BytesInFlight, most, n-bytes, 0, now)
+		return a.refuse(BytesInFlight, most, n-bytes, now)
 	}
 	switch rate := l.Of[BytesPerSecond]; {
 	case rate == 0 || bytes == 0:
@@ -155,7 +163,7 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	default:
 		if again, ok := a.rates[BytesPerSecond].take(bytes, rate, l.burst(), now); !ok {
 			a.bytes.end(bytes)
-			return a.refuse(BytesPerSecond, rate, 0, again, now)
+			return a.decline(BytesPerSecond, bytes, rate, again, now)
 		}
 	}
 	return nil
@@ -190,7 +198,7 @@ func (a *Account) hold(k Kind, n int64) error {
 	has := a.held[k].Add(n)
 	if l := a.limits.Load(); l != nil && l.Of[k] > 0 && has > l.Of[k] && has > n {
 		a.release(k, n)
-		return a.refuse(k, l.Of[k], has-n, 0, a.clock(time.Now()))
+		return a.refuse(k, l.Of[k], has-n, a.clock(time.Now()))
 	}
 	return nil
 }

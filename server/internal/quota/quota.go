@@ -110,6 +110,8 @@ type Error struct {
 	Limit int64
 	Has   int64         // what the payer uses now; 0 for a rate
 	Again time.Duration // when to try again; 0: when something in use has ended
+
+	declined *declined // by a rate; nil: by another quota
 }
 
 func (e *Error) Error() string {

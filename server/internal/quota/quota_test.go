@@ -381,11 +381,11 @@ func TestRefusalsSay(t *testing.T) {
 		e    Error
 		want string
 	}{
-		{Error{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
-		{Error{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
-		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before asking more`},
-		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before asking more`},
-		{Error{`identity "cam"`, Connections, 2, 2, 0}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
+		{Error{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
+		{Error{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond, nil}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
+		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before asking more`},
+		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before asking more`},
+		{Error{`identity "cam"`, Connections, 2, 2, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
 	} {
 		if got := c.e.Error(); got != c.want {
 			t.Errorf("%s\nwant %s", got, c.want)

@@ -177,6 +177,8 @@ func (p Payers) Close(k Kind) {
 // Claims are the identities that a connection counts for, until it ends: each that has sent a
 // request on it. A proxy's connection may serve several.
 type Claims struct {
+	pace pace
+
 	mu    sync.Mutex
 	of    []*Account
 	ended bool

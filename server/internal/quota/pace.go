@@ -1,0 +1,95 @@
+package quota
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Refusals cost time, too: each request wakes the server, is read, checked and answered. A client
+// that goes on sending more than its rate admits could take any amount of that time. So a connection
+// most of whose requests exceed a rate is read in turns, and the rate admits as many turns as
+// requests. What has arrived by then is admitted or refused at once. A client that waits for its
+// answers sends less.
+const (
+	// A connection is read in turns when this many more of its latest requests were refused than
+	// admitted. At most mostRefused of them count.
+	manyRefused = 16
+	mostRefused = 2 * manyRefused
+	// A connection waits for its turn for at most longestTurn, and for at most one ofBurst-th of
+	// the burst: nothing of what a client may save up is lost meanwhile.
+	longestTurn = 250 * time.Millisecond
+	ofBurst     = 4
+)
+
+// A pace tells whether most requests on a connection are refused. It may miss one of several
+// concurrent requests.
+type pace struct {
+	refused atomic.Int32             // refused less admitted, of the latest requests
+	last    atomic.Pointer[declined] // of these
+}
+
+// declined is a request that exceeded a rate.
+type declined struct {
+	by    *Account
+	price time.Duration
+}
+
+// note counts the outcome of a request.
+func (p *pace) note(err error) {
+	refused := p.refused.Load()
+	if err == nil {
+		if refused > 0 {
+			p.refused.Store(refused - 1)
+		}
+		return
+	}
+	if e, ok := err.(*Error); ok && e.declined != nil {
+		p.last.Store(e.declined)
+		p.refused.Store(min(refused+1, mostRefused))
+	}
+}
+
+// Begin is Use.Begin for a request on the connection, whose outcome it counts.
+func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
+	err := u.Begin(of, bytes, now)
+	c.pace.note(err)
+	return err
+}
+
+// Pause is how long to wait before the next read of the connection, usually 0. A connection that
+// several identities share, such as a proxy's, is never paused: the others would wait for what one of
+// them does.
+func (c *Claims) Pause() time.Duration {
+	if c.pace.refused.Load() < manyRefused {
+		return 0
+	}
+	c.mu.Lock()
+	shared := len(c.of) > 1
+	c.mu.Unlock()
+	if shared {
+		return 0
+	}
+	last := c.pace.last.Load()
+	return last.by.turn(last.price, time.Now())
+}
+
+// turn takes the next turn and returns the time until then. A turn follows the one before it after
+// the price of the request that was declined.
+func (a *Account) turn(price time.Duration, at time.Time) time.Duration {
+	l := a.limits.Load()
+	if l == nil {
+		return 0
+	}
+	most := min(longestTurn, l.burst()/ofBurst)
+	now := a.clock(at)
+	for {
+		before := a.turns.Load()
+		wait := max(time.Duration(before)-now, 0) + price
+		if wait > most {
+			return most
+		}
+		if a.turns.CompareAndSwap(before, int64(now+wait)) {
+			return wait
+		}
+	}
+}

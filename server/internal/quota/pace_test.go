@@ -1,0 +1,108 @@
+package quota
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A connection that asks for ten times its rate is soon read as often as the rate admits a request,
+// and those of one client all together. Who keeps to the rate, or is one of several on a connection,
+// or is over another quota, does not wait.
+func TestPace(t *testing.T) {
+	at := func(k Kind, n int64) *Account {
+		l := only(k, n)
+		l.Burst = time.Second
+		return payer(l)
+	}
+	ask := func(c *Claims, a *Account) {
+		var u Use
+		_ = c.Begin(&u, Payers{a}, 100, time.Now())
+		u.End()
+	}
+	for _, c := range []struct {
+		name   string
+		a      *Account
+		others int           // identities on the connection
+		every  time.Duration // it asks
+		want   time.Duration // between two readings, of each of two connections
+	}{
+		{"ten times its requests", at(RequestsPerSecond, 100), 0, time.Millisecond, 20 * time.Millisecond},
+		{"ten times its bytes", at(BytesPerSecond, 10_000), 0, time.Millisecond, 20 * time.Millisecond},
+		{"a low rate", at(RequestsPerSecond, 1), 0, time.Millisecond, longestTurn},
+		{"its rate", at(RequestsPerSecond, 1000), 0, 2 * time.Millisecond, 0},
+		{"somewhat more", at(RequestsPerSecond, 900), 0, 2 * time.Millisecond, 0},
+		{"a proxy's", at(RequestsPerSecond, 100), 1, time.Millisecond, 0},
+		{"what is in flight", at(RequestsInFlight, 1), 0, time.Millisecond, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.a.began = time.Now()
+				var held Use
+				if c.a.limits.Load().Of[RequestsInFlight] > 0 {
+					_ = held.Begin(Payers{c.a}, 1, time.Now())
+				}
+				var conns [2]Claims
+				for i := range conns {
+					_ = conns[i].Add(c.a)
+					for range c.others {
+						_ = conns[i].Add(payer(Limits{}))
+					}
+				}
+				for range 5000 {
+					ask(&conns[0], c.a)
+					ask(&conns[1], c.a)
+					time.Sleep(c.every)
+				}
+				for range 10 {
+					first := conns[0].Pause()
+					second := conns[1].Pause()
+					if second != c.want {
+						t.Fatalf("it is read after %v, and another connection of it after %v, want %v", first, second, c.want)
+					}
+					time.Sleep(second)
+				}
+				// When the quota is gone nobody waits, whatever was before.
+				c.a.limit(nil)
+				if d := conns[0].Pause(); d != 0 {
+					t.Errorf("without a quota it is read after %v", d)
+				}
+				for range mostRefused {
+					ask(&conns[0], c.a)
+				}
+				if n := conns[0].pace.refused.Load(); n != 0 {
+					t.Errorf("%d refusals are still held against it", n)
+				}
+			})
+		})
+	}
+}
+
+// What a client may have while it is read in turns is what it may have otherwise, also of a burst
+// that is short.
+func TestPaceCostsNoRate(t *testing.T) {
+	for _, burst := range []time.Duration{0, 100 * time.Millisecond, 10 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			l := only(RequestsPerSecond, 200)
+			l.Burst = burst
+			a := payer(l)
+			var c Claims
+			_ = c.Add(a)
+			got, refused := 0, 0
+			end := time.Now().Add(10 * time.Second)
+			for time.Now().Before(end) { // one at a time, as fast as it is answered
+				var u Use
+				if c.Begin(&u, Payers{a}, 100, time.Now()) == nil {
+					got++
+				} else {
+					refused++
+				}
+				u.End()
+				time.Sleep(max(c.Pause(), 100*time.Microsecond))
+			}
+			if got < 1950 || got > 2250 || refused > 4*got {
+				t.Errorf("burst %v: %d admitted in 10 s, %d refused; want 2,000, and no more than four times as many", burst, got, refused)
+			}
+		})
+	}
+}
