@@ -27,7 +27,7 @@ func main() {
 	log.SetPrefix("fuzz: ")
 	shiva := flag.Int("shiva", 30_000_000, "`frames` of Shiva for its decoder")
 	zmtp := flag.Int("zmtp", 20_000_000, "`frames` of ZMTP for its decoder")
-	socket := flag.Int("socket", 2_000_000, "`frames` of Shiva for a shivad")
+	socket := flag.Int("socket", 10_000_000, "`frames` of Shiva for a shivad")
 	seed := flag.Uint64("seed", 1, "of the frames")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {

@@ -5,7 +5,7 @@
 // with -burn beside an equal share of the processors that somebody else takes.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
-//	hostile -trick NAME -at ADDR
+//	hostile -trick NAME -at ADDR [-from N]
 //	hostile -crawl ADDR [-crawlers N]
 //	hostile -burn SHARE
 package main
@@ -31,16 +31,20 @@ func main() {
 	rate := flag.Int("rate", 5, "peers of each kind in a `second`")
 	trick := flag.String("trick", "", "only the trick of this `name`")
 	at := flag.String("at", "127.0.0.1:8001", "`address` of the door that it is played on")
+	from := flag.Int("from", 0, "it comes from that `number` of addresses, 127.0.0.2 and those after it, up to 250; 0: from one")
 	crawl := flag.String("crawl", "", "`address` of TLS: only clients that do not finish their handshakes there, and slow ones")
 	crawlers := flag.Int("crawlers", 1000, "of each of both, as many `clients`")
 	burn := flag.Float64("burn", 0, "only take that `share` of the processors, 1.5 being one and a half")
 	flag.Parse()
+	if *from < 0 || *from > 250 {
+		log.Fatalf("-from is %d, expected 0 to 250", *from)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
 	switch {
 	case *trick != "":
-		err = hostile.Trick(ctx, *trick, *at, "small")
+		err = hostile.Trick(ctx, *trick, &hostile.Sources{Many: *from}, *at, "small")
 	case *crawl != "":
 		err = hostile.Crawl(ctx, *crawl, *crawlers, func() { fmt.Println("ready") })
 	case *burn > 0:

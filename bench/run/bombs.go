@@ -5,9 +5,10 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"time"
+
+	"github.com/shivad/shivad/bench/internal/hostile"
 )
 
 const (
@@ -16,22 +17,25 @@ const (
 	bombsEvery = 500 * time.Millisecond
 )
 
-// gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB in
-// total and never end.
-var gzipBombs = attack{
-	name: "bombs", door: "rest", what: "unfinished gzip bodies",
-	begin: func(ctx context.Context, s *system, _ string) (*system, func(), error) {
-		bomb, err := unfinished(bombBytes)
-		if err != nil {
-			return nil, nil, err
-		}
-		ctx, stop := context.WithCancel(ctx)
-		var clients sync.WaitGroup
-		for range bombs {
-			clients.Go(func() { throw(ctx, s.rest, bomb) })
-		}
-		return s, func() { stop(); clients.Wait() }, nil
-	},
+// bombsFrom are clients of the HTTP door, from so many addresses, whose bodies of a few kilobytes
+// unpack to 250 MB in total and never end.
+func bombsFrom(many int) attack {
+	return attack{
+		name: "bombs", door: "rest", what: "unfinished gzip bodies",
+		begin: func(ctx context.Context, s *system, _ string) (*system, func(), error) {
+			bomb, err := unfinished(bombBytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			ctx, stop := context.WithCancel(ctx)
+			from := &hostile.Sources{Many: many}
+			var clients sync.WaitGroup
+			for range bombs {
+				clients.Go(func() { throw(ctx, from, s.rest, bomb) })
+			}
+			return s, func() { stop(); clients.Wait() }, nil
+		},
+	}.spread(many)
 }
 
 // unfinished is a request whose gzip body unpacks to n bytes so far and does not end.
@@ -48,9 +52,9 @@ func unfinished(n int) ([]byte, error) {
 }
 
 // throw sends bomb again and again on new connections, until ctx ends.
-func throw(ctx context.Context, addr string, bomb []byte) {
+func throw(ctx context.Context, from *hostile.Sources, addr string, bomb []byte) {
 	for ctx.Err() == nil {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		c, err := from.Dial(ctx, addr)
 		if err != nil {
 			return
 		}

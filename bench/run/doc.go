@@ -15,7 +15,8 @@
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against as much CPU load
 //	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load; likewise
-//	         windows, continuations, pings, keepalive and pipelined, which are other tricks
+//	         windows, continuations, pings, keepalive and pipelined, which are other tricks; and
+//	         all of these once more from many addresses, as bombs-many and so on
 //	idle     10,000 connections without a request: memory, CPU, and the p99 of others
 //	slow     5,000 clients at a byte a second: when they are closed, and the wait of new ones
 //	overhead latency at 30 % of the rate, against two round trips to the bare echo
@@ -23,7 +24,7 @@
 //	tls      the TCP door over TLS, against a bare crypto/tls echo
 //	handshakes
 //	         p99 of requests over TLS beside unfinished handshakes and slow clients, and memory
-//	quotas   p99 of requests beside a client at ten times its quota, against as much CPU load
+//	quotas   p99 of requests beside a client at ten times its quota, against that client at its quota
 //	large    frames of 6.2 and 24.9 MB through the door, against the bare echo and each other
 //	echo     bare gnet that writes back what it read: the reference for the following
 //	door     the TCP door, the gate and the scheduler, with a model inside the process

@@ -24,20 +24,21 @@ const (
 )
 
 // An effect is the p99 of clients of a door in the turns of each round: beside what is usual there,
-// beside an attack, and beside what is usual and a process that burns as much processor time as the
-// attack has taken more, its own and the server's. What others lose to that process they lose to
-// any work of that size, whoever it is for.
+// beside an attack, and, where that is of interest, beside what is usual and a process that burns as
+// much processor time as the attack has taken more, its own and the server's. What others lose to
+// that process they lose to any work of that size, whoever it is for.
 type effect struct {
 	name                   string // of the door and what it is beside, in the lines for benchstat
 	usual, attacked, burnt []time.Duration
+	server                 [2][]float64 // processors that the server took, usually and beside the attack
 }
 
 // A guest starts a process beside the clients that are measured.
 type guest func() (*process.Process, error)
 
-// round takes the three turns. attacked is called when that turn is over, before the guest ends, to
-// look whether it was an attack.
-func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, attack guest, attacked func() error) error {
+// round takes the first two turns, and returns how many processors more the second took. attacked is
+// called when that is over, before the guest ends, to look whether it was an attack.
+func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, attack guest, attacked func() error) (more float64, err error) {
 	c.Seed = uint64(len(e.usual)) // the same arrivals in all turns
 	var shares [2]float64         // of processors, usually and beside the attack
 	turns := []int{0, 1}
@@ -45,82 +46,104 @@ func (e *effect) round(ctx context.Context, o options, s *system, bin string, c 
 		slices.Reverse(turns)
 	}
 	for _, turn := range turns {
-		if turn == 0 {
-			p99, share, err := s.besides(ctx, o, c, e.name+"/beside=usual", usual, nil)
-			if err != nil {
-				return err
-			}
-			e.usual, shares[0] = append(e.usual, p99), share
-			continue
+		name, guests, over := "/beside=usual", usual, func() error { return nil }
+		if turn == 1 {
+			name, guests, over = "/beside=attack", []guest{attack}, attacked
 		}
-		p99, share, err := s.besides(ctx, o, c, e.name+"/beside=attack", []guest{attack}, attacked)
+		got, err := s.besides(ctx, o, c, e.name+name, guests, over)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		e.attacked, shares[1] = append(e.attacked, p99), share
+		shares[turn] = got.all
+		e.server[turn] = append(e.server[turn], got.server)
+		if turn == 0 {
+			e.usual = append(e.usual, got.p99)
+		} else {
+			e.attacked = append(e.attacked, got.p99)
+		}
 	}
+	return shares[1] - shares[0], nil
+}
+
+// burn takes the third turn of a round, with as many processors burnt.
+func (e *effect) burn(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, more float64) error {
+	c.Seed = uint64(len(e.burnt))
 	beside := usual
-	more := shares[1] - shares[0]
 	if more > 0 {
 		beside = append(slices.Clone(usual), func() (*process.Process, error) {
 			return process.Start(bin, filepath.Join(bin, "hostile"), "-burn", strconv.FormatFloat(more, 'f', 4, 64))
 		})
 	}
-	p99, _, err := s.besides(ctx, o, c, fmt.Sprintf("%s/beside=burner-%.2f", e.name, more), beside, nil)
-	e.burnt = append(e.burnt, p99)
+	got, err := s.besides(ctx, o, c, fmt.Sprintf("%s/beside=burner-%.2f", e.name, more), beside, func() error { return nil })
+	e.burnt = append(e.burnt, got.p99)
 	return err
 }
 
-// besides is the p99 of an open loop beside guests, and how many processors they and the server
-// took meanwhile. over, which may be nil, is called while the guests are there.
-func (s *system) besides(ctx context.Context, o options, c load.Config, name string, guests []guest, over func() error) (p99 time.Duration, share float64, err error) {
+// An effectTurn is the p99 of an open loop beside guests, and how many processors the server and
+// they took meanwhile, and the server alone.
+type effectTurn struct {
+	p99         time.Duration
+	all, server float64
+}
+
+// besides takes a turn beside guests. over is called in the end, while the guests are there.
+func (s *system) besides(ctx context.Context, o options, c load.Config, name string, guests []guest, over func() error) (turn effectTurn, err error) {
 	under := *s
 	under.Group = slices.Clone(s.Group)
 	for _, g := range guests {
 		p, err := g()
 		if err != nil {
-			return 0, 0, err
+			return turn, err
 		}
 		defer p.Kill()
 		under.Group = append(under.Group, p)
 	}
 	c.TLS, c.Rate, c.Warmup, c.Duration = s.tls, effectLoad, besideWarmup, o.duration
+	server, err := s.CPU()
+	if err != nil {
+		return turn, err
+	}
 	before, err := under.CPU()
 	if err != nil {
-		return 0, 0, err
+		return turn, err
 	}
 	began := time.Now()
 	got, err := load.Run(ctx, c)
-	took := time.Since(began)
+	took := time.Since(began).Seconds()
 	if err := errors.Join(err, under.Alive()); err != nil {
-		return 0, 0, err
+		return turn, err
 	}
 	after, err := under.CPU()
 	if err != nil {
-		return 0, 0, err
+		return turn, err
+	}
+	now, err := s.CPU()
+	if err != nil {
+		return turn, err
 	}
 	fmt.Print(got.Line("Effect/" + name))
 	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, 0, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
+		return turn, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
 	}
-	if over != nil {
-		err = over()
-	}
-	return got.Latency.Quantile(0.99), (after - before).Seconds() / took.Seconds(), err
+	return effectTurn{got.Latency.Quantile(0.99), (after - before).Seconds() / took, (now - server).Seconds() / took}, over()
 }
 
-// ratios compare the turns of each round. Of the two only the one that is named by a limit above 0
-// is held to it.
+// ratios compare the turns of each round, as far as they were taken. Of the two only the one that is
+// named by a limit above 0 is held to it.
 func (e *effect) ratios(attack string, toUsual, toBurnt float64) []ratio.Ratio {
 	of := func(what string, beside []time.Duration, limit float64) ratio.Ratio {
 		r := ratio.Ratio{What: fmt.Sprintf("p99 beside %s / %s", attack, what)}
 		if limit > 0 {
 			r.Bound, r.Limit = ratio.AtMost, limit
 		}
-		for round, p99 := range e.attacked {
-			r.Rounds = append(r.Rounds, float64(p99)/float64(beside[round]))
+		for round, p99 := range beside {
+			r.Rounds = append(r.Rounds, float64(e.attacked[round])/float64(p99))
 		}
 		return r
 	}
-	return []ratio.Ratio{of("without it", e.usual, toUsual), of("beside as much CPU burnt", e.burnt, toBurnt)}
+	rs := []ratio.Ratio{of("without it", e.usual, toUsual)}
+	if e.burnt != nil || toBurnt > 0 {
+		rs = append(rs, of("beside as much CPU burnt", e.burnt, toBurnt))
+	}
+	return rs
 }

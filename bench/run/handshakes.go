@@ -55,7 +55,11 @@ func besideHandshakes(ctx context.Context, o options, bin string) ([]ratio.Ratio
 		return nil
 	}
 	for range effectRounds * o.rounds {
-		if err := e.round(ctx, o, s, bin, c, nil, crawl(ctx, s, bin), attacked); err != nil {
+		more, err := e.round(ctx, o, s, bin, c, nil, crawl(ctx, s, bin), attacked)
+		if err == nil {
+			err = e.burn(ctx, o, s, bin, c, nil, more)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -18,14 +18,15 @@ import (
 const (
 	idleConns  = 10_000
 	idleOthers = 1000            // connections of the load beside them
-	idleRate   = 1000            // requests per second of that
-	idleWatch  = 3 * time.Second // in which nothing happens
+	idleRate   = 500             // requests per second of that
+	idleWatch  = 5 * time.Second // in which nothing happens
 	idleRounds = 4               // for each round of other parts, as hostileRounds
 )
 
 // besideIdle measures what connections cost that have had an answer and are left open: memory, of
 // a server that has served as many others before; processor time; and the p99 of others, against
-// that at a server without them. The two servers take turns, every other round in reverse order.
+// that at a server without them. Both servers are asked at the same time: whatever else the machine
+// does, it does to both, where turns that differ tenfold decided which was the slower one.
 func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return nil, err
@@ -55,6 +56,11 @@ func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		}
 		defer c.Close()
 	}
+	// What was left behind by connecting is collected here, or its collection, which comes once, is
+	// taken for what it costs to be idle.
+	if _, err := crowded.collected(ctx); err != nil {
+		return nil, err
+	}
 	began, err := crowded.Group[0].CPU()
 	if err != nil {
 		return nil, err
@@ -73,15 +79,17 @@ func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		return nil, err
 	}
 	p99 := ratio.Ratio{What: fmt.Sprintf("p99 of %d others beside %d idle connections / without them", idleOthers, idleConns), Bound: ratio.AtMost, Limit: 1.2}
-	for round := range idleRounds * o.rounds {
-		took := map[*system]time.Duration{}
-		for _, s := range both {
-			if took[s], err = idleTurn(ctx, o, s, s == crowded, uint64(round)); err != nil {
-				return nil, err
-			}
+	for round := range uint64(idleRounds * o.rounds) {
+		var beside, alone time.Duration
+		var failed [2]error
+		var turn sync.WaitGroup
+		turn.Go(func() { beside, failed[0] = idleTurn(ctx, o, crowded, true, 2*round) })
+		turn.Go(func() { alone, failed[1] = idleTurn(ctx, o, empty, false, 2*round+1) })
+		turn.Wait()
+		if err := errors.Join(failed[:]...); err != nil {
+			return nil, err
 		}
-		p99.Rounds = append(p99.Rounds, float64(took[crowded])/float64(took[empty]))
-		slices.Reverse(both)
+		p99.Rounds = append(p99.Rounds, float64(beside)/float64(alone))
 	}
 	return []ratio.Ratio{
 		{What: fmt.Sprintf("KiB of each of %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 2, Rounds: []float64{float64(after-before) / 1024 / idleConns}},
@@ -136,7 +144,7 @@ func (s *system) collect(ctx context.Context) error {
 // idleTurn returns the p99 of an open loop of as many connections as there are others.
 func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate, Seed: seed,
-		Warmup: 500 * time.Millisecond, Duration: o.duration, Check: load.SameTensors})
+		Warmup: 500 * time.Millisecond, Duration: 2 * o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, s.Alive()); err != nil {
 		return 0, err
 	}

@@ -4,28 +4,43 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
-// attacks are the parts that measure other clients beside one.
-var attacks = []attack{
-	gzipBombs,
-	trick("resets", "grpc", "rapid resets over gRPC"),
-	trick("windows", "grpc", "5,000 calls over gRPC without a window"),
-	trick("continuations", "grpc", "headers over gRPC that do not end"),
-	trick("pings", "grpc", "a flood of PINGs over gRPC"),
-	trick("keepalive", "rest", "2,400 kept connections of HTTP"),
-	trick("pipelined", "rest", "10,000 pipelined requests over HTTP"),
+// attacks are the parts that measure other clients beside one. Each comes from one address, and
+// once more from many, so that nothing that counts by address sees all of it.
+var attacks = func() (list []attack) {
+	for _, many := range []int{0, 250} {
+		list = append(list, bombsFrom(many),
+			trick("resets", "grpc", "rapid resets over gRPC", many),
+			trick("windows", "grpc", "5,000 calls over gRPC without a window", many),
+			trick("continuations", "grpc", "headers over gRPC that do not end", many),
+			trick("pings", "grpc", "a flood of PINGs over gRPC", many),
+			trick("keepalive", "rest", "2,400 kept connections of HTTP", many),
+			trick("pipelined", "rest", "10,000 pipelined requests over HTTP", many),
+		)
+	}
+	return list
+}()
+
+// spread names an attack that comes from so many addresses; 0: from one.
+func (a attack) spread(many int) attack {
+	if many > 0 {
+		a.name += "-many"
+		a.what += ", from " + strconv.Itoa(many) + " addresses"
+	}
+	return a
 }
 
 // trick is an attack of bench/hostile, from a process of its own.
-func trick(name, door, what string) attack {
+func trick(name, door, what string, many int) attack {
 	return attack{
 		name: name, door: door, what: what,
 		begin: func(_ context.Context, s *system, bin string) (*system, func(), error) {
 			at := map[string]string{"rest": s.rest, "grpc": s.grpc}[door]
-			p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-trick", name, "-at", at)
+			p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-trick", name, "-at", at, "-from", strconv.Itoa(many))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -33,5 +48,5 @@ func trick(name, door, what string) attack {
 			under.Group = append(slices.Clone(s.Group), p)
 			return &under, p.Stop, nil
 		},
-	}
+	}.spread(many)
 }

@@ -99,7 +99,7 @@ var live = []byte("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 
 // Trick runs the clients of a trick against the door at an address until ctx ends. One whose
 // connection is closed comes again.
-func Trick(ctx context.Context, name, addr, model string) error {
+func Trick(ctx context.Context, name string, from *Sources, addr, model string) error {
 	t, ok := tricks[name]
 	if !ok {
 		return fmt.Errorf("hostile: %q is no trick; they are %q", name, slices.Sorted(maps.Keys(tricks)))
@@ -117,7 +117,7 @@ func Trick(ctx context.Context, name, addr, model string) error {
 	for range t.clients {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				t.play(ctx, addr, message)
+				t.play(ctx, from, addr, message)
 			}
 		})
 	}
@@ -126,8 +126,8 @@ func Trick(ctx context.Context, name, addr, model string) error {
 }
 
 // play is one connection, until the server closes it or ctx ends.
-func (t *trick) play(ctx context.Context, addr string, message []byte) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+func (t *trick) play(ctx context.Context, from *Sources, addr string, message []byte) {
+	c, err := from.Dial(ctx, addr)
 	if err != nil {
 		select {
 		case <-ctx.Done():
