@@ -1,6 +1,8 @@
 package zmtp
 
 import (
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -119,7 +121,22 @@ func TestPatienceOfTLS(t *testing.T) {
 type reader struct {
 	net.Conn
 	unread int
-	ended  bool // our direction
+	ended  bool          // our direction
+	left   time.Duration // for reading
+	told   []byte        // what was written, each time within its deadline
+	write  time.Duration
+}
+
+func (r *reader) SetWriteDeadline(t time.Time) error {
+	r.write = time.Until(t)
+	return nil
+}
+
+func (r *reader) Write(p []byte) (int, error) {
+	if r.write > 0 && r.write <= lingerTime {
+		r.told = append(r.told, p...)
+	}
+	return len(p), nil
 }
 
 func (r *reader) CloseWrite() error {
@@ -127,7 +144,10 @@ func (r *reader) CloseWrite() error {
 	return nil
 }
 
-func (r *reader) SetReadDeadline(time.Time) error { return nil }
+func (r *reader) SetReadDeadline(t time.Time) error {
+	r.left = time.Until(t)
+	return nil
+}
 
 func (r *reader) Read(p []byte) (int, error) {
 	n := min(len(p), r.unread)
@@ -137,25 +157,57 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A server whose handshake has failed reads what the peer still sends, so that the peer hears why.
+// A server whose handshake has failed reads what the peer still sends, so much and for so long, so
+// that the peer hears why.
 // It does not where there was nothing to say, as for one that has sent nothing, nor does a client.
 func TestEndOfAFailedHandshake(t *testing.T) {
 	for _, c := range []struct {
 		err    error
 		server bool
-		reads  bool
+		unread int
+		reads  int
 	}{
-		{errors.New("no certificate"), true, true},
-		{fmt.Errorf("read: %w", os.ErrDeadlineExceeded), true, false},
-		{errors.New("unknown authority"), false, false},
+		{errors.New("no certificate"), true, 10_000, 10_000},
+		{errors.New("no certificate"), true, 1 << 20, lingerBytes},
+		{fmt.Errorf("read: %w", os.ErrDeadlineExceeded), true, 10_000, 0},
+		{errors.New("unknown authority"), false, 10_000, 0},
 	} {
-		peer := &reader{unread: 10_000}
+		peer := &reader{unread: c.unread}
 		conn, err := encrypt(&carrier{Conn: peer}, func(net.Conn) (net.Conn, error) { return nil, c.err }, c.server)
 		if conn != nil || !errors.Is(err, c.err) {
 			t.Errorf("%v: %v", c.err, err)
 		}
-		if peer.ended != c.reads || (peer.unread == 0) != c.reads {
-			t.Errorf("%v, to a server %v: its direction has ended %v, %d bytes are unread", c.err, c.server, peer.ended, peer.unread)
+		if heard := c.reads > 0; peer.ended != heard || c.unread-peer.unread != c.reads || heard && (peer.left <= 0 || peer.left > lingerTime) {
+			t.Errorf("%v, to a server %v: its direction has ended %v, %d of %d bytes are unread, within %v", c.err, c.server, peer.ended, peer.unread, c.unread, peer.left)
 		}
+	}
+}
+
+// A peer that speaks ZMTP without TLS is told so in ZMTP, others are not; and the carrier of a
+// socket can tell what that holds.
+func TestForeignHandshake(t *testing.T) {
+	for first, told := range map[byte]bool{greetingMark: true, 'G': false} {
+		peer := &reader{unread: 100}
+		_, err := encrypt(&carrier{Conn: peer}, func(net.Conn) (net.Conn, error) { return nil, tls.RecordHeaderError{RecordHeader: [5]byte{first}} }, true)
+		if !errors.Is(err, ErrProtocol) || bytes.Contains(peer.told, []byte("this address speaks TLS")) != told || peer.ended != told {
+			t.Errorf("%q: %v, told %q", first, err, peer.told)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Client(c, Config{Secure: func(k net.Conn) (net.Conn, error) {
+		if k.(*carrier).fd == nil {
+			t.Error("the carrier knows no descriptor")
+		}
+		return nil, io.ErrUnexpectedEOF
+	}}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
 	}
 }
