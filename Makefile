@@ -32,7 +32,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
-PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/sbom
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
 
 # The examples and the program that draws charts are modules of their own, so that the server does
 # not get their dependencies. Here they share a workspace: as parts of a dependency, the packages of
@@ -212,10 +212,10 @@ bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, me
 bench-soak: ## leaks after two hours of churn; SOAKFLAGS="-length 1h"
 	go run ./bench/soak $(SOAKFLAGS)
 
-dist: ## archives for linux, Python packages, SBOM and checksums of this commit in DIST (bin/dist)
+dist: ## archives, .deb, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
 	.ci/dist $(DIST)
 
-dist-check: ## two clones in different folders make the same bytes (compiles everything again: minutes)
+dist-check: ## two clones make the same bytes, and every package works (as root on Debian; minutes)
 	.ci/dist-check
 
 clean: ## remove what the other targets made
