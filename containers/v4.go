@@ -226,12 +226,13 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, `,"timeout_ms":`...)
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
 	}
-	single, plain, first := true, true, true // one row each, no parameters, priority 0
+	single, plain, first, followed := true, true, true, false // one row each, no parameters, priority 0
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1
 		plain = plain && p.Parameters == nil
 		first = first && p.Priority == 0
+		followed = followed || p.Trace != ""
 	}
 	if !single {
 		h = append(h, `,"requests":`...)
@@ -256,6 +257,18 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, `,"priority":`...)
 		for i := range b.Parts {
 			h = strconv.AppendInt(separate(h, i), int64(b.Parts[i].Priority), 10)
+		}
+		h = append(h, ']')
+	}
+	if followed {
+		h = append(h, `,"traces":`...)
+		for i := range b.Parts {
+			h = separate(h, i)
+			if parent := b.Parts[i].Trace; parent != "" {
+				h = jsontext.AppendString(h, parent)
+			} else {
+				h = append(h, "null"...)
+			}
 		}
 		h = append(h, ']')
 	}

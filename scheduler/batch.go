@@ -73,6 +73,7 @@ type Part struct {
 	Rows       int
 	Parameters []byte // JSON object, or nil
 	Priority   int
+	Trace      string // Trace.Parent of a request that is followed; "": it is not
 }
 
 // A RowError is the failure of one row of a batch, whose other rows have answers.
@@ -278,6 +279,9 @@ func (b *Batch) part(r *Request, lo, hi int) {
 		b.params = append(b.params, r.Parameters...)
 		p.Parameters = b.params[at:len(b.params):len(b.params)]
 	}
+	if r.Trace != nil {
+		p.Trace = r.Trace.Parent
+	}
 	b.Parts = append(b.Parts, p)
 	b.Rows += hi - lo
 }
@@ -285,6 +289,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 // attach links the spans to their requests. The slice of spans must not grow after it.
 func (b *Batch) attach() {
 	b.tightest = never
+	followed := false
 	for i := range b.spans {
 		s := &b.spans[i]
 		r := s.req
@@ -293,10 +298,14 @@ func (b *Batch) attach() {
 		}
 		s.next, r.spans = r.spans, s
 		b.tightest = min(b.tightest, r.deadline)
+		followed = followed || r.Trace != nil
 		if r.sent == unsent {
 			r.sent = b.sent
 			r.Timing.Queue = time.Duration(b.sent - r.submitted)
 		}
+	}
+	if followed {
+		b.follow()
 	}
 }
 

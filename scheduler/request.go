@@ -40,6 +40,7 @@ type Request struct {
 	// JSON object passed to the container with this request's rows, or nil.
 	Parameters []byte
 	Frame      *Frame // its place in a stream; nil: none
+	Trace      *Trace // what is noted of its way; nil: nothing
 	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.
@@ -58,10 +59,10 @@ type Request struct {
 
 	state     requestState
 	outcome   Outcome
+	late      bool  // it was predicted to be late when it was sent
 	deadline  int64 // on the scheduler's clock; never if there is none
 	submitted int64
 	sent      int64 // when its first row went to a container, or unsent
-	late      bool  // it was predicted to be late when it was sent
 	bytes     int64 // of the inputs
 	left      int   // rows not yet answered
 	item      item  // its waiting rows, as a rule
@@ -74,6 +75,20 @@ type Request struct {
 	// allocates nothing.
 	out  [1]tensor.Tensor
 	dims [4]int
+}
+
+// A Trace is what is noted of the way of a request that somebody follows. The scheduler sets all
+// but Parent before Owner.Complete, for the last batch that had rows of the request.
+type Trace struct {
+	Parent string // passed on with the rows (see [Part]), to name them to the container
+
+	Sent      bool // some of its rows were in a batch; else the rest is not set
+	Reason    CloseReason
+	BatchRows int
+	Replica   string // its label
+	// Batch are the Parents of all requests in the batch that are followed, in the order of their
+	// rows: of the first of very many. It is shared by them.
+	Batch []string
 }
 
 // executing reports whether a container has any of its rows.

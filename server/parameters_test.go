@@ -209,8 +209,8 @@ func with(key string, value any) map[string]any {
 	return map[string]any{key: value}
 }
 
-// trace is what a model sees of one request.
-type trace struct {
+// sight is what a model sees of one request.
+type sight struct {
 	parameters string
 	priority   int
 	left       time.Duration // until the deadline
@@ -221,10 +221,10 @@ type trace struct {
 // whatever has no row on a wire is the container's there.
 func TestParametersThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
-	traces := make(chan trace, 64)
+	traces := make(chan sight, 64)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		traces <- trace{parameters: string(b.Parts[0].Parameters), priority: b.Parts[0].Priority, left: time.Until(b.Deadline)}
+		traces <- sight{parameters: string(b.Parts[0].Parameters), priority: b.Parts[0].Priority, left: time.Until(b.Deadline)}
 		return echo(b)
 	})
 	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "traced", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, User: true},
@@ -249,7 +249,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	}
 	for i, a := range all {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			tell := func(key string, value any) (seen trace) {
+			tell := func(key string, value any) (seen sight) {
 				t.Helper()
 				timing, err := a.ask(with(key, value))
 				if err != nil {
@@ -305,7 +305,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 
 // follows reports whether a model sees what a right value asks for. What caches and policies
 // make of theirs is in choice_test.go.
-func (s *trace) follows(k *parameter.Key, value any, w parameter.Wire) bool {
+func (s *sight) follows(k *parameter.Key, value any, w parameter.Wire) bool {
 	parameters, priority, timing := "", 5, false
 	least, most := 20*time.Second, 30*time.Second // the model's deadline
 	deadline := func(d time.Duration) { least, most = d-min(10*time.Second, d*9/10), d }

@@ -59,6 +59,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
+	s.tracer.Follow(c.Traces.OneIn)
 	s.identities.Replace(c.Declarations())
 	s.containers.Review()
 	s.share.Store(&connections)

@@ -25,6 +25,7 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -43,6 +44,7 @@ type Server struct {
 	pool       *tensor.Pool
 	unpacked   *tensor.Pool // a part of it
 	metrics    *metrics.Metrics
+	tracer     *trace.Tracer // nil: no request is followed
 	gate       *gate.Gate
 	identities identity.Registry
 	addresses  quota.Addresses // of clients that show none
@@ -120,9 +122,13 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.makePool()
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setPhase(admin.Starting)
+	if t := cfg.Traces; t.Endpoint != "" {
+		s.tracer = trace.New(trace.Config{Endpoint: t.Endpoint, OneIn: t.OneIn, Version: Version, Log: s.log})
+	}
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
 		Metrics: s.metrics,
+		Tracer:  s.tracer,
 		Ready:   s.Ready,
 		Options: func(model string) gate.ModelOptions {
 			m := s.settings.Now().Model(model)
@@ -166,12 +172,17 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	})
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	s.gate.Attach(s.sched)
+	var spans func() (exported, dropped uint64)
+	if s.tracer != nil {
+		spans = s.tracer.Counts
+	}
 	s.metrics.Attach(metrics.Sources{
 		Server:     s.report.Gauges,
 		Models:     s.report.Stats,
 		Learned:    s.store.Gauges,
 		Identities: s.report.IdentityGauges, Addresses: s.report.AddressGauges,
 		MaxModels: func() int { return s.settings.Now().Admin.MetricsModels },
+		Spans:     spans,
 		Triton:    func() bool { return s.settings.Now().Admin.MetricsTriton },
 	})
 	return s, nil
@@ -301,6 +312,7 @@ func (s *Server) stop(ctx context.Context) error {
 	// The rest is quick, and must happen even when the drain took all the time there was.
 	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
 	s.gate.Close()
+	s.tracer.Close()
 	s.regions.Close()
 	faults = append(faults, s.store.Close(), s.processes.Close())
 	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes

@@ -35,6 +35,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"tls-client-ca", "tls.client_ca", "FILE", "who signs the certificates of clients"},
 	{"tls-client-auth", "tls.client_auth", "WORD", "none, optional or required"},
 	{"profiling", "admin.profiling", "", "profiles of the process on the admin door"},
+	{"traces", "traces.endpoint", "URL", "collector that takes traces as OTLP over HTTP"},
 	{"metrics-triton", "admin.metrics_triton", "", "metrics by Triton's names, too"},
 	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
 	{"log-format", "log.format", "FORMAT", "text or json"},
@@ -98,7 +99,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off", "metrics-triton": "off",
+		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
 		"tls-cert": "none", "tls-key": "none", "tls-client-ca": "none", "tls-client-auth": d.TLS.ClientAuth,
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}

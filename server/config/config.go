@@ -34,6 +34,7 @@ type Config struct {
 	GRPC       GRPC       `toml:"grpc"`
 	Containers Containers `toml:"containers"`
 	Admin      Admin      `toml:"admin"`
+	Traces     Traces     `toml:"traces"`
 	TLS        TLS        `toml:"tls"`
 	State      State      `toml:"state" restart:"it is open"`
 	Limits     Limits     `toml:"limits"`
@@ -265,6 +266,19 @@ type Admin struct {
 	// MetricsTriton shows Triton's nv_inference_* names beside ours.
 	MetricsTriton bool `toml:"metrics_triton"`
 }
+
+// Traces is which requests are followed on their way, and who is told.
+type Traces struct {
+	// Endpoint is the URL of a collector that takes OTLP over HTTP, such as
+	// "http://127.0.0.1:4318"; "" = no request is followed.
+	Endpoint string `toml:"endpoint" restart:"doors have or have not got what follows requests"`
+	// OneIn is of how many requests one is followed, of those whose client does not say: a
+	// traceparent decides for its request. 0 = none of them.
+	OneIn int `toml:"one_in" default:"100" min:"0" max:"1000000000"`
+}
+
+// Redacted is Endpoint without a password.
+func (t Traces) Redacted() string { return redacted(t.Endpoint) }
 
 // State is where applications, and what their policies have learned, are stored.
 type State struct {
@@ -623,6 +637,7 @@ func cloned[V any](m map[string]V) map[string]V {
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()
+	c.Traces.Endpoint = c.Traces.Redacted()
 	for _, p := range c.Supervised {
 		for i, arg := range p.Command {
 			p.Command[i] = redacted(arg)

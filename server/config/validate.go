@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -170,6 +171,11 @@ func (c Config) validateServer(fs *faults) {
 	for i, origin := range c.REST.CORSOrigins {
 		if !isOrigin(origin) {
 			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
+		}
+	}
+	if endpoint := c.Traces.Endpoint; endpoint != "" {
+		if _, ok := trace.Endpoint(endpoint); !ok {
+			fs.Add("traces.endpoint", `expected the URL of a collector's OTLP over HTTP, such as "http://127.0.0.1:4318", got %q`, redacted(endpoint))
 		}
 	}
 	fs.OneOf("tcp.stream", c.TCP.Stream, StreamNone, StreamConnection)

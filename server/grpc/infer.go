@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
@@ -15,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/trace"
 )
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest
@@ -86,6 +88,11 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	if err := d.fetch(r, c.client); err != nil {
 		d.Refused(err, arrived)
 		return nil, err
+	}
+	if d.Follows() && r.Values.Parent == (trace.Context{}) {
+		if values := metadata.ValueFromIncomingContext(ctx, trace.Header); len(values) == 1 {
+			r.Values.Parent, _ = trace.Parse(values[0])
+		}
 	}
 	r.Arrived, r.Source, r.Client, r.Outbox, r.Use = arrived, c.source, c.client, room, &r.use
 	a, err := d.Infer(ctx, &r.Question)

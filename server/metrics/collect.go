@@ -80,6 +80,8 @@ var (
 	identityUsedDesc     = desc("identity_used", "What an identity has of a quota that is no rate.", "identity", "quota")
 	identityQuotaDesc    = desc("identity_quota", "The quota of an identity, where it has one.", "identity", "quota")
 	addressRefusedDesc   = desc("address_refused_total", "What was refused to addresses, by quota.", "quota")
+	spansDesc            = desc("trace_spans_exported_total", "Spans that the collector of traces has taken.")
+	spansDroppedDesc     = desc("trace_spans_dropped_total", "Spans that were dropped: the collector of traces did not take them in time, or refused them.")
 	buildDesc            = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
@@ -306,6 +308,11 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 				out.counter(addressRefusedDesc, q.Refused, q.Name)
 			}
 		}
+	}
+	if s.Spans != nil {
+		exported, dropped := s.Spans()
+		out.counter(spansDesc, exported)
+		out.counter(spansDroppedDesc, dropped)
 	}
 	if s.Learned != nil {
 		for _, g := range s.Learned() {

@@ -109,6 +109,7 @@
 //	identity_quota                {identity, quota}         where it has one
 //	address_refused_total         {quota}                   of all addresses together: those that
 //	                                                         there are, status shows
+//	trace_spans_exported_total, trace_spans_dropped_total  while requests are traced
 //	build_info                    {version, goversion}       always 1
 //
 // Requests that never found a model have model="" and version="". The series of the cache are

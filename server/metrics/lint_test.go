@@ -30,6 +30,7 @@ func TestPrometheusLints(t *testing.T) {
 		Models: func() []scheduler.Stats {
 			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Streams: 1, Replicas: make([]scheduler.ReplicaStats, 1)}}
 		},
+		Spans:   func() (uint64, uint64) { return 1, 2 },
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 		Identities: func() []IdentityGauges {
 			return []IdentityGauges{{Identity: "i", Quotas: []QuotaGauges{{"bytes_in_flight", 1, 1, 1}}}}

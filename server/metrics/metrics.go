@@ -63,6 +63,8 @@ type Sources struct {
 	Addresses  func() []QuotaGauges
 	MaxModels  func() int  // how many have series of their own; nil: MaxModels
 	Triton     func() bool // whether the names of Triton are shown as well; nil: they are not
+	// Spans are those of traces that the collector has taken, and those that were dropped.
+	Spans func() (exported, dropped uint64)
 }
 
 // ServerGauges is the state of the server as a whole.
@@ -218,6 +220,9 @@ func (d *Door) Connections() int {
 	}
 	return int(max(0, int64(d.opened.Load())-int64(closed)))
 }
+
+// Name is the label.
+func (d *Door) Name() string { return d.name }
 
 // Index is the door's place among all doors, from 0.
 func (d *Door) Index() int { return d.index }

@@ -168,6 +168,7 @@ func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (
 	part := c.use.Part()
 	defer part.End()
 	question.Use = &part
+	c.parent(&question.Values)
 	a, err := c.door.predict.Infer(c.r.Context(), question)
 	if err != nil {
 		return clipperAnswer{}, err

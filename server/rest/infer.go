@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -28,6 +29,7 @@ func (c *call) infer() error {
 	}
 	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
 	q.Use = &c.use
+	c.parent(&q.Values)
 	q.complete()
 	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
 	if err != nil {
@@ -35,6 +37,13 @@ func (c *call) infer() error {
 	}
 	defer a.Release()
 	return q.answer(a)
+}
+
+// parent reads the client's span from the header, if the body names none.
+func (c *call) parent(v *parameter.Values) {
+	if header := c.r.Header["Traceparent"]; len(header) == 1 && v.Parent == (trace.Context{}) {
+		v.Parent, _ = trace.Parse(header[0])
+	}
 }
 
 // read reads the body of an inference.

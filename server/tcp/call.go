@@ -6,6 +6,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
@@ -26,6 +27,7 @@ type call struct {
 	question question
 	arrived  time.Time
 
+	trace    *trace.Trace // nil: the question is not followed
 	use      quota.Use
 	bytes    int64   // of the message
 	control  []byte  // the answer's metadata, if no model answered
@@ -86,6 +88,10 @@ func (c *call) count(l *loop) {
 		outcome = gate.Outcome(c.failure(), c.gate.Choice)
 	}
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
+	if c.trace != nil {
+		c.trace.End(c.namespace, outcome.String(), c.failure())
+		c.trace = nil
+	}
 }
 
 // newCall takes a call from the loop's free list.

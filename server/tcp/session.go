@@ -408,6 +408,8 @@ func (s *session) route(c *call) (err error) {
 		}
 		q.Own, q.Keep = s.stream, cmp.Or(q.Keep, cfg.Keep)
 	}
+	c.trace = s.loop.door.gate.Follow(&q.Values, "tcp", c.arrived)
+	q.Trace = c.trace
 	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, tensors, &q.Params); err != nil {
 		return err
 	}

@@ -206,6 +206,7 @@ type BatchHeader struct {
 	Requests   []int    // rows of each request; nil: each has one
 	Parameters [][]byte // JSON of each request, or nil; nil: no request has any
 	Priority   []int    // of each request; nil: all 0
+	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
 	numbers    numbers
 }
 
@@ -263,7 +264,7 @@ const (
 
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
-	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0], Traces: h.Traces[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -286,6 +287,17 @@ func (h *BatchHeader) Parse(b []byte) error {
 					p = nil
 				}
 				h.Parameters = append(h.Parameters, p)
+			}
+		case "traces":
+			h.Traces = h.Traces[:0]
+			for range s.Elements {
+				var parent []byte
+				if s.Peek() == '"' {
+					parent = s.Str()
+				} else {
+					s.Raw()
+				}
+				h.Traces = append(h.Traces, parent)
 			}
 		default:
 			s.Raw()
@@ -315,6 +327,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 	}
 	if n := len(h.Priority); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d priorities for %d requests", n, requests)
+	}
+	if n := len(h.Traces); n > 0 && n != requests {
+		return fmt.Errorf("batch header: %d traces for %d requests", n, requests)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 func TestBatchHeader(t *testing.T) {
 	var h BatchHeader
 	text := ` {"rows" : 5, "new":{"x":[1,{"y":null}]}, "inputs":[{"name":"im\u00e4ge","datatype":"UINT8","shape":[5,8,8],"more":true},` +
-		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1]}` + "\n"
+		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1],"traces":[null,"00-\u0061",null]}` + "\n"
 	for range 2 { // the memory is reused
 		if err := h.Parse([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -27,12 +27,15 @@ func TestBatchHeader(t *testing.T) {
 		if len(h.Parameters) != 3 || h.Parameters[0] != nil || string(h.Parameters[1]) != `{"a":"}"}` || string(h.Parameters[2]) != "{}" {
 			t.Errorf("parameters %q", h.Parameters)
 		}
+		if len(h.Traces) != 3 || h.Traces[0] != nil || string(h.Traces[1]) != "00-a" {
+			t.Errorf("traces %q", h.Traces)
+		}
 		if len(h.Inputs) != 2 || string(h.Inputs[0].Name) != "imäge" || h.Inputs[0].DType != tensor.Uint8 || !h.Inputs[0].Shape.Equal(tensor.Shape{5, 8, 8}) ||
 			string(h.Inputs[1].Name) != "é" || h.Inputs[1].DType != tensor.Bytes || len(h.Inputs[1].Shape) != 0 {
 			t.Errorf("inputs %+v", h.Inputs)
 		}
 	}
-	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
+	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || len(h.Traces) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
 		t.Errorf("left over: %+v, %v", h, err)
 	}
 }
@@ -43,7 +46,7 @@ func TestBroken(t *testing.T) {
 		`{}`: "rows is -1", `{"rows":1,}`: "expected the name of a member", `{"rows" 1}`: `expected ":"`, `{"rows":1 "x":2}`: `expected "," or "}"`,
 		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
-		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2",
+		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
 		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected a string",
@@ -155,7 +158,7 @@ func TestAllocations(t *testing.T) {
 // FuzzHeaders: a header that the scanner accepts is JSON to encoding/json, too, with the same
 // meaning; no input makes it panic.
 func FuzzHeaders(f *testing.F) {
-	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1]}`))
+	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1],"traces":["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",null]}`))
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
 	f.Add([]byte(`{"error":"\ud83d\ude00"}`))
 	f.Add([]byte(`{"application":"a","user":"u","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"outputs":[{"name":"y","datatype":"INT8","shape":[]}],"truth":[{"name":"y","datatype":"INT8","shape":[3]}],"label":[1],"loss":0.5}`))

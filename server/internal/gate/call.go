@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -52,7 +53,9 @@ type Call struct {
 	request    scheduler.Request // to a model; the scheduler's or a cache's until it is complete
 	cached     cache.Call
 	counted    *metrics.Model
-	unforeseen bool // how large the answer will be
+	trace      *trace.Trace // nil: it is not followed
+	asked      *trace.Ask   // likewise; of a model only
+	unforeseen bool         // how large the answer will be
 	step       step
 
 	inputs [2]tensor.Tensor // backs Inputs of the usual model
@@ -89,6 +92,9 @@ func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors
 // with the call.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
+	if c.trace != nil {
+		c.trace.Answered()
+	}
 	c.Owner.Complete(c)
 }
 
@@ -101,6 +107,9 @@ func (a *answerer) Complete(r *scheduler.Request) {
 	c.Outputs, c.Err, c.Timing, c.Alone = r.Outputs, r.Err, r.Timing, r.Alone
 	if f := c.Frame; f != nil {
 		f.answered(c)
+	}
+	if c.asked != nil {
+		c.asked.Done(r)
 	}
 	c.Finish()
 }
@@ -132,6 +141,9 @@ func (g *Gate) Submit(calls ...*Call) {
 	for _, c := range calls {
 		c.pass(atDoor, submitted)
 		r := &c.request
+		if c.asked != nil {
+			c.asked.Submitted(time.Now())
+		}
 		r.Inputs, r.Rows, r.Deadline, r.Owner = c.Inputs, c.Rows, c.Deadline, (*answerer)(c)
 		switch {
 		case c.Rows == 0 && r.Model != nil:
@@ -211,11 +223,12 @@ func (c *Call) Close() {
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil, nil
+	c.trace, c.asked = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cached.Version, c.cached.Salt = nil, ""
 	r := &c.request
-	r.Model, r.Inputs, r.Parameters, r.Frame, r.Owner = nil, nil, nil, nil, nil
+	r.Model, r.Inputs, r.Parameters, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
 	if f := c.Fanout; f != nil {
 		c.Fanout = nil

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -29,6 +30,7 @@ type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
+	Tracer  *trace.Tracer             // what follows some of them; nil: none is followed
 
 	// Ready says whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
@@ -120,7 +122,18 @@ type Params struct {
 	Own *OwnStream
 
 	Asker string // the application that asks; "" = none does
+
+	Trace *trace.Trace // by Follow; nil: the request is not followed
 }
+
+// Follow has a request that arrived by a door followed, if it is to be, and returns its trace,
+// which is the door's to end. nil: it is not.
+func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time) *trace.Trace {
+	return g.cfg.Tracer.Begin(p.Parent, door, arrived)
+}
+
+// Follows reports whether any request is.
+func (g *Gate) Follows() bool { return g.cfg.Tracer != nil }
 
 // Open turns a question into a request: the route into a model, the tensors into inputs that fit
 // the model's declaration. The tensors' memory must live until Close. On an error the call is as
@@ -146,7 +159,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	if a := target.Application; a != nil {
 		if err = a.Open(c, tensors, p); err == nil {
-			c.counted = target.Metrics
+			c.counted, c.trace = target.Metrics, p.Trace
 		}
 		return err
 	}
@@ -165,6 +178,10 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	r := &c.request
 	r.Model = target.Model
+	if p.Trace != nil {
+		c.trace, c.asked = p.Trace, p.Trace.Ask(target.ID)
+		r.Trace = &c.asked.Trace
+	}
 	c.Deadline = p.Now.Add(timeout)
 	r.Priority = p.Level()
 	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/trace"
 )
 
 // Values are the parameters of one request. The zero Values are those of a request without any.
@@ -23,6 +24,7 @@ type Values struct {
 	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
+	Parent     trace.Context // the client's span, of which that of the request is a child; zero = none
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.
@@ -136,6 +138,13 @@ var Table = []Key{
 		Default: "as the application or the model is configured",
 		Means: "Of a frame: how many of its stream may wait. When more do, the oldest are answered `Superseded`: " +
 			"they are not executed, and the answer of the next one counts them (`skipped`).",
+	},
+	{
+		Name: trace.Header, On: everywhere &^ Feedback,
+		kind:    text(func(v *Values, s string) { v.Parent, _ = trace.Parse(s) }),
+		Default: "none",
+		Means: "The client's span, as W3C Trace Context writes it: if that is sampled, so is the request, and its spans are children of it. " +
+			"Over HTTP and gRPC the header, or metadata, of this name says the same. What is no valid one is as if it were not there.",
 	},
 	{
 		Name: "triton_enable_empty_final_response", On: GRPC | Stream,

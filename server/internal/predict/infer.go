@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -64,7 +65,13 @@ type Question struct {
 
 	// Submitted is called when the request has its place behind earlier ones; nil: nobody waits.
 	Submitted func()
+
+	trace *trace.Trace // set by Infer; nil: it is not followed
 }
+
+// Follows reports whether the door's requests may be followed, so that it is of use to look for a
+// traceparent.
+func (d *Door) Follows() bool { return d.gate.Follows() }
 
 // An Outbox is a client's [gate.Outbox] in which room can be waited for. All requests of the
 // client call it, each from its own goroutine.
@@ -100,7 +107,8 @@ type Answer struct {
 	Frame   *gate.Frame  // of a frame of a stream; else nil
 	Size    int          // in the question's Outbox, until the caller's Take
 
-	call *call
+	call  *call
+	ended func() // ends the trace of a request that is followed; else nil
 }
 
 // Place is where the data of output i was written; a zero one: it is in the answer.
@@ -111,8 +119,12 @@ func (a *Answer) Place(i int) parameter.Place {
 	return a.places[i]
 }
 
-// Release releases the outputs.
+// Release releases the outputs. The request ends with it.
 func (a *Answer) Release() {
+	if a.ended != nil {
+		a.ended()
+		a.ended = nil
+	}
 	if c := a.call; c != nil {
 		a.call, a.Outputs = nil, nil
 		c.free()
@@ -157,6 +169,7 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
 	defer q.Release()
 	model := d.gate.Unrouted()
+	q.trace = d.gate.Follow(&q.Values, d.metrics.Name(), q.Arrived)
 	target, err := d.gate.As(q.Who).Asked(q.Model, q.Version)
 	if err == nil {
 		model = target.Metrics
@@ -167,7 +180,16 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	if err == nil {
 		timing, choice = a.Timing, a.Choice
 	}
-	d.metrics.Answered(model, gate.Outcome(err, choice), time.Since(q.Arrived), timing.Queue, timing.Exec)
+	outcome := gate.Outcome(err, choice)
+	d.metrics.Answered(model, outcome, time.Since(q.Arrived), timing.Queue, timing.Exec)
+	if followed := q.trace; followed != nil {
+		name := q.Model
+		if err != nil {
+			followed.End(name, outcome.String(), err)
+		} else {
+			a.ended = func() { followed.End(name, outcome.String(), nil) }
+		}
+	}
 	return a, err
 }
 
@@ -229,7 +251,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 
 // params are the parameters of a question to target.
 func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who, Trace: q.trace}
 	if q.ID != "" {
 		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}

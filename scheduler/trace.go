@@ -1,0 +1,19 @@
+package scheduler
+
+// maxFollowed bounds what is noted of the other requests of a batch that are followed.
+const maxFollowed = 128
+
+// follow notes in the traces of a batch's requests which batch they are in.
+func (b *Batch) follow() {
+	var parents []string
+	for i := range b.spans {
+		if r := b.spans[i].req; r != nil && r.Trace != nil && len(parents) < maxFollowed {
+			parents = append(parents, r.Trace.Parent)
+		}
+	}
+	for i := range b.spans {
+		if r := b.spans[i].req; r != nil && r.Trace != nil {
+			*r.Trace = Trace{Parent: r.Trace.Parent, Sent: true, Reason: b.reason, BatchRows: b.Rows - b.padding, Replica: b.replica.label, Batch: parents}
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/trace/tracetest"
+)
+
+const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+func TestParse(t *testing.T) {
+	for _, text := range []string{parent, strings.TrimSuffix(parent, "1") + "0"} {
+		if c, ok := Parse(text); !ok || c.String() != text {
+			t.Errorf("%s is read as %s, %v", text, c, ok)
+		}
+	}
+	later := "cc" + parent[2:] + "-what the future will be like"
+	if c, ok := Parse(later); !ok || c.String() != parent {
+		t.Errorf("of a later version: %v, %v", c, ok)
+	}
+	if c, _ := Parse("00" + parent[2:53] + "03"); !c.Sampled {
+		t.Error("with a flag of the second level it is not sampled")
+	}
+	for _, text := range []string{
+		"", "00", parent[1:], parent + "0", parent + "-", "ff" + parent[2:], "cc" + parent[2:] + ".", "0x" + parent[2:],
+		strings.ToUpper(parent), strings.Replace(parent, "b7ad6b7169203331", "0000000000000000", 1),
+		strings.Replace(parent, "0af7651916cd43dd8448eb211c80319c", "00000000000000000000000000000000", 1),
+		strings.Replace(parent, "-b7", "_b7", 1), strings.Replace(parent, "331-", "33g-", 1), strings.Repeat("-", parentSize),
+	} {
+		if c, ok := Parse(text); ok || c != (Context{}) {
+			t.Errorf("%q is read as %s", text, c)
+		}
+	}
+}
+
+// A client decides for its request; else one of so many is followed. What is not followed costs
+// no memory, also while others are.
+func TestSampling(t *testing.T) {
+	tracer := New(Config{Endpoint: "http://127.0.0.1:1", OneIn: 4})
+	defer tracer.Close()
+	yes, _ := Parse(parent)
+	no := yes
+	no.Sampled = false
+	if tracer.Begin(yes, "tcp", time.Now()) == nil || tracer.Begin(no, "tcp", time.Now()) != nil {
+		t.Error("a client's traceparent does not decide")
+	}
+	followed := 0
+	for range 4000 {
+		if tracer.Begin(Context{}, "tcp", time.Now()) != nil {
+			followed++
+		}
+	}
+	if followed < 800 || followed > 1200 {
+		t.Errorf("%d of 4000 are followed, expected 1000", followed)
+	}
+	tracer.Follow(0)
+	if tracer.Begin(Context{}, "tcp", time.Now()) != nil || tracer.Begin(yes, "tcp", time.Now()) == nil {
+		t.Error("one in 0")
+	}
+	tracer.Follow(1)
+	if tracer.Begin(Context{}, "tcp", time.Now()) == nil {
+		t.Error("one in 1")
+	}
+	tracer.Follow(1 << 60)
+	var off *Tracer
+	for name, tracer := range map[string]*Tracer{"off": off, "on": tracer} {
+		if n := testing.AllocsPerRun(100, func() {
+			followed := tracer.Begin(Context{}, "tcp", time.Time{})
+			followed.Ask(scheduler.ModelID{}).Submitted(time.Time{})
+			followed.Answered()
+			followed.End("m", "ok", nil)
+		}); n > 0 {
+			t.Errorf("%s: a request that is not followed allocates %v times", name, n)
+		}
+	}
+}
+
+// transport is a collector's side of the HTTP client, without sockets.
+type transport func(*http.Request) (int, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, err := f(r)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: code, Status: http.StatusText(code), Body: http.NoBody}, nil
+}
+
+// A collector that is away costs a bounded queue: what does not fit is dropped and counted, and one
+// line is logged. Back again it gets what has waited.
+func TestCollectorIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		collector := &tracetest.Collector{}
+		var away atomic.Bool
+		away.Store(true)
+		var log bytes.Buffer
+		tracer := New(Config{Endpoint: "http://user:secret@collector:4318", OneIn: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
+			if away.Load() {
+				return 0, errors.New("connection refused")
+			}
+			w := httptest.NewRecorder()
+			collector.ServeHTTP(w, r)
+			return w.Code, nil
+		})
+		ask := func(n int) {
+			for range n {
+				tracer.Begin(Context{}, "tcp", time.Now()).End("m", "ok", nil)
+			}
+		}
+		ask(10)
+		time.Sleep(10 * time.Minute)
+		ask(queueSpans) // of two spans each
+		exported, dropped := tracer.Counts()
+		if waits := len(tracer.exporter.queue); waits > queueSpans || exported != 0 || int(dropped)+waits+20 != 2*queueSpans+20 {
+			t.Errorf("%d spans wait, %d are dropped, %d exported", waits, dropped, exported)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "connection refused") || strings.Contains(log.String(), "secret") {
+			t.Errorf("%d lines are logged in twenty minutes, expected one:\n%s", n, log.String())
+		}
+		away.Store(false)
+		time.Sleep(time.Minute)
+		if exported, _ := tracer.Counts(); exported != 20+queueSpans || len(collector.Spans("")) != 20+queueSpans {
+			t.Errorf("%d spans are exported, and %d have come", exported, len(collector.Spans("")))
+		}
+		if !strings.Contains(log.String(), "again") {
+			t.Errorf("not logged that it is back:\n%s", log.String())
+		}
+		ask(1)
+		tracer.Close() // what is left, at once
+		ask(1)
+		if n := len(collector.Spans("")); n != 22+queueSpans {
+			t.Errorf("%d spans after the end, expected %d", n, 22+queueSpans)
+		}
+	})
+}
+
+// What a collector refuses for good is dropped, and what comes after it is sent.
+func TestCollectorRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		codes := []int{http.StatusBadRequest, http.StatusServiceUnavailable, http.StatusOK}
+		tracer := New(Config{Endpoint: "http://collector", OneIn: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) {
+			code := codes[0]
+			codes = codes[1:]
+			return code, nil
+		})
+		for range 2 {
+			tracer.Begin(Context{}, "tcp", time.Now()).End("m", "ok", nil)
+			time.Sleep(time.Minute)
+		}
+		if exported, dropped := tracer.Counts(); exported != 2 || dropped != 2 {
+			t.Errorf("%d exported, %d dropped, expected 2 each", exported, dropped)
+		}
+		tracer.Close()
+	})
+}
+
+func TestEndpoint(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://127.0.0.1:4318":       "http://127.0.0.1:4318/v1/traces",
+		"https://collector/":          "https://collector/v1/traces",
+		"http://collector/otlp/spans": "http://collector/otlp/spans",
+		"127.0.0.1:4318":              "", "grpc://a": "", "http://": "", "http://a?b=c": "", "": "", "http://a b": "",
+	} {
+		if got, ok := Endpoint(text); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", text, got, ok)
+		}
+	}
+}
