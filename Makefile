@@ -56,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards page-test arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -183,6 +183,10 @@ dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query
 	promtool check rules server/metrics/grafana/alerts.yml
 	promtool test rules server/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
+
+page-test: build $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe (Debian, as root, installs it)
+	@.ci/chromium $(VENV)
+	$(PYTHON) -m pytest -q server/e2e/page
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)

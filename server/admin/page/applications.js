@@ -29,7 +29,7 @@ function application() {
   const state = dot((h) => (!h?.replicas ? 'bad' : 'good'), (h) => (h?.replicas ? 'answers' : 'no model'));
   const now = bars('Share of each model', 'The policy has learned nothing yet.');
   const over = plot({ title: 'Shares over time', height: 140, series: [], y: { value: share, range: [0, 1] }, empty: 'No shares yet.' });
-  const node = el('article', {}, el('h3', {}, link, ' ', policy), state, answers, now, over);
+  const node = el('article', {}, el('h3', {}, link, ' ', policy), state, answers, el('div', { class: 'columns' }, now, over));
   node.follow = (a, health, rates, history) => {
     setText(link, a.name);
     link.setAttribute('href', `#/model/${encodeURIComponent(a.name)}`);

@@ -97,12 +97,10 @@ export function dot(kind, word) {
   return node;
 }
 
-// panel is a part of a page with a heading.
+// panel is a part of a page with a heading. What is in it has names of its own.
 export function panel(title, ...children) {
-  const id = `p${++panels}`;
-  return el('section', { class: 'panel', 'aria-labelledby': id }, el('h2', { id }, title), ...children);
+  return el('section', { class: 'panel' }, el('h2', {}, title), ...children);
 }
-let panels = 0;
 
 // bars is a list of words with a number and a bar each, the largest first.
 export function bars(label, empty) {

@@ -120,6 +120,7 @@ function modelTable() {
     { name: 'State', node: () => dot((m) => condition(m)[0], (m) => condition(m)[1]) },
     { name: 'Waiting', class: 'number', cell: (m) => (m.queue_rows ? `${count(m.queue_rows)} · ${took(m.oldest_row_seconds)}` : '0') },
     { name: 'Requests/s', class: 'number', cell: (m) => rate(m.now?.requests) },
+    { name: 'Rows/s', class: 'number wide', cell: (m) => rate(m.batch && m.batch.rows / Math.max(m.batch.span_seconds, 1)) },
     { name: 'Failed/s', class: 'number wide', cell: (m) => rate(m.now?.failed) },
     { name: 'p50', class: 'number', cell: (m) => took(m.now?.p50) },
     { name: 'p99', class: 'number', cell: (m) => took(m.now?.p99) },

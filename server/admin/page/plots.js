@@ -2,7 +2,11 @@
 
 import { el } from './dom.js';
 
-const clock = (v) => new Date(1000 * v).toLocaleTimeString('en-GB');
+// clock has times of day, with parts of seconds where a plot has few of them.
+const clock = (list) => list.map((v) => {
+  const at = new Date(1000 * v), text = at.toLocaleTimeString('en-GB');
+  return list.at(-1) - list[0] < list.length - 1 ? `${text.slice(3)}.${String(at.getMilliseconds()).padStart(3, '0').slice(0, 2)}` : text;
+});
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -25,9 +29,9 @@ export function plot(options) {
   const node = el('figure', { class: 'plot' }, el('figcaption', {}, options.title), canvas, key, nothing);
   let drawn = null, data = null, series = options.series, width = 0;
 
-  const axis = ({ value = String, size = 56, space = 40 }) => ({
+  const axis = ({ value = String, values = (list) => list.map((v) => (v === null ? '' : value(v))), size = 56, space = 40 }) => ({
     stroke: css('--quiet'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui', size, gap: 4,
-    values: (_, list) => list.map((v) => (v === null ? '' : value(v))), space,
+    values: (_, list) => values(list), space,
   });
   const paint = () => {
     drawn?.destroy();
@@ -41,7 +45,7 @@ export function plot(options) {
         x: { time: !x.value, range: x.range },
         y: { range: y.range ?? ((_, low, high) => [0, (high ?? 0) * 1.05 || 1]) },
       },
-      axes: [axis({ value: clock, ...x, size: 28, space: 80 }), axis(y)],
+      axes: [axis({ ...(x.value ? x : { values: clock }), size: 28, space: 80 }), axis(y)],
       series: [{}, ...series.map((s) => ({
         label: s.label, stroke: color(s.n), width: s.width ?? 1.5, dash: s.dash, fill: s.fill && `${color(s.n)}22`, paths: s.width === 0 ? () => null : undefined,
         points: { show: s.points ?? false, size: 5, width: 1, fill: color(s.n), stroke: color(s.n) }, spanGaps: s.spanGaps ?? false,

@@ -9,7 +9,7 @@ export function trial(page, name, version) {
   const json = el('textarea', { rows: 5, spellcheck: 'false', 'aria-label': `Input of ${name} as JSON` });
   const drawn = drawing();
   const file = el('input', { type: 'file', accept: 'image/*', 'aria-label': 'Choose a picture' });
-  const preview = el('canvas', { width: 140, height: 140, 'aria-label': 'What is sent', role: 'img' });
+  const preview = el('canvas', { 'aria-label': 'What is sent', role: 'img', hidden: true, class: 'preview' });
   const drop = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
   const send = el('button', { type: 'button', class: 'primary' }, 'Send');
   const fault = el('p', { class: 'bad', role: 'alert' });
@@ -17,6 +17,7 @@ export function trial(page, name, version) {
   const boxes = { draw: el('div', {}, drawn), image: drop, json };
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
   const node = panel('Try it', kinds, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, answer);
+  node.setAttribute('aria-label', 'Try it');
   let kind = 'json', input = null, picture = null, chosen = false, inputs = null;
 
   const choose = (next) => {
@@ -32,9 +33,9 @@ export function trial(page, name, version) {
     setText(fault, '');
     try {
       picture = { blob, bitmap: await createImageBitmap(blob) };
-      const { width, height } = fit(picture.bitmap, 140);
-      Object.assign(preview, { width, height });
-      preview.getContext('2d').drawImage(picture.bitmap, 0, 0, width, height);
+      Object.assign(preview, fit(picture.bitmap, 280));
+      preview.getContext('2d').drawImage(picture.bitmap, 0, 0, preview.width, preview.height);
+      show(preview, true);
     } catch {
       setText(fault, 'This is not a picture that the browser can read.');
     }
@@ -212,7 +213,7 @@ function result() {
     node.hidden = false;
     setText(head, headline(a));
     const parts = [
-      ['queue', a.queue_seconds], ['execute', a.execute_seconds], ['rest of the server', Math.max(0, a.total_seconds - a.queue_seconds - a.execute_seconds)], ['way there and back', Math.max(0, all - a.total_seconds)],
+      ['queue', a.queue_seconds], ['execute', a.execute_seconds], ['rest of the server', Math.max(0, a.total_seconds - a.queue_seconds - a.execute_seconds)], ['outside the server', Math.max(0, all - a.total_seconds)],
     ];
     times.replaceChildren(...parts.map(([name, s], i) => {
       const bar = el('span', { class: 'stretch' });
