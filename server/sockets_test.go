@@ -36,6 +36,7 @@ func onSockets(t *testing.T, log *slog.Logger, change func(*config.Config)) (s *
 			*list = append(config.Addrs{"127.0.0.1:0"}, "unix:"+filepath.Join(dir, name))
 		}
 		c.Admin.Listen = "unix:" + filepath.Join(dir, "admin")
+		c.Containers.Listen = append(c.Containers.Listen, "ipc://"+filepath.Join(dir, "containers"))
 		if change != nil {
 			change(c)
 		}
@@ -64,6 +65,7 @@ func overHTTP(t *testing.T, addr net.Addr) *httpClient {
 func TestUnixSockets(t *testing.T) {
 	s, dir := onSockets(t, nil, func(c *config.Config) {
 		c.TCP.Socket.Mode, c.REST.Socket.Mode, c.REST.Group = "0600", "0666", strconv.Itoa(os.Getgid())
+		c.Containers.Mode = "0620"
 	})
 	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
 	if err != nil {
@@ -88,7 +90,7 @@ func TestUnixSockets(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil || status.Listen["admin"] != "unix:"+filepath.Join(dir, "admin") {
 		t.Errorf("the status: %v, %v", status, err)
 	}
-	for name, want := range map[string]fs.FileMode{"tcp": 0o600, "rest": 0o666, "grpc": 0o660, "admin": 0o660} {
+	for name, want := range map[string]fs.FileMode{"tcp": 0o600, "rest": 0o666, "grpc": 0o660, "admin": 0o660, "containers": 0o620} {
 		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: mode %v, %v; expected %v", name, info.Mode(), err, want)
 		}
