@@ -41,9 +41,9 @@ type tlsListener struct{ net.Listener }
 
 func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TCPAddr)} }
 
-// listen opens one address. It replaces a socket file that a killed server left behind, but not
-// one on which a server listens.
-func listen(addr string, access unixsocket.Access) (net.Listener, error) {
+// listen opens one address, of TCP by open. It replaces a socket file that a killed server left
+// behind, but not one on which a server listens.
+func listen(addr string, access unixsocket.Access, open func(network, address string) (net.Listener, error)) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {
 		return nil, err
@@ -53,11 +53,11 @@ func listen(addr string, access unixsocket.Access) (net.Listener, error) {
 	case "unix":
 		l, err = unixsocket.Listen(address, access)
 	case "tls":
-		if l, err = net.Listen("tcp", address); err == nil {
+		if l, err = open("tcp", address); err == nil {
 			l = tlsListener{l}
 		}
 	default:
-		l, err = net.Listen(network, address)
+		l, err = open(network, address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("containers: listen %s: %w", addr, err)

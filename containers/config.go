@@ -28,6 +28,8 @@ type Config struct {
 	// Others are addresses for containers of old generations that Addrs cannot tell from those it
 	// serves.
 	Others []Address
+	// Open listens on addresses of TCP, also those of TLS; nil is net.Listen.
+	Open func(network, address string) (net.Listener, error)
 	// Secure makes the server's handshake of TLS on a connection to an address of TLS, within the
 	// deadline that the connection has; it may be called by many goroutines at once. It must be
 	// set where there is such an address.
@@ -220,6 +222,9 @@ func (s Settings) withDefaults() Settings {
 func (c Config) withDefaults() Config {
 	if c.Name == "" {
 		c.Name = "shivad"
+	}
+	if c.Open == nil {
+		c.Open = net.Listen
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

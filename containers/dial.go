@@ -22,10 +22,12 @@ import (
 // A DialConfig describes a container that listens for the server, as those of RPC v0 do. Such a
 // container declares nothing, so its whole declaration is here. Log and Pool may be nil.
 type DialConfig struct {
-	Name      string // in logs and status
-	Addr      string // "tcp://host:port", "host:port" or "ipc://path"
-	Model     scheduler.ModelID
-	Input     tensor.DType // Uint8, Int32, Float64 or Bytes
+	Name  string // in logs and status
+	Addr  string // "tcp://host:port", "host:port" or "ipc://path"
+	Model scheduler.ModelID
+	Input tensor.DType // Uint8, Int32, Float64 or Bytes
+	// Connect makes a connection; nil is a net.Dialer.
+	Connect   func(ctx context.Context, network, address string) (net.Conn, error)
 	Scheduler *scheduler.Scheduler
 	Pool      *tensor.Pool // for answers
 	// WriteTimeout ends a connection whose container has not read all of a batch for this long;
@@ -158,15 +160,18 @@ func (d *Dialer) Close() error {
 
 // run connects again and again until it is stopped.
 func (d *Dialer) run() {
-	dialer := net.Dialer{
-		Timeout:         dialTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: deadPeer / 3, Interval: deadPeer / 3, Count: 2},
-		Control:         giveUpAfter(deadPeer),
+	connect := d.cfg.Connect
+	if connect == nil {
+		connect = (&net.Dialer{
+			Timeout:         dialTimeout,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: deadPeer / 3, Interval: deadPeer / 3, Count: 2},
+			Control:         giveUpAfter(deadPeer),
+		}).DialContext
 	}
 	reached := true // so that the first failure is logged
 	for d.ctx.Err() == nil {
 		pause := redial
-		raw, err := dialer.DialContext(d.ctx, d.network, d.address)
+		raw, err := connect(d.ctx, d.network, d.address)
 		if err == nil {
 			reached = true
 			if err = d.serve(raw); err != nil {

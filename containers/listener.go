@@ -68,7 +68,7 @@ func Listen(cfg Config) (*Listener, error) {
 	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
 	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)
 	for _, a := range cfg.addresses() {
-		listener, err := listen(a.Addr, l.cfg.Access)
+		listener, err := listen(a.Addr, l.cfg.Access, l.cfg.Open)
 		if err != nil {
 			l.Close()
 			return nil, err

@@ -125,12 +125,12 @@ func TestSocketFile(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	if l, err := listen("ipc://"+path, unixsocket.Access{}); err == nil {
+	if l, err := listen("ipc://"+path, unixsocket.Access{}, net.Listen); err == nil {
 		l.Close()
 		t.Error("the socket of a server that lives was taken over")
 	}
 	syscall.Close(fd)
-	l, err := listen("ipc://"+path, unixsocket.Access{})
+	l, err := listen("ipc://"+path, unixsocket.Access{}, net.Listen)
 	if err != nil {
 		t.Fatal(err)
 	}

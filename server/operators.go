@@ -24,6 +24,7 @@ func (s *Server) manage() {
 		Gate:        s.gate,
 		Pool:        s.pool,
 		Arena:       s.arena,
+		Network:     s.around.containers,
 		Admit:       s.store.Admit,
 		Identities:  &s.identities,
 		Secure:      func(c net.Conn) (*tls.Conn, error) { return intake.Handshake(c, s.tls("containers").Config) },

@@ -3,18 +3,19 @@ package server
 import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/clock"
+	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // Surroundings are the parts of the system that a server depends on. Tests on virtual time replace
-// them with a network in memory, a virtual clock, and a store that fails on command. Containers
-// are not among them: tests hand their connections to the containers' listener directly.
+// them with a network in memory, a virtual clock, and a store that fails on command.
 type surroundings struct {
-	open  intake.Opener // listens on clients' addresses
-	store manage.Opener
-	clock func() (stoppable, error) // the scheduler's
+	open       intake.Opener // listens on clients' addresses
+	containers fleet.Network
+	store      manage.Opener
+	clock      func() (stoppable, error) // the scheduler's
 }
 
 // A stoppable clock fires no timers after Close.

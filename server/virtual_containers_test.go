@@ -1,21 +1,30 @@
 package server
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A host runs a container, again and again: each life ends as the seed says.
 type host struct {
-	scene *scene
-	name  string
-	model string
-	rand  *rand.Rand // of its lives
+	scene          *scene
+	name           string
+	from           string // its address
+	model, version string
+	old            string // the generation that it speaks; "": the newest
+	encrypted      bool
+	rand           *rand.Rand // of its lives
 	// script is of its answers, which another goroutine gives.
 	script *rand.Rand
 
@@ -23,11 +32,51 @@ type host struct {
 	stalls bool // its connection does, or did
 }
 
+// newHosts are those of a scene.
+func (s *scene) newHosts() (list []*host) {
+	for _, model := range []string{"a", "b", "old"} {
+		replicas := s.plan.hosts[model]
+		if model == "a" && s.troubles.versions {
+			replicas = max(replicas, 2) // one of each
+		}
+		if model == "old" && s.plan.old == "v0" {
+			replicas = min(replicas, 1) // the server calls one
+		}
+		for i := range replicas {
+			name := fmt.Sprintf("%s%d", model, i)
+			h := &host{scene: s, name: name, model: model, version: "1", rand: draw(s.plan.seed, name), script: draw(s.plan.seed, name+" answers")}
+			if model == "old" {
+				h.old = s.plan.old
+			} else {
+				h.encrypted = s.troubles.tls && h.rand.IntN(2) == 0
+			}
+			if model == "a" && s.troubles.versions {
+				h.version = fmt.Sprint(1 + i%2)
+			}
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
 // pairs are the tensors of the models of scenes: the number of a question, and that of a row in it.
 var pairs = []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 
-// sign is what a model adds to the numbers of its answers, so that one tells which model gave it.
-func sign(model string) int32 { return int32(model[0]) << 20 }
+// sign is what a version of a model adds to the numbers of its answers, so that one tells which
+// gave it.
+func sign(model, version string) int32 { return int32(model[0])<<20 + int32(version[0])<<12 }
+
+// made are the values of an answer to values. A container of an old generation has one for a row.
+func made(model, version string, values []int32) (sum []int32) {
+	for i := 0; i+1 < len(values); i += 2 {
+		if model == "old" {
+			sum = append(sum, 1<<20+values[i]<<4+values[i+1])
+		} else {
+			sum = append(sum, values[i]+sign(model, version), values[i+1])
+		}
+	}
+	return sum
+}
 
 // run lives until the scene calms down, and then once more until the end.
 func (h *host) run() {
@@ -40,16 +89,27 @@ func (h *host) run() {
 	}
 }
 
+// A life is a container that serves.
+type life interface {
+	Gone() <-chan struct{}
+	Err() error
+	Mute(bool)
+	Drain() error
+	Kill()
+	Close() error
+}
+
 // live is one life. It reports whether there is to be another.
 func (h *host) live(name string, calm bool) bool {
 	s := h.scene
-	near, far := s.net.Pair(fmt.Sprintf("10.1.0.%d:4000", len(name)), "10.0.0.1:7000")
-	if err := s.server.containers.Listener().Add(far); err != nil {
-		near.Close()
-		if s.stopped() {
-			return false
+	near, err := h.connect(calm)
+	if err != nil {
+		if h.old == "v0" { // the server has not called until now
+			return s.over.Err() == nil
 		}
-		s.history.fault("container %s was refused: %v", name, err)
+		if !s.stopped() {
+			s.history.fault("container %s cannot connect: %v", name, err)
+		}
 		return false
 	}
 	ends := s.over.Done()
@@ -59,22 +119,18 @@ func (h *host) live(name string, calm bool) bool {
 			near.CutAfter(h.rand.IntN(3000), h.rand.IntN(3000))
 		}
 	}
-	token := ""
-	if s.troubles.identities {
-		token = tokenOf("worker")
-	}
-	c, err := containertest.Start(near, containertest.Model{
-		Name: h.model, Version: "1", Inputs: pairs, Outputs: pairs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
-		Answer: func(b *containertest.Batch) containertest.Reply { return h.answer(name, b, calm) },
-	})
+	c, err := h.begin(near, name, calm)
 	if err != nil {
+		near.Close()
 		if calm && !s.stopped() {
 			s.history.fault("container %s could not register: %v", name, err)
 		}
 		return h.pause()
 	}
 	defer c.Close()
-	s.history.registered(h.model)
+	if h.old == "" { // an old one is not told
+		s.history.registered(h.model, h.version)
+	}
 	if !calm {
 		h.end(c, near)
 	}
@@ -93,8 +149,51 @@ func (h *host) live(name string, calm bool) bool {
 	return true
 }
 
+// connect connects to the server, or waits for it to do so.
+func (h *host) connect(calm bool) (*shivatest.Link, error) {
+	s := h.scene
+	ctx := s.over
+	if !calm {
+		ctx = s.calm
+	}
+	if h.old == "v0" {
+		return s.callOld(ctx)
+	}
+	addr := containersAddrs[h.old]
+	if h.encrypted {
+		addr = containersAddrs["tls"]
+	}
+	if addr == "" { // v1 and v3 are told from others at the usual one
+		addr = containersAddrs[""]
+	}
+	return s.net.DialFrom(context.Background(), h.from, addr)
+}
+
+// begin registers.
+func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error) {
+	s := h.scene
+	if h.old != "" {
+		return h.beginOld(near, name, calm)
+	}
+	var conn net.Conn = near
+	if h.encrypted {
+		config := s.pki.config()
+		config.Certificates = nil
+		conn = tls.Client(near, config)
+	}
+	token := ""
+	if s.troubles.identities {
+		token = tokenOf("worker")
+	}
+	return containertest.Start(conn, containertest.Model{
+		Name: h.model, Version: h.version, Inputs: pairs, Outputs: pairs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
+		Feedback: s.troubles.learning,
+		Answer:   func(b *containertest.Batch) containertest.Reply { return h.answer(name, b, calm) },
+	})
+}
+
 // end has a life end by itself, after some time.
-func (h *host) end(c *containertest.Container, conn interface{ Stall(sent, received bool) }) {
+func (h *host) end(c life, conn *shivatest.Link) {
 	after := time.Duration(h.rand.IntN(2000)) * time.Millisecond
 	how := h.rand.IntN(5)
 	timer := time.AfterFunc(after, func() {
@@ -132,23 +231,30 @@ func (h *host) pause() bool {
 	return !h.scene.stopped()
 }
 
+// mostRows is the largest batch that a container has declared.
+const mostRows = 8
+
 // answer is what a container makes of a batch.
 func (h *host) answer(name string, b *containertest.Batch, calm bool) containertest.Reply {
 	s := h.scene
 	values, err := tensor.Values[int32](b.Inputs[0])
-	if err != nil || len(values) != 2*b.Rows || b.Rows > 8 {
+	if err != nil || len(values) != 2*b.Rows || b.Rows > mostRows && h.old == "" {
 		s.history.fault("%s was sent a batch of %d rows with %d values, %v", name, b.Rows, len(values), err)
 		return containertest.Reply{Error: "odd batch"}
 	}
 	h.mu.Lock()
-	stalls := h.stalls
+	late := h.stalls || s.troubles.freezes
 	h.mu.Unlock()
-	runs := s.history.ran(name, h.model, values, stalls)
+	s.history.registered(h.model, h.version)
+	runs := s.history.ran(name, h.model, values, late)
+	if s.troubles.identities && !late && h.old == "" && !s.mayServe(h) {
+		s.history.fault("%s was sent a batch, and may not serve %s/%s", name, h.model, h.version)
+	}
 	r := containertest.Reply{Delay: time.Duration(h.script.Int64N(int64(s.plan.slowest)))}
 	if !calm {
 		switch n := h.script.IntN(100) / s.plan.harm; {
-		case n < 3:
-			s.history.fate(runs, fateFailed)
+		case n < 3 && h.old == "": // which has no word for it
+			s.history.fate(runs, fateFailed, 0)
 			r.Error = "the seed says so"
 			return r
 		case n < 5:
@@ -158,25 +264,30 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 			r.Die = true
 			return r
 		case n < 9:
-			s.history.fate(runs, fateStray)
+			s.history.fate(runs, fateStray, 0)
 			r.Frames = [][]byte{[]byte("rubbish")}
 			return r
 		case n < 11:
 			r.Twice = true
 		}
 	}
-	sum := make([]int32, len(values))
-	for i, v := range values {
-		sum[i] = v
-		if i%2 == 0 {
-			sum[i] += sign(h.model)
-		}
-	}
-	out, err := tensor.FromSlice(tensor.Shape{b.Rows, 2}, sum)
+	sum := made(h.model, h.version, values)
+	shape := tensor.Shape{b.Rows, len(sum) / b.Rows}
+	out, err := tensor.FromSlice(shape, sum)
 	if err != nil {
 		panic(err)
 	}
-	s.history.fate(runs, fateAnswered)
+	s.history.fate(runs, fateAnswered, r.Delay)
 	r.Outputs = []tensor.Tensor{out}
 	return r
+}
+
+// mayServe tells whether the containers' identity may have had the right to serve a version, now.
+func (s *scene) mayServe(h *host) bool {
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	now := time.Now()
+	return slices.ContainsFunc(s.history.declared("worker", now, now), func(i *config.Identity) bool {
+		return i != nil && slices.ContainsFunc(i.May, func(right string) bool { return grants(right, "serve", h.model+"/"+h.version) })
+	})
 }

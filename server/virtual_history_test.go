@@ -15,7 +15,9 @@ type history struct {
 	began     time.Time
 	questions []*question
 	wrong     []string             // found on the way
-	models    map[string]time.Time // when a container of each has registered first
+	holdings  []*holding           // in the order in which they came
+	freezes   []freeze             // likewise
+	models    map[string]time.Time // when a container of each, and of each version, has registered first
 }
 
 // A question is one of a client. Its number is in every row of its inputs, so that whoever sees
@@ -24,7 +26,10 @@ type question struct {
 	number  int32
 	client  *client
 	model   string
+	version string // that it names; "": none
 	rows    int
+	frame   *place        // of a stream; nil: it is of none
+	about   *question     // it is feedback about that one; nil: it is a question
 	timeout time.Duration // until its deadline
 	bad     bool          // its inputs do not fit the model
 	asked   time.Time     // when its last byte was sent
@@ -35,12 +40,21 @@ type question struct {
 	runs    []*run
 }
 
+// A place is that of a frame in a stream of its client.
+type place struct {
+	stream string
+	seq    int64
+	keep   int // how many may wait; 0: all
+}
+
 // An answer is good, or of a kind of error.
 type answer struct {
 	at     time.Time
 	kind   kind
 	text   string  // of an error
-	values []int32 // of a good one: two of each row
+	end    bool    // it is the end of its stream, on which others were answered before
+	values []int32 // of a good one, those of all rows
+	rounds int     // of feedback that was learned: how many have been so far; 0: it was not
 }
 
 // A run is one execution of rows of a question by a container.
@@ -49,7 +63,8 @@ type run struct {
 	container string
 	rows      []int32
 	fate      fate
-	late      bool // the batch may have waited on its way
+	done      time.Time // when the answer leaves, if it has one
+	late      bool      // the batch may have waited on its way
 }
 
 // A fate is what a container made of a batch.
@@ -75,7 +90,7 @@ var kinds = []struct {
 	begins string
 	kind   kind
 }{
-	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"}, {"container failed", "ContainerFailed"},
+	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"}, {"state: unavailable", "Unavailable"}, {"container failed", "ContainerFailed"},
 	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"}, {"invalid input", "InvalidInput"}, {"not found", "NotFound"},
 	{"unauthenticated", "Unauthenticated"}, {"permission denied", "PermissionDenied"}, {"superseded", "Superseded"}, {"malformed message", "Protocol"}, {"too large", "TooLarge"},
 }
@@ -108,15 +123,17 @@ func (h *history) ask(q *question) {
 	h.questions = append(h.questions, q)
 }
 
-// registered notes that a container serves a model.
-func (h *history) registered(model string) {
+// registered notes that a container serves a version of a model.
+func (h *history) registered(model, version string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.models == nil {
 		h.models = make(map[string]time.Time)
 	}
-	if h.models[model].IsZero() {
-		h.models[model] = time.Now()
+	for _, name := range []string{model, model + "/" + version} {
+		if h.models[name].IsZero() {
+			h.models[name] = time.Now()
+		}
 	}
 }
 
@@ -147,6 +164,7 @@ func (h *history) answer(q *question, a answer) {
 func (h *history) ran(container, model string, values []int32, late bool) (runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	streams := make(map[string]int32) // of this batch, and the question of each
 	for i := 0; i+1 < len(values); i += 2 {
 		n, row := values[i], values[i+1]
 		if n < 1 || int(n) > len(h.questions) {
@@ -154,10 +172,21 @@ func (h *history) ran(container, model string, values []int32, late bool) (runs 
 			continue
 		}
 		q := h.questions[n-1]
-		if q.by() != model || q.bad {
+		if row < 0 || int(row) >= q.rows {
+			h.faultLocked("%s was sent row %d of question %d, which has %d", container, row, n, q.rows)
+			continue
+		}
+		if !slices.Contains(q.by(), model) || q.bad || q.about != nil {
 			h.faultLocked("%s, of model %s, was sent a row of question %d, which was for %s", container, model, n, q.model)
 		}
-		if len(runs) == 0 || runs[len(runs)-1] != last(q.runs) {
+		if f := q.frame; f != nil && f.keep > 0 {
+			name := q.client.name + " " + q.model + " " + f.stream
+			if other, beside := streams[name]; beside && other != n {
+				h.faultLocked("%s was sent questions %d and %d of one stream in one batch", container, other, n)
+			}
+			streams[name] = n
+		}
+		if len(runs) == 0 || !slices.Contains(runs, last(q.runs)) {
 			r := &run{at: time.Now(), container: container, late: late}
 			q.runs = append(q.runs, r)
 			runs = append(runs, r)
@@ -175,13 +204,29 @@ func last(runs []*run) *run {
 	return runs[len(runs)-1]
 }
 
-// fate notes what a container has made of runs.
-func (h *history) fate(runs []*run, f fate) {
+// fate notes what a container makes of runs, after some time.
+func (h *history) fate(runs []*run, f fate, after time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range runs {
-		r.fate = f
+		r.fate, r.done = f, time.Now().Add(after)
 	}
+}
+
+// good is the answer of a question that has a good one; nil: it has none.
+func (q *question) good() *answer {
+	if len(q.answers) == 1 && q.answers[0].kind == okay {
+		return &q.answers[0]
+	}
+	return nil
+}
+
+// first is when a container was first sent rows of a question; zero: none was.
+func (q *question) first() time.Time {
+	if len(q.runs) == 0 {
+		return time.Time{}
+	}
+	return q.runs[0].at
 }
 
 // hash is of all that clients saw. Containers are left out: which of two idle ones gets a batch is
@@ -201,7 +246,7 @@ func (h *history) hash() string {
 func (h *history) dealt() map[string][]string {
 	list := make(map[string][]string)
 	for _, q := range h.questions {
-		list[q.client.name] = append(list[q.client.name], fmt.Sprint(q.client.door, q.model, q.rows, q.timeout, q.bad))
+		list[q.client.name] = append(list[q.client.name], fmt.Sprint(q.client.door, q.path(), q.rows, q.timeout, q.bad))
 	}
 	return list
 }

@@ -62,6 +62,48 @@ var plants = []plant{
 	{"stopped before the answers have left", "server/tcp/leave.go",
 		"\tcase s.head != nil || s.outbound.first != nil || !s.shut.IsZero():\n",
 		"\tcase s.head != nil && !PLANTED || s.outbound.first != nil || !s.shut.IsZero():\n"},
+	{"two frames in one batch", "scheduler/turn.go",
+		"\t\tif f := it.req.Frame; f != nil {\n\t\t\tf.stream.cut = ss.cuts\n",
+		"\t\tif f := it.req.Frame; f != nil && !PLANTED {\n\t\t\tf.stream.cut = ss.cuts\n"},
+	{"one frame too many waits", "scheduler/stream.go",
+		"\t\t\tif n++; n > keep {\n",
+		"\t\t\tif n++; n > keep && !PLANTED || n > keep+1 {\n"},
+	{"frames answered as they are executed", "scheduler/stream.go",
+		"\treturn s.oldest == f && (",
+		"\treturn PLANTED || s.oldest == f && ("},
+	{"frames overtake in a stream of calls", "server/grpc/infer.go",
+		"\t\tif !l.frame {\n",
+		"\t\tif !l.frame || PLANTED {\n"},
+	{"wake-up that comes late", "scheduler/model.go",
+		"\tfx, now := m.begin()\n\tm.armed = never\n",
+		"\tfx, now := m.begin()\n\tif PLANTED && now-m.armed > int64(20*time.Millisecond) {\n\t\tm.end(fx, now)\n\t\treturn\n\t}\n\tm.armed = never\n"},
+	{"rest of what TLS has written", "server/tcp/tls.go",
+		"\tif c.pending = c.pending[n:]; len(c.pending) == 0 {\n",
+		"\tif c.pending = c.pending[n:]; PLANTED && n > 0 {\n\t\tc.pending = nil\n\t}\n\tif len(c.pending) == 0 {\n"},
+	{"certificates of before", "server/certificates.go",
+		"\ts.secured.Store(&read)\n",
+		"\tif !PLANTED || old == nil {\n\t\ts.secured.Store(&read)\n\t}\n"},
+	{"rights of before", "server/internal/identity/registry.go",
+		"\tif t == s.table {",
+		"\tif t == s.table || PLANTED && s.table != nil {"},
+	{"containers that may not serve", "server/reload.go",
+		"\ts.containers.Review()\n",
+		"\tif !PLANTED {\n\t\ts.containers.Review()\n\t}\n"},
+	{"default version of before", "server/internal/manage/settings.go",
+		"\ts.mu.Unlock()\n\ts.Read()\n\treturn before\n",
+		"\ts.mu.Unlock()\n\tif !PLANTED {\n\t\ts.Read()\n\t}\n\treturn before\n"},
+	{"one more than the quota", "server/internal/quota/account.go",
+		"most > 0 && n > most {\n\t\ta.requests.end(1)\n",
+		"most > 0 && n > most && !(PLANTED && n == most+1) {\n\t\ta.requests.end(1)\n"},
+	{"three bursts at once", "server/internal/quota/account.go",
+		"\t\tif over := time.Duration(from) - now - burst; over >= 0 {\n",
+		"\t\tif over := time.Duration(from) - now - burst; over >= 0 && !(PLANTED && over < 2*burst) {\n"},
+	{"feedback learned twice", "server/state/memory.go",
+		"\tif applied && id != \"\" &&",
+		"\tif applied && !PLANTED && id != \"\" &&"},
+	{"rows of an old container's answer", "containers/v2.go",
+		"\t\trest = rest[n:]\n",
+		"\t\tif rest = rest[n:]; PLANTED && i == 2 {\n\t\t\treturn nil\n\t\t}\n"},
 }
 
 // planted is a package that the overlay adds, which says which bug is planted.
@@ -83,12 +125,12 @@ func overlay(t *testing.T) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text = strings.Replace(string(original), "import (", "import (\n\t\"github.com/shivad/shivad/shiva/plant\"", 1)
+			text = strings.Replace(string(original), "\nimport ", "\nimport shivaplant \"github.com/shivad/shivad/shiva/plant\"\nimport ", 1)
 		}
 		if n := strings.Count(text, p.old); n != 1 || !strings.Contains(p.new, "PLANTED") {
 			t.Errorf("%s: %s has the text to replace %d times, not once: %q", p.name, p.file, n, p.old)
 		}
-		changed[path] = strings.Replace(text, p.old, strings.ReplaceAll(p.new, "PLANTED", "plant.Is("+strconv.Quote(p.name)+")"), 1)
+		changed[path] = strings.Replace(text, p.old, strings.ReplaceAll(p.new, "PLANTED", "shivaplant.Is("+strconv.Quote(p.name)+")"), 1)
 	}
 	dir := t.TempDir()
 	var files struct{ Replace map[string]string }

@@ -79,6 +79,9 @@ func (a *Authority) issue(template *x509.Certificate, change func(*x509.Certific
 	return Issue{leaf, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
 }
 
+// Serial is the number of the last certificate; each is one more than the one before.
+func (a *Authority) Serial() int64 { return a.serial }
+
 // PEM is the authority's own certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})

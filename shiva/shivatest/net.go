@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -106,6 +108,16 @@ func (n *Net) Cut() {
 	n.mu.Unlock()
 	for c := range conns {
 		c.Cut()
+	}
+}
+
+// Stall stalls all present connections in both directions, or resumes them. See Link.Stall.
+func (n *Net) Stall(on bool) {
+	n.mu.Lock()
+	conns := slices.Collect(maps.Keys(n.conns))
+	n.mu.Unlock()
+	for _, c := range conns {
+		c.Stall(on, on)
 	}
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -23,6 +24,7 @@ type Config struct {
 	Pool      *tensor.Pool
 	Arena     *arena.Arena // of Pool; nil: none
 
+	Network Network
 	// Identities are who containers can be.
 	Identities *identity.Registry
 	// Secure makes the server's handshake of TLS with a container.
@@ -43,6 +45,13 @@ type Config struct {
 	// Stopping is closed when the server begins to stop: nobody waits for a model any more.
 	Stopping <-chan struct{}
 	Log      *slog.Logger
+}
+
+// A Network is how containers and the server reach each other: see Open of [containers.Config] and
+// Connect of [containers.DialConfig]. The zero Network is the system's.
+type Network struct {
+	Open    func(network, address string) (net.Listener, error)
+	Connect func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // New makes a fleet without containers.

@@ -25,7 +25,9 @@ import (
 var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
 // A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
-// input has arrived, and gives it up before it waits for more.
+// input has arrived, and gives it up before it waits for more, or for room to write: the server's
+// flight may be larger than the socket's buffer, for example if it names thousands of authorities,
+// and a client that does not read it would keep all others waiting.
 type wire struct {
 	net.Conn
 	turn bool // it has a turn
@@ -43,6 +45,12 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.turn = true
 	}
 	return n, err
+}
+
+// Write gives up the turn: the computing is done, and writing may wait.
+func (w *wire) Write(p []byte) (int, error) {
+	w.give()
+	return w.Conn.Write(p)
 }
 
 // Handshake does the server's side of a TLS handshake. It takes turns with the handshakes of all

@@ -272,7 +272,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// A watched connection looks at the turns that are taken while a handshake reads.
+// A watched connection looks at the turns that are taken while a handshake reads or writes.
 type watched struct {
 	net.Conn
 	t *testing.T
@@ -285,7 +285,15 @@ func (w watched) Read(p []byte) (int, error) {
 	return w.Conn.Read(p)
 }
 
-// A handshake calculates in its turn, and waits for its client without one.
+func (w watched) Write(p []byte) (int, error) {
+	if len(turns) > 0 {
+		w.t.Error("a handshake waits for room, and has a turn")
+	}
+	return w.Conn.Write(p)
+}
+
+// A handshake calculates in its turn, and waits for its client without one: for what it says, and
+// for it to read.
 func TestTurnsOfHandshakes(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	near, far := net.Pipe()

@@ -1,0 +1,478 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// runShiva asks in a pipeline, on a connection that is made again when it has ended.
+func (c *client) runShiva(questions int) {
+	for tries := 0; questions > 0 && tries < 50; tries++ {
+		k, err := c.dial(context.Background())
+		switch {
+		case err != nil && c.wasCut():
+			time.Sleep(10 * time.Millisecond)
+		case err != nil:
+			if !c.scene.stopped() {
+				c.scene.history.fault("%s cannot connect: %v", c.name, err)
+			}
+			return
+		default:
+			questions -= c.converse(k, questions)
+		}
+	}
+}
+
+// converse asks on one connection, and tells how many questions it has begun to send.
+func (c *client) converse(k halfCloser, questions int) (asked int) {
+	h := c.scene.history
+	_ = k.SetDeadline(time.Now().Add(patience))
+	line := make(chan *question, questions)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.listen(k, line)
+	}()
+	pieces := c.rand.IntN(3) == 0
+	var before *question
+	for asked < questions {
+		time.Sleep(c.wait())
+		q := c.deal()
+		q.before, before = before, q
+		h.ask(q)
+		line <- q
+		asked++
+		if err := c.send(k, q.message(), pieces); err != nil {
+			break
+		}
+		h.sent(q)
+		if c.shaky && c.rand.IntN(40) == 0 {
+			c.leave()
+			k.Close()
+			break
+		}
+	}
+	close(line)
+	_ = k.CloseWrite()
+	<-ended
+	k.Close()
+	return asked
+}
+
+// send writes bytes, maybe in pieces.
+func (c *client) send(k io.Writer, p []byte, pieces bool) error {
+	for len(p) > 0 {
+		n := len(p)
+		if pieces {
+			n = min(n, 1+c.rand.IntN(40))
+			if c.rand.IntN(3) == 0 {
+				time.Sleep(time.Duration(c.rand.IntN(2000)) * time.Microsecond)
+			}
+		}
+		if _, err := k.Write(p[:n]); err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+func (q *question) message() []byte {
+	members := map[string]any{"id": q.number, "timeout_ms": float64(q.timeout) / float64(time.Millisecond)}
+	for key, value := range q.parameters() {
+		members[key] = value
+	}
+	if q.client.token != "" {
+		members["token"] = q.client.token
+	}
+	m := shiva.Message{Namespace: q.path()}
+	if q.about != nil {
+		members["id"], members["reward"] = q.about.number, 1
+		delete(members, "timeout_ms")
+	} else {
+		if q.model == "old" {
+			members["batch"] = true // or it would be one row
+		}
+		m.Tensors = []tensor.Tensor{q.input()}
+	}
+	var err error
+	if m.Metadata, err = json.Marshal(members); err != nil {
+		panic(err)
+	}
+	b, err := shiva.AppendMessage(nil, &m)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// input is the question's tensor.
+func (q *question) input() tensor.Tensor {
+	x, err := tensor.FromSlice(tensor.Shape{2 * q.rows / q.width(), q.width()}, q.inputs())
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
+// listen takes the answers of a connection, which come in the order of the questions.
+func (c *client) listen(k io.Reader, line <-chan *question) {
+	h := c.scene.history
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := k.Read(buf)
+		for p := buf[:n]; len(p) > 0; {
+			used, m, err := d.Push(p)
+			p = p[used:]
+			if err != nil {
+				h.fault("%s was sent what is no message: %v", c.name, err)
+				return
+			}
+			if m == nil {
+				continue
+			}
+			var q *question
+			select {
+			case q = <-line:
+			default:
+			}
+			if q == nil {
+				h.fault("%s was sent an answer too many: %s", c.name, m.Metadata)
+				return
+			}
+			h.answer(q, shivaAnswer(h, q, m))
+			m.Release()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
+	var meta struct {
+		ID            int32
+		Type, Message string
+		learned
+	}
+	id := q.number
+	if q.about != nil {
+		id = q.about.number
+	}
+	if err := json.Unmarshal(m.Metadata, &meta); err != nil || meta.ID != id {
+		h.fault("question %d of %s got the answer to question %d: %s %s, %v", q.number, q.client.name, meta.ID, m.Namespace, m.Metadata, err)
+	}
+	switch {
+	case m.Namespace == "!error":
+		return answer{kind: kind(meta.Type), text: meta.Message}
+	case q.about != nil:
+		return meta.answer()
+	}
+	return answer{kind: okay, values: numbers(h, q, m.Tensors[0])}
+}
+
+// learned is the answer to feedback.
+type learned struct {
+	Learned bool
+	Rounds  int
+}
+
+func (l learned) answer() answer {
+	if !l.Learned {
+		l.Rounds = 0
+	}
+	return answer{kind: okay, rounds: l.Rounds}
+}
+
+// numbers are the values of an output, whatever a model has made of them.
+func numbers(h *history, q *question, x tensor.Tensor) (list []int32) {
+	var err error
+	switch x.DType {
+	case tensor.Int32:
+		var values []int32
+		values, err = tensor.Values[int32](x)
+		list = append(list, values...)
+	case tensor.Bytes:
+		var texts []string
+		texts, err = tensor.Strings(x)
+		for _, text := range texts {
+			n, wrong := strconv.Atoi(text)
+			if wrong != nil {
+				err = wrong
+			}
+			list = append(list, int32(n))
+		}
+	default:
+		if x, err = tensor.Cast(x, tensor.Float64, nil); err == nil {
+			var values []float64
+			values, err = tensor.Values[float64](x)
+			for _, v := range values {
+				list = append(list, int32(v))
+			}
+		}
+	}
+	if err != nil {
+		h.fault("question %d: %v", q.number, err)
+	}
+	return list
+}
+
+func (c *client) askREST() (func(context.Context, *question) answer, func()) {
+	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}
+	web := http.Client{Transport: transport}
+	return func(ctx context.Context, q *question) answer {
+		path, body := q.overHTTP()
+		r, err := http.NewRequestWithContext(ctx, "POST", "http://server/"+path, bytes.NewReader(body))
+		if err != nil {
+			panic(err)
+		}
+		if c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		c.scene.history.sent(q)
+		a, err := web.Do(r)
+		if err != nil {
+			return answer{kind: unanswered, text: err.Error()}
+		}
+		defer a.Body.Close()
+		text, err := io.ReadAll(a.Body)
+		if err != nil {
+			return answer{kind: unanswered, text: err.Error()}
+		}
+		return restAnswer(c.scene.history, q, a, text)
+	}, transport.CloseIdleConnections
+}
+
+// dialNet is dial for whom a net.Conn is wanted.
+func (c *client) dialNet(ctx context.Context) (net.Conn, error) {
+	k, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return k.(net.Conn), nil
+}
+
+// overHTTP is the path and the body of a question.
+func (q *question) overHTTP() (path string, body []byte) {
+	if q.about != nil {
+		return "app/update", fmt.Appendf(nil, `{"id":"%d","reward":1}`, q.about.number)
+	}
+	members := map[string]any{"timeout": q.timeout.Microseconds(), "binary_data_output": true}
+	for key, value := range q.parameters() {
+		members[key] = value
+	}
+	x := map[string]any{"name": "x", "datatype": "INT32", "shape": []int{2 * q.rows / q.width(), q.width()}, "data": q.inputs()}
+	if q.model == "old" {
+		x["name"] = "input"
+	}
+	body, err := json.Marshal(map[string]any{"id": fmt.Sprint(q.number), "parameters": members, "inputs": []any{x}})
+	if err != nil {
+		panic(err)
+	}
+	path = "v2/models/" + q.model
+	if q.version != "" {
+		path += "/versions/" + q.version
+	}
+	return path + "/infer", body
+}
+
+func restAnswer(h *history, q *question, a *http.Response, text []byte) answer {
+	head := text
+	if n := 0; a.Header.Get("Inference-Header-Content-Length") != "" {
+		if _, err := fmt.Sscan(a.Header.Get("Inference-Header-Content-Length"), &n); err == nil && n <= len(text) {
+			head = text[:n]
+		}
+	}
+	var body struct {
+		ID, Error string
+		Outputs   []struct{ Datatype string }
+		learned
+	}
+	if err := json.Unmarshal(head, &body); err != nil {
+		h.fault("question %d: status %d with %q: %v", q.number, a.StatusCode, head, err)
+	}
+	switch {
+	case a.StatusCode != http.StatusOK:
+		return answer{kind: kindOf(body.Error), text: fmt.Sprintf("%d: %s", a.StatusCode, body.Error)}
+	case q.about != nil:
+		return body.answer()
+	}
+	if body.ID != fmt.Sprint(q.number) || len(body.Outputs) != 1 {
+		h.fault("question %d got the answer to %s, with %d outputs", q.number, body.ID, len(body.Outputs))
+		return answer{kind: okay}
+	}
+	return answer{kind: okay, values: valuesOf(h, q, body.Outputs[0].Datatype, text[len(head):])}
+}
+
+// valuesOf are those of a tensor in bytes.
+func valuesOf(h *history, q *question, datatype string, data []byte) []int32 {
+	d, ok := tensor.FromV2(datatype)
+	if !ok {
+		h.fault("question %d: an output of %s", q.number, datatype)
+		return nil
+	}
+	n := q.rows // of an old container's answer, which has one value for each row
+	if d != tensor.Bytes {
+		n = len(data) / d.Size()
+	}
+	return numbers(h, q, tensor.Tensor{DType: d, Shape: tensor.Shape{n}, Data: bytes.Clone(data)})
+}
+
+// connect makes a client of the door for gRPC.
+func (c *client) connect() (pb.GRPCInferenceServiceClient, func()) {
+	conn, err := grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return c.dialNet(ctx) }))
+	if err != nil {
+		panic(err)
+	}
+	return pb.NewGRPCInferenceServiceClient(conn), func() { _ = conn.Close() }
+}
+
+// shows is a context for calls with its token.
+func (c *client) shows(ctx context.Context) context.Context {
+	if c.token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
+}
+
+func (c *client) askGRPC() (func(context.Context, *question) answer, func()) {
+	service, end := c.connect()
+	return func(ctx context.Context, q *question) answer {
+		c.scene.history.sent(q)
+		a, err := service.ModelInfer(c.shows(ctx), q.request(), grpc.WaitForReady(!c.scene.troubles.stop))
+		if err != nil {
+			return answer{kind: kindOf(status.Convert(err).Message()), text: err.Error()}
+		}
+		return grpcAnswer(c.scene.history, q, a)
+	}, end
+}
+
+func grpcAnswer(h *history, q *question, a *pb.ModelInferResponse) answer {
+	if a.Id != fmt.Sprint(q.number) || len(a.RawOutputContents) != 1 {
+		h.fault("question %d got the answer to %s, with %d outputs", q.number, a.Id, len(a.RawOutputContents))
+		return answer{kind: okay}
+	}
+	return answer{kind: okay, values: valuesOf(h, q, a.Outputs[0].Datatype, a.RawOutputContents[0])}
+}
+
+func (q *question) request() *pb.ModelInferRequest {
+	x := q.input()
+	name := "x"
+	if q.model == "old" {
+		name = "input"
+	}
+	r := &pb.ModelInferRequest{
+		ModelName: q.model, ModelVersion: q.version, Id: fmt.Sprint(q.number),
+		Parameters:       map[string]*pb.InferParameter{"timeout": inferParameter(q.timeout.Microseconds())},
+		Inputs:           []*pb.ModelInferRequest_InferInputTensor{{Name: name, Datatype: "INT32", Shape: []int64{int64(x.Shape[0]), int64(x.Shape[1])}}},
+		RawInputContents: [][]byte{x.Data},
+	}
+	for key, value := range q.parameters() {
+		r.Parameters[key] = inferParameter(value)
+	}
+	return r
+}
+
+// runStream asks on ModelStreamInfer, in streams that are opened again when one has ended.
+func (c *client) runStream(questions int) {
+	service, end := c.connect()
+	defer end()
+	for tries := 0; questions > 0 && tries < 50; tries++ {
+		questions -= c.stream(service, questions)
+		if c.scene.stopped() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// stream asks on one ModelStreamInfer, and tells how many questions it has begun to send. Its
+// answers come in the order of the questions.
+func (c *client) stream(service pb.GRPCInferenceServiceClient, questions int) (asked int) {
+	h := c.scene.history
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	calls, err := service.ModelStreamInfer(c.shows(ctx), grpc.WaitForReady(!c.scene.troubles.stop))
+	if err != nil {
+		if !c.wasCut() && !c.scene.stopped() {
+			h.fault("%s cannot open a stream: %v", c.name, err)
+		}
+		return 0
+	}
+	line := make(chan *question, questions)
+	ended := make(chan error, 1)
+	go func() { ended <- c.hear(calls, line) }()
+	var before *question
+	for asked < questions {
+		time.Sleep(c.wait())
+		q := c.deal()
+		q.before, before = before, q
+		h.ask(q)
+		line <- q
+		asked++
+		err := calls.Send(q.request())
+		if h.sent(q); err != nil {
+			break
+		}
+		if c.shaky && c.rand.IntN(40) == 0 {
+			c.leave()
+			cancel()
+			break
+		}
+	}
+	_ = calls.CloseSend()
+	err = <-ended
+	for len(line) > 0 { // its end is the answer to all that wait
+		h.answer(<-line, answer{kind: kindOf(status.Convert(err).Message()), text: err.Error(), end: true})
+	}
+	return asked
+}
+
+// hear takes the answers of a stream, and returns why it has ended.
+func (c *client) hear(calls pb.GRPCInferenceService_ModelStreamInferClient, line <-chan *question) error {
+	h := c.scene.history
+	for {
+		a, err := calls.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case q := <-line:
+			if a.ErrorMessage != "" {
+				h.answer(q, streamFault(h, q, a))
+			} else {
+				h.answer(q, grpcAnswer(h, q, a.InferResponse))
+			}
+		default:
+			h.fault("%s was sent an answer too many: %v", c.name, a)
+		}
+	}
+}
+
+func streamFault(h *history, q *question, a *pb.ModelStreamInferResponse) answer {
+	word, text, _ := strings.Cut(a.ErrorMessage, ": ")
+	// What is over a quota has not been read, and its id is not known.
+	if id := a.InferResponse.GetId(); id != fmt.Sprint(q.number) && (id != "" || word != "Overloaded") {
+		h.fault("question %d got the answer to %s: %s", q.number, id, a.ErrorMessage)
+	}
+	return answer{kind: kind(word), text: text}
+}

@@ -1,0 +1,227 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/config"
+)
+
+// What the oracle says of several questions together: of one payer, of one stream, and of what an
+// application has learned.
+
+// prompt tells whether it is known when a question was read: when it was sent.
+func (s *scene) prompt(q *question) bool {
+	return !q.client.shaky && !s.troubles.freezes && !q.asked.IsZero() && !s.paced(q)
+}
+
+// paced tells whether the connections of a question's client may be read in turns, which those are
+// that ask for more than their rate.
+func (s *scene) paced(q *question) bool {
+	return slices.ContainsFunc(s.history.declared(q.client.identity, s.history.began, q.begun), func(i *config.Identity) bool {
+		return i != nil && (i.Quota.RequestsPerSecond > 0 || i.Quota.BytesPerSecond > 0)
+	})
+}
+
+// follows tells whether a question arrived after another of its client for certain: on one
+// connection, or at a later time.
+func follows(q, other *question) bool {
+	if door := q.client.door; door == "tcp" || door == "stream" {
+		return q.number > other.number
+	}
+	return other.asked.Before(q.begun)
+}
+
+// judgeQuotas looks whether anybody ever had more than it may.
+func (s *scene) judgeQuotas() {
+	payers := make(map[string][]*question) // what was let in, in the order in which it was asked
+	for _, q := range s.history.questions {
+		if q.client.identity != "" && len(q.runs) > 0 {
+			payers[q.client.identity] = append(payers[q.client.identity], q)
+		}
+	}
+	for name, list := range payers {
+		for i, q := range list {
+			s.judgeInFlight(name, list[:i], q)
+			s.judgeRates(name, list[i:])
+		}
+	}
+}
+
+// quota is the most of a quota that an identity may have had at some moment; 0: there was none.
+func (s *scene) quota(name string, from, to time.Time, of func(config.Quota) int) (most int) {
+	for _, i := range s.history.declared(name, from, to) {
+		if i == nil {
+			continue
+		}
+		n := of(i.Quota.Quota)
+		if n == 0 {
+			return 0
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// judgeInFlight looks at what was in flight when a question was let in, which was until its first
+// row was sent. Another was in flight for certain from when it had been sent, until a container had
+// answered it.
+func (s *scene) judgeInFlight(name string, before []*question, q *question) {
+	most := s.quota(name, q.begun, q.first(), func(q config.Quota) int { return q.RequestsInFlight })
+	n := 0
+	for _, other := range before {
+		if s.prompt(other) && other.good() != nil && other.asked.Before(q.begun) && other.answered().After(q.first()) {
+			n++
+		}
+	}
+	if most > 0 && n >= most {
+		s.history.fault("question %d of %s was let in while %d of %q were in flight, and it may have %d", q.number, q.client.name, n, name, most)
+	}
+}
+
+// answered is the earliest moment at which containers had answered all rows.
+func (q *question) answered() (all time.Time) {
+	for row := range int32(q.rows) {
+		var first time.Time
+		for _, r := range q.runs {
+			if r.fate == fateAnswered && slices.Contains(r.rows, row) && (first.IsZero() || r.done.Before(first)) {
+				first = r.done
+			}
+		}
+		if first.IsZero() {
+			return first
+		}
+		if first.After(all) {
+			all = first
+		}
+	}
+	return all
+}
+
+// judgeRates looks at what came from the first of a list on, while one configuration held: as many
+// as its rate has in that time and in its burst, and one more, which may overdraw it.
+func (s *scene) judgeRates(name string, list []*question) {
+	requests, bytes, largest := 0, 0, 0
+	for _, q := range list {
+		declared := s.history.declared(name, list[0].begun, q.first())
+		if len(declared) != 1 || declared[0] == nil {
+			return
+		}
+		size := 8 * q.rows // at least
+		requests, bytes, largest = requests+1, bytes+size, max(largest, size)
+		quota := declared[0].Quota
+		burst := quota.Burst
+		if burst == 0 {
+			burst = time.Second
+		}
+		for _, of := range []struct {
+			what           string
+			rate, n, extra int
+		}{{"requests", quota.RequestsPerSecond, requests, 1}, {"bytes", int(quota.BytesPerSecond), bytes, largest}} {
+			long := q.first().Sub(list[0].begun)
+			if most := float64(of.rate)*(long+burst).Seconds() + float64(of.extra) + 1e-6; of.rate > 0 && float64(of.n) > most {
+				s.history.fault("%d %s of %q were let in within %v, from question %d to %d: it may have %d a second", of.n, of.what, name, long, list[0].number, q.number, of.rate)
+				return
+			}
+		}
+	}
+}
+
+// judgeStreams looks at the frames of each stream.
+func (s *scene) judgeStreams() {
+	streams := make(map[string][]*question)
+	for _, q := range s.history.questions {
+		if f := q.frame; f != nil {
+			name := fmt.Sprint(q.client.name, " ", q.model, "/", q.version, " ", f.stream)
+			streams[name] = append(streams[name], q)
+		}
+	}
+	for name, list := range streams {
+		for i, q := range list {
+			s.judgeFrame(name, q, list[i+1:])
+		}
+	}
+}
+
+// judgeFrame looks at a frame and the newer ones of its stream.
+func (s *scene) judgeFrame(name string, q *question, newer []*question) {
+	if !s.prompt(q) || q.model == "a" && q.version == "" && s.troubles.versions { // which may be two models
+		return
+	}
+	waiting := 0 // newer ones, when it was sent to a container
+	for _, other := range newer {
+		if !s.prompt(other) || !follows(other, q) {
+			continue
+		}
+		if one, two := q.good(), other.good(); one != nil && two != nil && two.at.Before(one.at) {
+			s.history.fault("stream %s: frame %d was answered %v after frame %d, which is newer", name, q.frame.seq, one.at.Sub(two.at), other.frame.seq)
+		}
+		if len(q.runs) == 0 || q.runs[0].late || !other.asked.Before(q.first()) {
+			continue
+		}
+		// It waited, too, if it was sent later, or gave way to one that is newer still.
+		if later := len(other.runs) > 0 && other.first().After(q.first()); later || len(other.runs) == 0 && len(other.answers) == 1 && other.answers[0].kind == "Superseded" && other.answers[0].at.After(q.first()) {
+			waiting++
+		}
+	}
+	if keep := q.frame.keep; keep > 0 && waiting >= keep && len(q.by()) == 1 { // each model has a queue
+		s.history.fault("stream %s: frame %d was sent to a container while %d newer ones waited, of which it keeps %d", name, q.frame.seq, waiting, keep)
+	}
+}
+
+// superseded says why a frame cannot have been superseded.
+func (s *scene) superseded(q *question, a answer) string {
+	if q.frame == nil || q.frame.keep == 0 {
+		return "it is no frame that may be"
+	}
+	var by int64
+	if _, text, ok := strings.Cut(a.text, "superseded by frame "); ok {
+		if _, err := fmt.Sscan(text, &by); err != nil {
+			return "it does not say by which: " + err.Error()
+		}
+	}
+	for _, other := range s.history.questions {
+		if f := other.frame; f != nil && other != q && other.client == q.client && f.stream == q.frame.stream && f.seq == by && other.model == q.model {
+			switch {
+			case other.begun.After(a.at):
+				return fmt.Sprintf("frame %d had not come", by)
+			case s.prompt(q) && follows(q, other):
+				return fmt.Sprintf("frame %d is older", by)
+			}
+			return ""
+		}
+	}
+	return fmt.Sprintf("there is no frame %d", by)
+}
+
+// judgeLearning looks at what the application has been told: it learns from each answer once, and
+// forgets nothing. What was predicted by a version that is the default no longer teaches nothing,
+// and no round is counted for it.
+func (s *scene) judgeLearning() {
+	rounds, about := make(map[int]*question), make(map[*question]*question)
+	told := 0
+	for _, q := range s.history.questions {
+		if q.about == nil {
+			continue
+		}
+		told++
+		a := q.good()
+		if a == nil || a.rounds == 0 {
+			continue
+		}
+		if other := rounds[a.rounds]; other != nil && !s.troubles.versions {
+			s.history.fault("feedback %d and %d were both learned as round %d", other.number, q.number, a.rounds)
+		}
+		if other := about[q.about]; other != nil {
+			s.history.fault("feedback %d and %d, both about question %d, were learned", other.number, q.number, q.about.number)
+		}
+		rounds[a.rounds], about[q.about] = q, q
+	}
+	for n, q := range rounds {
+		if n > told {
+			s.history.fault("feedback %d is round %d, and %d were sent", q.number, n, told)
+		}
+	}
+}

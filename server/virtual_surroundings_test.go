@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// around is what the server of a scene has from outside.
+func (s *scene) around() surroundings {
+	return surroundings{
+		open: s.listen,
+		containers: fleet.Network{
+			Open: func(_, address string) (net.Listener, error) { return s.listenAt(address) },
+			Connect: func(ctx context.Context, _, address string) (net.Conn, error) {
+				return s.net.Dial(ctx, "tcp", address)
+			},
+		},
+		store: func(at string, opts state.Options) (state.Store, error) {
+			var err error
+			s.store.Store, err = manage.OpenState(at, opts)
+			return s.store, err
+		},
+		clock: func() (stoppable, error) { return &s.clock, nil },
+	}
+}
+
+// listen opens an address of a door in memory.
+func (s *scene) listen(addr string, _ unixsocket.Access) (net.Listener, error) {
+	hostport, encrypted := secure.Cut(addr)
+	if !encrypted {
+		return s.net.Listen(hostport)
+	}
+	l, err := s.listenAt(hostport)
+	if err != nil {
+		return nil, err
+	}
+	return listenerAt{l, secure.Addr{TCPAddr: l.Addr().(*net.TCPAddr)}}, nil
+}
+
+// listenAt is a listener whose address is one of TCP.
+func (s *scene) listenAt(hostport string) (net.Listener, error) {
+	l, err := s.net.Listen(hostport)
+	if err != nil {
+		return nil, err
+	}
+	return listenerAt{l, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(hostport))}, nil
+}
+
+// A listenerAt has an address of another sort than the network's.
+type listenerAt struct {
+	net.Listener
+	addr net.Addr
+}
+
+func (l listenerAt) Addr() net.Addr { return l.addr }
+
+// A stallingClock is the clock of a synctest bubble, which the scheduler has. It stands still while
+// the server is frozen, and then is ahead all at once, as for a process that the system has stopped
+// for a while: what would have fired meanwhile fires then.
+type stallingClock struct {
+	mu     sync.Mutex
+	frozen time.Time // since when
+	until  time.Time
+}
+
+// freeze has the clock stand still for so long.
+func (k *stallingClock) freeze(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.frozen = time.Now()
+	k.until = k.frozen.Add(d)
+}
+
+func (k *stallingClock) Now() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := time.Now(); !now.Before(k.until) {
+		return now
+	}
+	return k.frozen
+}
+
+func (k *stallingClock) AfterFunc(d time.Duration, f func()) scheduler.Timer {
+	t := &stallingTimer{clock: k, f: f}
+	t.timer.Store(time.AfterFunc(k.left(d), t.fire))
+	return t
+}
+
+// left is how long something takes that is to take d by the clock.
+func (k *stallingClock) left(d time.Duration) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	if !now.Before(k.until) {
+		return d
+	}
+	return max(k.until.Sub(now), d-now.Sub(k.frozen))
+}
+
+func (*stallingClock) Close() {}
+
+type stallingTimer struct {
+	timer atomic.Pointer[time.Timer]
+	clock *stallingClock
+	f     func()
+}
+
+func (t *stallingTimer) Reset(d time.Duration) bool { return t.timer.Load().Reset(t.clock.left(d)) }
+func (t *stallingTimer) Stop() bool                 { return t.timer.Load().Stop() }
+
+// fire waits for the end of a stall that has begun since the timer was set.
+func (t *stallingTimer) fire() {
+	time.Sleep(t.clock.left(0))
+	t.f()
+}
+
+// A faultyStore fails to write while it is broken.
+type faultyStore struct {
+	state.Store
+	broken atomic.Bool
+}
+
+func (f *faultyStore) fault() error {
+	if f.broken.Load() {
+		return fmt.Errorf("%w: the seed says so", state.ErrUnavailable)
+	}
+	return nil
+}
+
+func (f *faultyStore) Update(ctx context.Context, key, id string, change func([]byte) ([]byte, error)) (state.Entry, error) {
+	if err := f.fault(); err != nil {
+		return state.Entry{}, err
+	}
+	return f.Store.Update(ctx, key, id, change)
+}
+
+func (f *faultyStore) Write(ctx context.Context, entries []state.Entry) error {
+	if err := f.fault(); err != nil {
+		return err
+	}
+	return f.Store.Write(ctx, entries)
+}
+
+func (f *faultyStore) Health() state.Health {
+	return state.Health{Err: f.fault(), Since: time.Now()}
+}
