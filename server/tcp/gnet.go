@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -117,7 +116,7 @@ func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 
 // enroll hands a connection to one of the event loops.
 func (e *engine) enroll(in *intake.Conn) {
-	k := &conn{engine: e, place: in, peer: in.RemoteAddr()}
+	k := &conn{engine: e, place: in}
 	// gnet closes it, and goes on with a duplicate.
 	if _, err := e.client.EnrollContext(in.HandOver(), k); err != nil || k.session == nil {
 		e.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
@@ -179,7 +178,6 @@ func (e *engine) OnTick() (time.Duration, gnet.Action) {
 type conn struct {
 	engine   *engine
 	place    *intake.Conn // among the connections that were let in
-	peer     net.Addr
 	session  *session
 	gnet     gnet.Conn
 	fd       int
@@ -289,7 +287,7 @@ func (k *conn) Close() {
 	k.closed()
 }
 
-func (k *conn) Peer() string { return k.peer.String() }
+func (k *conn) Peer() string { return k.place.RemoteAddr().String() }
 
 // gnetLog gives gnet's complaints to our log. They concern single connections (resets and the
 // like), so they are for debugging.

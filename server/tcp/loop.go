@@ -283,7 +283,7 @@ func (l *loop) trim() {
 // newSession begins the session of a transport.
 func (l *loop) newSession(id uint64, t transport) *session {
 	s := &session{
-		loop: l, transport: t, id: id, index: len(l.sessions), lastInput: l.now, progress: l.now,
+		loop: l, transport: t, id: id, index: int32(len(l.sessions)), lastInput: l.now, progress: l.now,
 		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, farewell: &none,
 	}
 	l.sessions = append(l.sessions, s)

@@ -28,16 +28,16 @@ type session struct {
 	claimed   *quota.Account // for which conn counted last; nil: for none
 	id        uint64         // of the connection, never 0
 	client    string         // gate.ClientOf, once it has named a stream
-	index     int            // in loop.sessions
+	index     int32          // in loop.sessions
+	waiting   int32          // length of the line of answers
 
 	decoder    *shiva.Decoder // borrowed from the loop while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
-	waiting    int            // length of that line
 	inFlight   int            // of these, the ones the scheduler has
 	held       int            // and those that it does not have yet, for want of room
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
-	shown      identity.Shown  // by its handshake and its first message
+	shown      *identity.Shown // by its handshake and its first message; nil: nothing
 	stream     *gate.OwnStream // nil: it has had no frame
 	refusals   int             // bytes of those in the line
 
@@ -292,7 +292,7 @@ func (s *session) attempt(c *call, step func(*call) error) (err error) {
 // open turns the message of c into a call, or feedback, or a control answer, or an error.
 func (s *session) open(c *call, fault error) error {
 	cfg := s.loop.settings
-	if s.waiting > floodFactor*cfg.InFlight {
+	if int(s.waiting) > floodFactor*cfg.InFlight {
 		s.leaveFor(metrics.ClosedStalled)
 		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
 			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
@@ -353,15 +353,22 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 		text, _ := jsontext.Unquote(token) // "" of what is no text, which is no token either
 		shown := identity.Token(text)
 		if !s.met {
-			shown.Certificate = s.shown.Certificate
-			s.shown = shown
+			s.show(shown)
 		} else if identities.Declared() && !s.shown.Same(&shown) {
 			return nil, fmt.Errorf("%w: metadata key %q: a connection's first message shows its token, and that showed another one or none: open another connection",
 				gate.ErrUnauthenticated, shiva.TokenKey)
 		}
 	}
 	s.met = true
-	return identities.Who(&s.shown), nil
+	return identities.Who(s.shown), nil
+}
+
+// show notes the token of the first message.
+func (s *session) show(token identity.Shown) {
+	if s.shown != nil {
+		token.Certificate = s.shown.Certificate
+	}
+	s.shown = &token
 }
 
 // charge takes what a message needs of its client's quotas. One that asks for health takes nothing.

@@ -100,7 +100,9 @@ func (s *sockets) enroll(in *intake.Conn) {
 	l.turns.Lock()
 	l.look()
 	k.session = l.newSession(s.door.opened.Add(1), k)
-	k.session.shown.Certificate = identity.NewCertificate(in.PeerCertificate())
+	if c := in.PeerCertificate(); c != nil {
+		k.session.shown = &identity.Shown{Certificate: identity.NewCertificate(c)}
+	}
 	k.session.conn = in
 	l.turns.Unlock()
 	s.conns.Go(k.run) // until the session ends, for which stop waits

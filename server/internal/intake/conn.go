@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"net"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,15 +19,19 @@ type Conn struct {
 	door     net.Addr
 	host     Host
 	peer     net.Addr
-	why      atomic.Pointer[metrics.Closed]
-	turn     atomic.Int64 // when the goroutine that reads last waited, or let others go first
-	left     sync.Once
+	why      atomic.Int32 // a metrics.Closed, and 1; 0: it is not known yet
+	left     atomic.Bool
 	lingers  atomic.Bool    // the listener closes it later
+	turn     atomic.Int64   // when the goroutine that reads last waited, or let others go first
 	account  *quota.Account // of the host; nil: there are no quotas
 	claims   quota.Claims
 
-	// Set by shake for TLS addresses. For others only socket is set.
 	socket      net.Conn
+	*encryption // nil: it is plain
+}
+
+// An encryption is what a connection to an address of TLS has besides. shake sets it.
+type encryption struct {
 	wire        *wire
 	tls         *tls.Conn
 	certificate *x509.Certificate
@@ -97,7 +100,7 @@ func (c *Conn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 type halfCloser interface{ CloseWrite() error }
 
 // Because records why the connection ends. The first reason counts.
-func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
+func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(0, int32(why)+1) }
 
 // HandOver returns the connection below, for a door that goes on with its descriptor and closes it.
 // It is not kept: it is more memory than the rest of an idle connection here.
@@ -111,15 +114,16 @@ func (c *Conn) HandOver() net.Conn {
 // descriptor over. Without a reason (see Because) it counts as closed by the client. Calls after
 // the first have no effect.
 func (c *Conn) Leave() {
-	c.left.Do(func() {
-		c.Because(metrics.ClosedByClient)
-		c.listener.leave(c.host)
-		c.claims.End()
-		if c.account != nil {
-			c.listener.Addresses.Leave(c.host.String())
-		}
-		c.listener.Metrics.Closed(*c.why.Load())
-	})
+	if c.left.Swap(true) {
+		return
+	}
+	c.Because(metrics.ClosedByClient)
+	c.listener.leave(c.host)
+	c.claims.End()
+	if c.account != nil {
+		c.listener.Addresses.Leave(c.host.String())
+	}
+	c.listener.Metrics.Closed(metrics.Closed(c.why.Load() - 1))
 }
 
 // Close closes the connection and removes it from the counts.

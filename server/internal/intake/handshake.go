@@ -79,7 +79,7 @@ func (w *wire) give() {
 func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
 	_ = c.socket.SetDeadline(time.Now().Add(l.Limits().HandshakeTimeout))
-	c.wire = &wire{Conn: c.socket}
+	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
 	var err error
 	if c.tls, err = c.wire.shake(l.TLS().Config); err == nil {
 		err = c.socket.SetDeadline(time.Time{})
@@ -166,7 +166,12 @@ func (l *Listener) dropLocked(c *Conn) {
 }
 
 // PeerCertificate is the client's verified certificate; nil: it has shown none.
-func (c *Conn) PeerCertificate() *x509.Certificate { return c.certificate }
+func (c *Conn) PeerCertificate() *x509.Certificate {
+	if c.encryption == nil {
+		return nil
+	}
+	return c.certificate
+}
 
 // Socket is the *net.TCPConn or *net.UnixConn below the connection.
 func (c *Conn) Socket() net.Conn { return c.socket }
@@ -175,8 +180,9 @@ func (c *Conn) Socket() net.Conn { return c.socket }
 // in place of the socket. It is for a door that polls its sockets itself, which calls it before the
 // first Read.
 func (c *Conn) TLS(carrier net.Conn) *tls.Conn {
-	if c.tls != nil {
-		c.wire.Conn = carrier
+	if c.encryption == nil {
+		return nil
 	}
+	c.wire.Conn = carrier
 	return c.tls
 }

@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"sync/atomic"
 	"time"
 )
 
@@ -21,38 +20,31 @@ const (
 	ofBurst     = 4
 )
 
-// A pace tells whether most requests on a connection are refused. It may miss one of several
-// concurrent requests.
-type pace struct {
-	refused atomic.Int32             // refused less admitted, of the latest requests
-	last    atomic.Pointer[declined] // of these
-}
-
 // declined is a request that exceeded a rate.
 type declined struct {
 	by    *Account
 	price time.Duration
 }
 
-// note counts the outcome of a request.
-func (p *pace) note(err error) {
-	refused := p.refused.Load()
+// note counts the outcome of a request. It may miss one of several concurrent requests.
+func (c *Claims) note(err error) {
+	refused := c.refused.Load()
 	if err == nil {
 		if refused > 0 {
-			p.refused.Store(refused - 1)
+			c.refused.Store(refused - 1)
 		}
 		return
 	}
 	if e, ok := err.(*Error); ok && e.declined != nil {
-		p.last.Store(e.declined)
-		p.refused.Store(min(refused+1, mostRefused))
+		c.last.Store(e.declined)
+		c.refused.Store(min(refused+1, mostRefused))
 	}
 }
 
 // Begin is Use.Begin for a request on the connection, whose outcome it counts.
 func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 	err := u.Begin(of, bytes, now)
-	c.pace.note(err)
+	c.note(err)
 	return err
 }
 
@@ -60,7 +52,7 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 // several identities share, such as a proxy's, is never paused: the others would wait for what one of
 // them does.
 func (c *Claims) Pause() time.Duration {
-	if c.pace.refused.Load() < manyRefused {
+	if c.refused.Load() < manyRefused {
 		return 0
 	}
 	c.mu.Lock()
@@ -69,7 +61,7 @@ func (c *Claims) Pause() time.Duration {
 	if shared {
 		return 0
 	}
-	last := c.pace.last.Load()
+	last := c.last.Load()
 	return last.by.turn(last.price, time.Now())
 }
 

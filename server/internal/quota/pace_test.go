@@ -70,7 +70,7 @@ func TestPace(t *testing.T) {
 				for range mostRefused {
 					ask(&conns[0], c.a)
 				}
-				if n := conns[0].pace.refused.Load(); n != 0 {
+				if n := conns[0].refused.Load(); n != 0 {
 					t.Errorf("%d refusals are still held against it", n)
 				}
 			})

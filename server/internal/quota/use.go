@@ -2,6 +2,7 @@ package quota
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -177,11 +178,13 @@ func (p Payers) Close(k Kind) {
 // Claims are the identities that a connection counts for, until it ends: each that has sent a
 // request on it. A proxy's connection may serve several.
 type Claims struct {
-	pace pace
-
 	mu    sync.Mutex
 	of    []*Account
 	ended bool
+
+	// See pace.go.
+	refused atomic.Int32             // refused less admitted, of the latest requests
+	last    atomic.Pointer[declined] // of these
 }
 
 // Add counts the connection for an account. Adding it again, or nil, has no effect.
