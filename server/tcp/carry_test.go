@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -271,6 +272,57 @@ func TestOneWatcher(t *testing.T) {
 		if _, err := k.Write([][]byte{[]byte("x")}); err != errBroken || n.waits != 4 {
 			t.Errorf("a broken socket: %v, %d", err, n.waits)
 		}
+	})
+}
+
+// An endless medium always has a byte, and the session closes while it is read.
+type endless struct {
+	medium
+	k     *socket
+	reads int
+}
+
+func (e *endless) TryRead(p []byte) (int, error) {
+	if e.reads++; e.reads == 3 {
+		e.k.closing.Store(true)
+	}
+	if e.reads > 10 {
+		return 0, unix.EAGAIN
+	}
+	return 1, nil
+}
+
+// A socket that is being closed is read no more, however much its client goes on to send.
+func TestNoInputOfWhatCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		l := newLoop(r.door, func() {})
+		k := &socket{place: new(intake.Conn)}
+		e := &endless{k: k}
+		k.medium = e
+		l.look()
+		k.session = l.newSession(7, k)
+		k.session.ending = true // so that what is read is nothing to it
+		if done := k.input(); !done || e.reads != 3 {
+			t.Errorf("%d reads, done %v", e.reads, done)
+		}
+		if done := k.input(); !done || e.reads != 3 {
+			t.Errorf("once more: %d reads, done %v", e.reads, done)
+		}
+	})
+}
+
+// Why a connection has ended is counted on every transport.
+func TestWhyConnectionsEnd(t *testing.T) {
+	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+		r := newSocketRig(t, nil)
+		c := r.dial()
+		c.bytes([]byte("rubbish, and more of it"))
+		c.fault("Protocol")
+		c.endDirection()
+		budgettest.Until(t, "the reason", func() bool {
+			return strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="protocol"} 1`)
+		})
 	})
 }
 
