@@ -35,8 +35,9 @@ type Model struct {
 	// for each declared output, in that order, with b.Rows rows each; names may be empty. An
 	// error fails the whole batch (rows of several requests are then tried again in halves,
 	// unless the server is configured otherwise); [Batch.Fail] fails single rows. A panic counts
-	// as an error. ctx ends when DrainTimeout is over. See the package comment for the ownership
-	// of memory.
+	// as an error. ctx ends when DrainTimeout is over; it carries the batch's span of
+	// OpenTelemetry if the server follows one of its requests. See the package comment for the
+	// ownership of memory.
 	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
 
 	// The other fields are optional.
@@ -433,6 +434,8 @@ func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 
 // call calls Predict. A panic becomes an error: one bad row must not end the process.
 func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs []tensor.Tensor, err error) {
+	ctx, span := b.follow(ctx)
+	defer func() { ended(span, err) }()
 	defer func() {
 		if r := recover(); r != nil {
 			log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))

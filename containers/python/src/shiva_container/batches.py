@@ -56,6 +56,7 @@ class _Plan(NamedTuple):
     inputs: list[_Input | None]
     requests: tuple[Request, ...]
     timeout: float | None
+    traces: tuple[str, ...]
     batch: Batch | None
     """For functions that see nothing of it: they share one."""
 
@@ -112,9 +113,10 @@ class Batches:
         if plan.batch is not None:
             return arrays, plan.batch, lent
         # A copy: the function may change their parameters.
-        requests = [Request(one.rows, dict(one.parameters), one.priority) for one in plan.requests]
+        requests = [Request(one.rows, dict(one.parameters), one.priority, one.trace) for one in plan.requests]
         timeout = _seconds(timed) if timed else plan.timeout
-        return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
+        deadline = None if timeout is None else delivery.received + timeout
+        return arrays, Batch(plan.rows, requests, deadline, traces=plan.traces), lent
 
     def _shared(
         self, one: _Input, at: tuple[int, ...], frame: Buffer, arena: Arena | None, lent: list[Loan]
@@ -215,13 +217,14 @@ class Batches:
             raise TensorError(
                 f"bad batch from the server: it describes {len(head.heads)} inputs, {frames} tensor frames came"
             )
-        requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
+        requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces))
+        traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
-        shared = None if self._model.sees_requests or self._model.per_row else Batch(head.rows, requests)
-        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, shared)
+        shared = None if self._model.sees_requests or self._model.per_row else Batch(head.rows, requests, traces=traces)
+        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
         # What was cut must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
-        if timed and len(places) == split and not any(head.parameters) and len(known) <= _LONGEST:
+        if timed and len(places) == split and not (any(head.parameters) or traces) and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
         return plan, places
 

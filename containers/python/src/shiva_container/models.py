@@ -36,6 +36,8 @@ class Request:
     """The client's ``parameters``, and metadata that the server does not know itself."""
     priority: int = 0
     """0 is the most urgent, 9 the least."""
+    trace: str = ""
+    """The server's span of it, as W3C's ``traceparent``, if the server follows the request."""
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Batch:
     """When the most urgent request's time is up, on the clock of :func:`time.monotonic`."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that failed, and why."""
+    traces: Sequence[str] = ()
+    """``trace`` of those requests that the server follows."""
 
     def __post_init__(self) -> None:
         self.requests = tuple(self.requests) or (Request(rows=1),) * self.rows

@@ -23,6 +23,7 @@ from .link import Job, Link
 from .models import Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
+from .traces import following
 from .workers import Sockets, Solo, Tasks, Threads, Worker
 
 log = logging.getLogger("shiva_container")
@@ -131,8 +132,13 @@ class Runner:
         lent: list[Loan] = []
         try:
             arrays, batch, lent = self._batches.read(delivery, arena)
-            frames = self._batches.write(batch_id, self.model.run(arrays, batch), batch, arena, lent)
-            del arrays
+            if batch.traces:
+                with following(self.model, batch):
+                    outputs = self.model.run(arrays, batch)
+            else:
+                outputs = self.model.run(arrays, batch)
+            frames = self._batches.write(batch_id, outputs, batch, arena, lent)
+            del arrays, outputs
         except BaseException as e:  # even SystemExit: the batch must be answered
             frames, lent = self._failure(batch_id, e), []
         if lent:
@@ -148,7 +154,11 @@ class Runner:
         lent: list[Loan] = []
         try:
             arrays, batch, lent = self._batches.read(delivery, arena)
-            outputs = await self.model.run_async(arrays, batch)
+            if batch.traces:
+                with following(self.model, batch):
+                    outputs = await self.model.run_async(arrays, batch)
+            else:
+                outputs = await self.model.run_async(arrays, batch)
             frames = self._batches.write(batch_id, outputs, batch, arena, lent)
             del arrays, outputs
         except BaseException as e:

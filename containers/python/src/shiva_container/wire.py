@@ -99,6 +99,8 @@ class BatchHeader:
     parameters: list[dict[str, object]]
     """Parameters of each request."""
     priorities: list[int]
+    traces: list[str]
+    """The server's span of each request, "" of one that it does not follow."""
 
 
 def parse_batch(header: Buffer) -> BatchHeader:
@@ -119,6 +121,9 @@ def parse_batch(header: Buffer) -> BatchHeader:
     priorities = _list_of(int, head, "priority") or [0] * len(requests)
     if len(priorities) != len(requests):
         raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
+    traces = head.get("traces") or [None] * len(requests)
+    if not isinstance(traces, list) or len(traces) != len(requests):
+        raise WireError(f"traces of {len(requests)} requests expected, got {traces!r}")
     timeout = head.get("timeout_ms")
     return BatchHeader(
         rows=rows,
@@ -127,6 +132,7 @@ def parse_batch(header: Buffer) -> BatchHeader:
         requests=requests,
         parameters=[value if isinstance(value, dict) else {} for value in parameters],
         priorities=priorities,
+        traces=[value if isinstance(value, str) else "" for value in traces],
     )
 
 

@@ -1,0 +1,104 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A recorder is a provider of OpenTelemetry that notes the spans it was asked for.
+type recorder struct {
+	noop.TracerProvider
+	spans []*span
+}
+
+type span struct {
+	noop.Span
+	name   string
+	parent trace.SpanContext
+	links  []trace.Link
+	fault  string
+	ended  bool
+}
+
+func (r *recorder) Tracer(string, ...trace.TracerOption) trace.Tracer { return tracer{r: r} }
+
+type tracer struct {
+	noop.Tracer
+	r *recorder
+}
+
+func (t tracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	config := trace.NewSpanStartConfig(options...)
+	s := &span{name: name, parent: trace.SpanContextFromContext(ctx), links: config.Links()}
+	t.r.spans = append(t.r.spans, s)
+	return trace.ContextWithSpan(ctx, s), s
+}
+
+func (s *span) SetStatus(code codes.Code, description string) {
+	if code == codes.Error {
+		s.fault = description
+	}
+}
+
+func (s *span) End(...trace.SpanEndOption) { s.ended = true }
+
+// The server's spans go on here: the batch's is a child of the first and linked to the others, and
+// Predict's context carries it. Of requests that nobody follows there is none.
+func TestTracesGoOn(t *testing.T) {
+	const one, other = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203332-01"
+	r := &recorder{}
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(r)
+	defer otel.SetTracerProvider(before)
+	var within trace.Span
+	var fault error
+	m := &Model{Name: "m", Version: "1", Predict: func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
+		within = trace.SpanFromContext(ctx)
+		if fault == nil && b.Rows == 7 {
+			panic("a bug")
+		}
+		return nil, fault
+	}}
+	b := &Batch{model: m, Rows: 3}
+	ask := func(traces ...string) {
+		b.header = wire.BatchHeader{}
+		for _, parent := range traces {
+			b.header.Traces = append(b.header.Traces, []byte(parent))
+		}
+		_, _ = m.call(t.Context(), b, slog.New(slog.DiscardHandler))
+	}
+	ask()
+	ask("", "rubbish")
+	if len(r.spans) > 0 || b.Trace(0) != "" || b.Trace(1) != "rubbish" {
+		t.Errorf("nobody is followed, and there are the spans %+v", r.spans)
+	}
+	ask("", one, "", other)
+	if len(r.spans) != 1 || b.Trace(1) != one {
+		t.Fatalf("%d spans", len(r.spans))
+	}
+	s := r.spans[0]
+	if s.name != "predict m" || s.parent.SpanID().String() != "b7ad6b7169203331" || !s.parent.IsRemote() || !s.parent.IsSampled() || within != trace.Span(s) || !s.ended || s.fault != "" {
+		t.Errorf("%+v; Predict's is %+v", s, within)
+	}
+	if !slices.ContainsFunc(s.links, func(l trace.Link) bool { return l.SpanContext.SpanID().String() == "b7ad6b7169203332" }) || len(s.links) != 1 {
+		t.Errorf("links %+v", s.links)
+	}
+	fault = errors.New("no kernel image")
+	ask(one)
+	fault, b.Rows = nil, 7
+	ask(one)
+	if r.spans[1].fault != "no kernel image" || r.spans[2].fault != "panic: a bug" || !r.spans[2].ended {
+		t.Errorf("faults %q and %q", r.spans[1].fault, r.spans[2].fault)
+	}
+}
