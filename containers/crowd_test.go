@@ -122,8 +122,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestIPC: a socket file has its permissions. One that a dead server left is replaced; that of a live server and other
-// files are not.
+// TestIPC: a socket file has its permissions. One that a dead server left is replaced; that of a
+// live server and other files are not.
 func TestIPC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.Listen("unix", path)

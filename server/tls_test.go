@@ -188,7 +188,8 @@ func TestTLS(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), a.TCP[1].String()) || !strings.HasPrefix(a.TCP[1].String(), "tls://127.0.0.1:") {
 		t.Errorf("the status does not say where TLS is spoken: %s, %v", text, err)
 	}
-	// Without a certificate no door answers, nor by a version before min_version, and without TLS each says what it expects, or ends.
+	// Without a certificate no door answers, nor by a version before min_version, and without TLS
+	// each says what it expects, or ends.
 	for name, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin} {
 		bare, err := tls.Dial("tcp", hostport(addr), &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {

@@ -142,7 +142,8 @@ type TCP struct {
 }
 
 // Socket is who may connect to the Unix sockets of a door, or as a container: whoever may write to
-// their files. Abstract names, "unix:@name" or "ipc://@name", have no files, and take every user of the machine.
+// their files. Abstract names, "unix:@name" or "ipc://@name", have no files, and take every user of
+// the machine.
 type Socket struct {
 	Mode string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
 	// Owner and Group are names or numbers; "" = those of the server.
