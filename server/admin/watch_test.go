@@ -25,7 +25,7 @@ type audience struct {
 	ended chan struct{}
 }
 
-// watch begins one; the test's bubble waits for its end.
+// begin lets one watch; the test's bubble waits for its end.
 func (f *feed) begin(t *testing.T, model string, header ...string) *audience {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -120,7 +120,12 @@ func TestWatchEndsWithItsRight(t *testing.T) {
 		time.Sleep(2 * tick)
 		declare("infer")
 		time.Sleep(tick)
-		<-a.ended
+		synctest.Wait()
+		select {
+		case <-a.ended:
+		default:
+			t.Error("the watch goes on")
+		}
 		var told struct{ Error string }
 		_, last, _ := strings.Cut(a.Body.String(), "event: end\ndata: ")
 		if err := json.Unmarshal([]byte(last), &told); err != nil || !strings.Contains(told.Error, "admin:read") || strings.Count(a.Body.String(), "event: status\n") < 2 {
@@ -151,7 +156,9 @@ func TestShutdownEndsWatches(t *testing.T) {
 	if r, err := http.Get("http://" + l.Addr().String() + "/livez"); err != nil || r.StatusCode != 200 {
 		t.Error("beside those who watch:", r, err)
 	}
-	if err := l.Shutdown(t.Context()); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as long as it is not broken, far too much
+	defer cancel()
+	if err := l.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
 	for _, r := range watches {

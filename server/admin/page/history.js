@@ -90,7 +90,13 @@ export class History {
   forget(tracks, there) {
     for (const [key, track] of tracks) {
       if (!there(key)) tracks.delete(key);
-      else for (const list of Object.values(track)) if (list.length > most) list.shift();
+      else {
+        for (const [name, list] of Object.entries(track)) {
+          if (list.length > most) list.shift();
+          // Such as of a version that was replaced.
+          if (tracks === this.shares && list.every((v) => v === null)) delete track[name];
+        }
+      }
     }
     if (tracks === this.shares && this.times.length > most) this.times.shift();
   }

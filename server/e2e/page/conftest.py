@@ -126,9 +126,9 @@ class Server:
         """Starts a container that nobody starts again."""
         self.digits = self.run("bin/digits-container")
 
-    def ask(self, path: str, body: object = None) -> Any:
-        request = urllib.request.Request(f"{self.url}{path}", data=None if body is None else json.dumps(body).encode())
-        request.add_header("Authorization", f"Bearer {TOKENS['operator']}")
+    def ask(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
+        request = urllib.request.Request(f"{self.url}{path}", data=None if body is None else json.dumps(body).encode(), method=method)
+        request.add_header("Authorization", f"Bearer {TOKENS[who]}")
         request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)

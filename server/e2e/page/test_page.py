@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.error
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,6 +156,64 @@ def test_login_is_accessible(open_page: Open, loaded: Server) -> None:
     page.get_by_role("dialog").wait_for()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_day(open_page: Open, server: Server) -> None:
+    """What a page keeps of a day is bounded, and a server that begins anew is a gap, not a peak."""
+    page = open_page()
+    kept = page.evaluate("""async () => {
+      const { History } = await import('/page/history.js');
+      const history = new History();
+      let peak = 0;
+      for (let second = 0; second < 86400; second++) {
+        const uptime = second % 7200, name = `m${Math.floor(second / 600)}`; // it restarts, and models come and go
+        const now = history.add({
+          started: new Date(1000 * (second - uptime)).toISOString(), uptime_seconds: uptime,
+          models: ['stays', name].map((name) => ({ name, version: '1', requests: 100 * uptime, failed: 0, superseded: 0, in_time: 90 * uptime, streams: 0, queue_rows: 1, oldest_row_seconds: 0, durations: [{ above_seconds: 0.001, up_to_seconds: 0.002, requests: 100 * uptime }] })),
+        }, [{ name: 'app', learned: { models: [{ model: `v${Math.floor(second / 600)}`, share: 1 }] } }]);
+        peak = Math.max(peak, now.get('stays/1').requests ?? 0);
+      }
+      const lists = [...history.tracks.values(), ...history.shares.values()].flatMap((t) => Object.values(t));
+      return { peak, times: history.times.length, longest: Math.max(...lists.map((l) => l.length)), tracks: history.tracks.size, shares: Object.keys(history.shares.get('app')).length, p50: history.tracks.get('stays/1').p50.at(-1) };
+    }""")
+    assert kept["peak"] == pytest.approx(100)
+    assert kept["times"] == kept["longest"] == 600
+    assert kept["tracks"] == 2
+    assert kept["shares"] <= 2, "models that left an application are kept"
+    assert 0.001 < kept["p50"] < 0.002
+
+
+def test_events_in_pieces(open_page: Open, server: Server) -> None:
+    """Events are read however the network cuts them."""
+    page = open_page()
+    told = page.evaluate("""async () => {
+      const { events } = await import('/page/stream.js');
+      const bytes = new TextEncoder().encode('event: a\\ndata: {"x":"ä€😀"}\\n\\nevent: b\\ndata: 2\\n\\nevent: cut\\ndata: 3'), all = [];
+      for (let size = 1; size <= bytes.length; size++) {
+        const told = [];
+        const body = new ReadableStream({ start(c) {
+          for (let at = 0; at < bytes.length; at += size) c.enqueue(bytes.slice(at, at + size));
+          c.close();
+        } });
+        await events(body, (name, text) => told.push([name, JSON.parse(text)]));
+        all.push(JSON.stringify(told));
+      }
+      return [...new Set(all)];
+    }""")
+    assert told == ['[["a",{"x":"ä€😀"}],["b",2]]']
+
+
+def test_names_are_text(open_page: Open, server: Server) -> None:
+    """Whatever somebody calls something, the page shows its name and nothing else."""
+    name = '<img src=x onerror="document.title=1"><b>bold</b>'
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        server.ask(f"/v1/apps/{urllib.parse.quote(name, safe='')}", {"models": ["sharp"]}, who="reader", method="PUT")
+    page = open_page("#/activity")
+    expect(page.get_by_role("region", name="Audit")).to_contain_text(name)
+    assert page.locator("main img, main b").count() == 0
+    page.goto(f"{server.url}/#/model/{urllib.parse.quote(name, safe='')}/1")
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    assert page.locator("main img, main b").count() == 0
 
 
 def test_pictures(open_page: Open, loaded: Server, tmp_path: Path) -> None:
