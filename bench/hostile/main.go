@@ -41,12 +41,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ready := func() { fmt.Println("ready") }
 	var err error
 	switch {
 	case *trick != "":
-		err = hostile.Trick(ctx, *trick, &hostile.Sources{Many: *from}, *at, "small")
+		err = hostile.Trick(ctx, *trick, &hostile.Sources{Many: *from}, *at, "small", ready)
 	case *crawl != "":
-		err = hostile.Crawl(ctx, *crawl, *crawlers, func() { fmt.Println("ready") })
+		err = hostile.Crawl(ctx, *crawl, *crawlers, ready)
 	case *burn > 0:
 		hostile.Burn(ctx, *burn)
 	default:

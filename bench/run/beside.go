@@ -62,17 +62,17 @@ func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio
 	return []ratio.Ratio{r, memory}, err
 }
 
-// attackedTurn is a turn beside an attack, and the processor time that it took.
+// attackedTurn is a turn beside an attack that is under way, and the processor time that it took.
 func attackedTurn(ctx context.Context, o options, s *system, bin string, a attack, seed uint64) (p50, cost time.Duration, err error) {
-	before, err := s.CPU()
-	if err != nil {
-		return 0, 0, err
-	}
 	under, end, err := a.begin(ctx, s, bin)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer end()
+	before, err := under.CPU() // without what it took to come
+	if err != nil {
+		return 0, 0, err
+	}
 	if p50, err = besideTurn(ctx, o, under, a.name+"/beside=attack", seed); err != nil {
 		return 0, 0, err
 	}

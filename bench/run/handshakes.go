@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
@@ -74,26 +71,9 @@ const (
 	openOfTCP       = `shivad_connections{door="tcp"}`
 )
 
-// crawl starts the clients and returns when they are there.
+// crawl starts the clients.
 func crawl(ctx context.Context, s *system, bin string) guest {
 	return func() (*process.Process, error) {
-		p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-crawl", s.addr, "-crawlers", strconv.Itoa(crawlers))
-		if err != nil {
-			return nil, err
-		}
-		for end := time.Now().Add(time.Minute); !strings.Contains(p.Output(), "ready"); time.Sleep(20 * time.Millisecond) {
-			err := p.Alive()
-			if err == nil && time.Now().After(end) {
-				err = fmt.Errorf("run: %s: the attackers are not there after a minute", crawled)
-			}
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				p.Kill()
-				return nil, err
-			}
-		}
-		return p, nil
+		return attackers(ctx, bin, "-crawl", s.addr, "-crawlers", strconv.Itoa(crawlers))
 	}
 }

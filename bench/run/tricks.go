@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 )
@@ -38,9 +41,9 @@ func (a attack) spread(many int) attack {
 func trick(name, door, what string, many int) attack {
 	return attack{
 		name: name, door: door, what: what,
-		begin: func(_ context.Context, s *system, bin string) (*system, func(), error) {
+		begin: func(ctx context.Context, s *system, bin string) (*system, func(), error) {
 			at := map[string]string{"rest": s.rest, "grpc": s.grpc}[door]
-			p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-trick", name, "-at", at, "-from", strconv.Itoa(many))
+			p, err := attackers(ctx, bin, "-trick", name, "-at", at, "-from", strconv.Itoa(many))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -49,4 +52,26 @@ func trick(name, door, what string, many int) attack {
 			return &under, p.Stop, nil
 		},
 	}.spread(many)
+}
+
+// attackers starts bench/hostile, and returns when all of its clients are there.
+func attackers(ctx context.Context, bin string, args ...string) (*process.Process, error) {
+	p, err := process.Start(bin, filepath.Join(bin, "hostile"), args...)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(time.Minute); !strings.Contains(p.Output(), "ready"); time.Sleep(20 * time.Millisecond) {
+		err := p.Alive()
+		if err == nil && time.Now().After(end) {
+			err = fmt.Errorf("run: the clients of %q are not there after a minute", args)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			p.Kill()
+			return nil, err
+		}
+	}
+	return p, nil
 }

@@ -23,6 +23,7 @@ import (
 // A trick is something that HTTP allows, and that costs a server more than its client.
 type trick struct {
 	clients int
+	holds   bool // send returns
 	// send writes until the server closes the connection. If it returns nil, the connection is held
 	// until then. message is a request to a model, as gRPC frames it.
 	send func(c net.Conn, message []byte) error
@@ -31,7 +32,7 @@ type trick struct {
 // tricks by their names: at the gRPC door, but for keepalive and pipelined at that for HTTP.
 var tricks = map[string]trick{
 	// Calls that are cancelled at once, as fast as they can be written.
-	"resets": {8, func(c net.Conn, message []byte) error {
+	"resets": {8, false, func(c net.Conn, message []byte) error {
 		w := newWriter(c)
 		for stream := uint32(1); ; {
 			for range 100 {
@@ -45,7 +46,7 @@ var tricks = map[string]trick{
 		}
 	}},
 	// As many calls as a connection may have, with no window for their answers.
-	"windows": {20, func(c net.Conn, message []byte) error {
+	"windows": {20, true, func(c net.Conn, message []byte) error {
 		w := newWriter(c, http2.Setting{ID: http2.SettingInitialWindowSize})
 		for i := range uint32(250) {
 			w.call(2*i+1, message)
@@ -53,7 +54,7 @@ var tricks = map[string]trick{
 		return w.flush()
 	}},
 	// Headers that do not end.
-	"continuations": {8, func(c net.Conn, _ []byte) error {
+	"continuations": {8, false, func(c net.Conn, _ []byte) error {
 		w := newWriter(c)
 		_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: w.headers(load.GRPCHeaders...)})
 		for {
@@ -67,7 +68,7 @@ var tricks = map[string]trick{
 		}
 	}},
 	// PINGs, each of which is to be answered.
-	"pings": {8, func(c net.Conn, _ []byte) error {
+	"pings": {8, false, func(c net.Conn, _ []byte) error {
 		w := newWriter(c)
 		for {
 			for range 1000 {
@@ -80,12 +81,12 @@ var tricks = map[string]trick{
 	}},
 	// Connections that have had an answer, and are kept: as many as a server has that may open
 	// 20,000 files.
-	"keepalive": {2400, func(c net.Conn, _ []byte) error {
+	"keepalive": {2400, true, func(c net.Conn, _ []byte) error {
 		_, err := c.Write(live)
 		return err
 	}},
 	// 10,000 requests before the first answer, again and again.
-	"pipelined": {1, func(c net.Conn, _ []byte) error {
+	"pipelined": {1, false, func(c net.Conn, _ []byte) error {
 		many := bytes.Repeat(live, 10_000)
 		for {
 			if _, err := c.Write(many); err != nil {
@@ -98,8 +99,9 @@ var tricks = map[string]trick{
 var live = []byte("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 
 // Trick runs the clients of a trick against the door at an address until ctx ends. One whose
-// connection is closed comes again.
-func Trick(ctx context.Context, name string, from *Sources, addr, model string) error {
+// connection is closed comes again. ready is called once, when each is there: those that hold their
+// connections have sent what they send.
+func Trick(ctx context.Context, name string, from *Sources, addr, model string, ready func()) error {
 	t, ok := tricks[name]
 	if !ok {
 		return fmt.Errorf("hostile: %q is no trick; they are %q", name, slices.Sorted(maps.Keys(tricks)))
@@ -113,20 +115,25 @@ func Trick(ctx context.Context, name string, from *Sources, addr, model string) 
 		return err
 	}
 	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(ask))), ask...)
-	var clients sync.WaitGroup
+	var clients, met sync.WaitGroup
+	met.Add(t.clients)
 	for range t.clients {
 		clients.Go(func() {
+			first := sync.OnceFunc(met.Done)
+			defer first()
 			for ctx.Err() == nil {
-				t.play(ctx, from, addr, message)
+				t.play(ctx, from, addr, message, first)
 			}
 		})
 	}
+	met.Wait()
+	ready()
 	clients.Wait()
 	return nil
 }
 
-// play is one connection, until the server closes it or ctx ends.
-func (t *trick) play(ctx context.Context, from *Sources, addr string, message []byte) {
+// play is one connection, until the server closes it or ctx ends. met is called when it is there.
+func (t *trick) play(ctx context.Context, from *Sources, addr string, message []byte, met func()) {
 	c, err := from.Dial(ctx, addr)
 	if err != nil {
 		select {
@@ -142,9 +149,13 @@ func (t *trick) play(ctx context.Context, from *Sources, addr string, message []
 		_, _ = io.Copy(io.Discard, c) // a client that does not read would be disconnected for that
 		c.Close()
 	})
+	if !t.holds {
+		met()
+	}
 	if t.send(c, message) != nil {
 		c.Close()
 	}
+	met()
 	reading.Wait()
 }
 
