@@ -4,11 +4,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestQueueAgainstSlice applies the same operations to a queue and to a sorted slice.
 func TestQueueAgainstSlice(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(budgettest.Rounds(20)) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		var q queue
 		var ref []*item

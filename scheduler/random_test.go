@@ -18,7 +18,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run TestRandom with this seed only")
-	seedsFlag = flag.Int("seeds", 30, "how many seeds TestRandom runs")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds TestRandom runs; 0: thirty, or a part of them")
 )
 
 // TestRandom does everything at random, on virtual time: submits of all sizes and shapes,
@@ -31,8 +31,8 @@ func TestRandom(t *testing.T) {
 		return
 	}
 	n := *seedsFlag
-	if testing.Short() || budgettest.Race {
-		n = 10
+	if n == 0 {
+		n = budgettest.Rounds(30)
 	}
 	for seed := range n {
 		t.Run(fmt.Sprint("seed=", seed+1), func(t *testing.T) { newChaos(t, uint64(seed+1)).run() })

@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-var framesFlag = flag.Int("frames", 400_000, "how many frames TestNewestFrame sends")
+var framesFlag = flag.Int("frames", 50_000, "how many frames TestNewestFrame sends")
 
 // cameras are streams of frames on virtual time. A row of a frame is its stream and its number.
 type cameras struct {
@@ -158,9 +158,6 @@ func (c *cameras) film(fps int, length time.Duration, keep setting.Keep, others 
 // a frame may be executed again, but still none that is not the newest.
 func TestNewestFrame(t *testing.T) {
 	frames := *framesFlag
-	if budgettest.Race || testing.Short() {
-		frames = min(frames, 50_000)
-	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := 0; frames > 0; round++ {
 		n := 1 + rng.IntN(20)
@@ -424,9 +421,13 @@ func TestStreamsOfClients(t *testing.T) {
 // TestManyStreams: streams without end, of one client and of a client each, are forgotten as others
 // come.
 func TestManyStreams(t *testing.T) {
+	frames := 50_000
+	if !budgettest.Whole() {
+		frames = 20_000 // more than are remembered
+	}
 	for _, clients := range []bool{false, true} {
 		model, next := newStreams(t)
-		for range 50_000 {
+		for range frames {
 			next(clients)
 		}
 		if n := model.Stats().Streams; n > 17<<10 || !clients && n > 1024 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -143,11 +144,14 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 }
 
 // upper returns a bound that the expectation of the cumulative loss stays below with 99.9 %
-// confidence: the mean over forty seeds and what it may be off by (one-sided, by the t
-// distribution of 39 degrees of freedom).
+// confidence: the mean over forty seeds, or ten where tests do a part, and what it may be off by
+// (one-sided, by the t distribution of 39 or 9 degrees of freedom).
 func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 	t.Helper()
-	const seeds, t999 = 40, 3.31
+	seeds, t999 := 40., 3.31
+	if !budgettest.Whole() {
+		seeds, t999 = 10, 4.30
+	}
 	var sum, squares float64
 	for seed := range uint64(seeds) {
 		total := l.run(t, losses, seed)
@@ -210,7 +214,7 @@ func TestUsersLearn(t *testing.T) {
 		{50, false, 0.72}, {100, false, 0.59}, {200, false, 0.5}, {500, false, 0.43},
 		{200, true, 0.78}, {500, true, 0.56},
 	} {
-		const users = 200
+		users := budgettest.Rounds(200)
 		var lost, chance float64
 		var fixed [3]float64
 		for user := range users {

@@ -38,8 +38,9 @@ func TestBounds(t *testing.T) {
 	if got := trail.List(2); len(got) != 2 || got[1].Name != list[len(list)-1].Name {
 		t.Errorf("the last two are %+v", got)
 	}
+	before, after := strings.Repeat("x", 1<<20), strings.Repeat("\x00", 1<<20)
 	for i := range mostEntries {
-		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "change", Before: strings.Repeat("x", 1<<20), After: strings.Repeat("\x00", 1<<20), Name: fmt.Sprint(i)})
+		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "change", Before: before, After: after, Name: fmt.Sprint(i)})
 	}
 	size := 0
 	for _, e := range trail.List(mostEntries) {
