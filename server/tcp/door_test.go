@@ -21,6 +21,10 @@ import (
 )
 
 func TestOneRowLosesItsBatchDimensionAgain(t *testing.T) {
+	onAll(t, testOneRowLosesItsBatchDimensionAgain)
+}
+
+func testOneRowLosesItsBatchDimensionAgain(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
@@ -44,9 +48,10 @@ func TestOneRowLosesItsBatchDimensionAgain(t *testing.T) {
 	}
 }
 
-// Answers leave in the order of the questions although the second model answers first.
 // No rows are answered with none, in their place in the line, and no container is asked.
-func TestNoRows(t *testing.T) {
+func TestNoRows(t *testing.T) { onAll(t, testNoRows) }
+
+func testNoRows(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	spec := floats("x")
 	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: tensor.Shape{-1, -1, 3}}, {Name: "label", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
@@ -63,7 +68,10 @@ func TestNoRows(t *testing.T) {
 	}
 }
 
-func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
+// Answers leave in the order of the questions although the second model answers first.
+func TestAnswersKeepTheOrderOfQuestions(t *testing.T) { onAll(t, testAnswersKeepTheOrderOfQuestions) }
+
+func testAnswersKeepTheOrderOfQuestions(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
@@ -98,7 +106,9 @@ func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
 	}
 }
 
-func TestSemanticFaultsKeepTheConnection(t *testing.T) {
+func TestSemanticFaultsKeepTheConnection(t *testing.T) { onAll(t, testSemanticFaultsKeepTheConnection) }
+
+func testSemanticFaultsKeepTheConnection(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("digits", floats("x"), r.echo)
 	c := r.dial()
@@ -140,40 +150,42 @@ func TestSemanticFaultsKeepTheConnection(t *testing.T) {
 
 // A protocol fault is answered after the answers before it, and then the stream ends.
 func TestProtocolFaultsAreAnsweredAndClosed(t *testing.T) {
+	onAll(t, testProtocolFaultsAreAnsweredAndClosed)
+}
+
+func testProtocolFaultsAreAnsweredAndClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	for name, rubbish := range map[string][]byte{
 		"magic":    []byte("GET / HTTP/1.1\r\n\r\n"),
 		"negative": {6, 66, 11, 1, 255, 255, 255, 255, 0, 0, 83, 166},
 		"dtype":    append(header(0, 1, 0), 1, 16, 0, 0, 0, 1),
 		"2 GiB":    append(header(0, 1, 0), 1, 3, 0x7f, 0xff, 0xff, 0xff),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				held := make(chan *scheduler.Batch, 1)
-				r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
-				c, other := r.dial(), r.dial()
-				c.send(message("m", "", 1, 2, 3, 4))
-				c.bytes(append(rubbish, "and what follows is never read"...))
-				synctest.Wait() // the fault is seen before the answer before it is ready
-				if err := r.echo(<-held); err != nil {
-					t.Fatal(err)
-				}
-				values(t, c.next())
-				want := "Protocol"
-				if name == "2 GiB" {
-					want = "TooLarge"
-				}
-				c.fault(want)
-				if m := c.next(); m != nil {
-					t.Errorf("expected the end of the stream, got %s", describeMessage(m))
-				}
-				other.send(message("m", "", 1, 2, 3, 4))
-				if err := r.echo(<-held); err != nil {
-					t.Fatal(err)
-				}
-				values(t, other.next())
-			})
-		})
+		r := newRig(t, nil)
+		held := make(chan *scheduler.Batch, 1)
+		r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+		c, other := r.dial(), r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		c.bytes(append(rubbish, "and what follows is never read"...))
+		if r.net != nil {
+			synctest.Wait() // the fault is seen before the answer before it is ready
+		}
+		if err := r.echo(<-held); err != nil {
+			t.Fatal(err)
+		}
+		values(t, c.next())
+		want := "Protocol"
+		if name == "2 GiB" {
+			want = "TooLarge"
+		}
+		c.fault(want)
+		if m := c.next(); m != nil {
+			t.Errorf("%s: expected the end of the stream, got %s", name, describeMessage(m))
+		}
+		other.send(message("m", "", 1, 2, 3, 4))
+		if err := r.echo(<-held); err != nil {
+			t.Fatal(err)
+		}
+		values(t, other.next())
 	}
 }
 
@@ -185,7 +197,9 @@ func header(metadata uint32, tensors, namespace byte) []byte {
 }
 
 // Bad JSON has a known end: the connection goes on.
-func TestBadMetadataKeepsTheConnection(t *testing.T) {
+func TestBadMetadataKeepsTheConnection(t *testing.T) { onAll(t, testBadMetadataKeepsTheConnection) }
+
+func testBadMetadataKeepsTheConnection(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
@@ -195,7 +209,9 @@ func TestBadMetadataKeepsTheConnection(t *testing.T) {
 	values(t, c.next())
 }
 
-func TestInFlightLimitIsAnsweredInTurn(t *testing.T) {
+func TestInFlightLimitIsAnsweredInTurn(t *testing.T) { onAll(t, testInFlightLimitIsAnsweredInTurn) }
+
+func testInFlightLimitIsAnsweredInTurn(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, func(c *Config) { c.InFlight = 2 })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
@@ -258,11 +274,11 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 }
 
 func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
-	onTransports(t, testConnectionLimitIsSaidAndClosed)
+	onAll(t, testConnectionLimitIsSaidAndClosed)
 }
 
-func testConnectionLimitIsSaidAndClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, func(c *Config) { c.Connections.Total = 2 })
+func testConnectionLimitIsSaidAndClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -290,10 +306,10 @@ func testConnectionLimitIsSaidAndClosed(t *testing.T, newSocketRig func(testing.
 
 // One address cannot fill the door: it is told so, and others are let in; and what has left
 // makes room.
-func TestConnectionsOfOneAddress(t *testing.T) { onTransports(t, testConnectionsOfOneAddress) }
+func TestConnectionsOfOneAddress(t *testing.T) { onAll(t, testConnectionsOfOneAddress) }
 
-func testConnectionsOfOneAddress(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
+func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -330,7 +346,9 @@ func testConnectionsOfOneAddress(t *testing.T, newSocketRig func(testing.TB, fun
 }
 
 // A worker that panics, on the event loop, costs its batch and nothing else.
-func TestPanicInAWorkerIsAnAnswer(t *testing.T) {
+func TestPanicInAWorkerIsAnAnswer(t *testing.T) { onAll(t, testPanicInAWorkerIsAnAnswer) }
+
+func testPanicInAWorkerIsAnAnswer(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("bad", floats("x"), func(b *scheduler.Batch) error { panic("boom") })
 	r.model("good", floats("x"), r.echo)
@@ -437,10 +455,10 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 
 // What a socket has taken and its client has not is seen: it may be megabytes, which take a
 // slow client minutes.
-func TestHeldBySocket(t *testing.T) { onTransports(t, testHeldBySocket) }
+func TestHeldBySocket(t *testing.T) { onAll(t, testHeldBySocket) }
 
-func testHeldBySocket(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testHeldBySocket(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	held := func() (n int) {

@@ -40,6 +40,7 @@ func (r *rig) keepServing() (stop func()) {
 				m.Release()
 			}
 			served++
+			time.Sleep(time.Millisecond) // virtual time passes only while everybody waits
 		}
 	})
 	return func() {
@@ -55,9 +56,9 @@ const golden = "../../shiva/testdata/golden"
 
 // Every malformed vector, each on a connection of its own: it is answered with an error, or,
 // where it is only cut off, nothing is answered; and nobody else notices.
-func TestMalformedVectors(t *testing.T) { onTransports(t, testMalformedVectors) }
+func TestMalformedVectors(t *testing.T) { onAll(t, testMalformedVectors) }
 
-func testMalformedVectors(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+func testMalformedVectors(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	var index struct {
 		Vectors []struct {
 			File              string
@@ -73,7 +74,7 @@ func testMalformedVectors(t *testing.T, newSocketRig func(testing.TB, func(*Conf
 	if err := json.Unmarshal(text, &index); err != nil {
 		t.Fatal(err)
 	}
-	r := newSocketRig(t, nil)
+	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
 	defer stop()
@@ -122,10 +123,10 @@ func testMalformedVectors(t *testing.T, newSocketRig func(testing.TB, func(*Conf
 	}
 }
 
-func TestRandomBytes(t *testing.T) { onTransports(t, testRandomBytes) }
+func TestRandomBytes(t *testing.T) { onAll(t, testRandomBytes) }
 
-func testRandomBytes(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testRandomBytes(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
 	defer stop()
@@ -220,12 +221,12 @@ func TestIdleClients(t *testing.T) {
 
 // When the memory for payloads is gone, a message is refused in its turn and the connection
 // stays in step.
-func TestMemoryBudget(t *testing.T) { onTransports(t, testMemoryBudget) }
+func TestMemoryBudget(t *testing.T) { onAll(t, testMemoryBudget) }
 
-func testMemoryBudget(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+func testMemoryBudget(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	// The pool is as small as the test allows: the invariants build fills what is taken.
 	pool := tensor.NewPool(24 << 20)
-	r := newSocketRig(t, func(c *Config) { c.Pool = pool })
+	r := newRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)
 	hog, err := pool.Get(16 << 20)
 	if err != nil {

@@ -27,11 +27,11 @@ func (w *wire) endDirection() {
 // also when an answer comes late enough to have been probed for, and when the client is not the
 // only one that waits.
 func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
-	onTransports(t, testHalfClosedClientGetsItsAnswers)
+	onAll(t, testHalfClosedClientGetsItsAnswers)
 }
 
-func testHalfClosedClientGetsItsAnswers(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
+func testHalfClosedClientGetsItsAnswers(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	r.model("quick", floats("x"), r.echo)
@@ -87,10 +87,10 @@ func (r *rig) endIsSeen() {
 }
 
 // Answers larger than the socket takes reach a half-closed client that reads slowly.
-func TestHalfClosedClientReadsMuch(t *testing.T) { onTransports(t, testHalfClosedClientReadsMuch) }
+func TestHalfClosedClientReadsMuch(t *testing.T) { onAll(t, testHalfClosedClientReadsMuch) }
 
-func testHalfClosedClientReadsMuch(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	wide := floats("x")
 	const size = 4 << 20
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
@@ -145,10 +145,10 @@ func testHalfClosedInsideAMessage(t *testing.T, newRig func(testing.TB, func(*Co
 }
 
 // A half-closed client gets its answers while the server ends.
-func TestHalfClosedAtShutdown(t *testing.T) { onTransports(t, testHalfClosedAtShutdown) }
+func TestHalfClosedAtShutdown(t *testing.T) { onAll(t, testHalfClosedAtShutdown) }
 
-func testHalfClosedAtShutdown(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testHalfClosedAtShutdown(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	held := make(chan *scheduler.Batch, 1)
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	c := r.dial()
@@ -169,10 +169,10 @@ func testHalfClosedAtShutdown(t *testing.T, newSocketRig func(testing.TB, func(*
 }
 
 // A half-closed client that reads nothing is cut off when the server's time is up.
-func TestHalfClosedAtTheEnd(t *testing.T) { onTransports(t, testHalfClosedAtTheEnd) }
+func TestHalfClosedAtTheEnd(t *testing.T) { onAll(t, testHalfClosedAtTheEnd) }
 
-func testHalfClosedAtTheEnd(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testHalfClosedAtTheEnd(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	wide := floats("x")
 	const size = 64 << 20
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
@@ -192,9 +192,9 @@ func testHalfClosedAtTheEnd(t *testing.T, newSocketRig func(testing.TB, func(*Co
 }
 
 // Whoever sends to the end before it reads learns why it was refused, however much it had to send.
-func TestRefusalReachesWhoSendsOn(t *testing.T) { onTransports(t, testRefusalReachesWhoSendsOn) }
+func TestRefusalReachesWhoSendsOn(t *testing.T) { onAll(t, testRefusalReachesWhoSendsOn) }
 
-func testRefusalReachesWhoSendsOn(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
+func testRefusalReachesWhoSendsOn(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	const limit = 1 << 20
 	// The message is uint8 [16,777,216] and a namespace.
 	large := append(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0), make([]byte, 16<<20+1)...)
@@ -207,19 +207,17 @@ func testRefusalReachesWhoSendsOn(t *testing.T, newSocketRig func(testing.TB, fu
 		"unknown dtype": {unknown, "Protocol"},
 		"no header":     {bytes.Repeat([]byte("GET / "), 3<<20), "Protocol"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newSocketRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
-			r.model("m", floats("x"), r.echo)
-			c := r.dial()
-			c.bytes(tt.bytes)
-			c.fault(tt.want)
-			if m := c.next(); m != nil {
-				t.Errorf("expected the end, got %s", describeMessage(m))
-			}
-			if n := r.pool.InUse(); n > limit {
-				t.Errorf("%d bytes are held for a message that was refused", n)
-			}
-		})
+		r := newRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		c.bytes(tt.bytes)
+		c.fault(tt.want)
+		if m := c.next(); m != nil {
+			t.Errorf("%s: expected the end, got %s", name, describeMessage(m))
+		}
+		if n := r.pool.InUse(); n > limit {
+			t.Errorf("%s: %d bytes are held for a message that was refused", name, n)
+		}
 	}
 }
 
@@ -230,7 +228,7 @@ func TestPauseInARefusedMessage(t *testing.T) { onAll(t, testPauseInARefusedMess
 func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
 	pause := 9 * time.Second
-	if r.memory == nil {
+	if r.net == nil {
 		pause = 1500 * time.Millisecond // of real time
 	}
 	c := r.dial()
@@ -238,7 +236,7 @@ func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Conf
 	c.bytes(make([]byte, 1<<20))
 	time.Sleep(pause)
 	c.bytes(make([]byte, 15<<20+1))
-	if r.memory != nil {
+	if r.net != nil {
 		time.Sleep(900 * time.Millisecond)
 		if r.open() != 1 {
 			t.Error("closed before its end")
@@ -248,7 +246,7 @@ func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Conf
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}
-	if r.memory != nil {
+	if r.net != nil {
 		time.Sleep(time.Second)
 		if r.open() != 0 {
 			t.Error("still open")
@@ -271,7 +269,7 @@ func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig
 		"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
 	} {
 		r := newRig(t, func(c *Config) { c.MessageTimeout = 500 * time.Millisecond })
-		if r.memory == nil && tt.after > time.Second {
+		if r.net == nil && tt.after > time.Second {
 			continue
 		}
 		c := r.dial()
@@ -289,10 +287,10 @@ func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig
 			time.Sleep(100 * time.Millisecond)
 		}
 		took := time.Since(began)
-		if r.memory == nil { // this goroutine may learn late that it began
+		if r.net == nil { // this goroutine may learn late that it began
 			took = time.Since(asked)
 		}
-		if took < tt.after-2*tick || r.memory != nil && took > tt.after+2*tick || took > time.Minute/2 {
+		if took < tt.after-2*tick || r.net != nil && took > tt.after+2*tick || took > time.Minute/2 {
 			t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
 		}
 	}
@@ -355,10 +353,10 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 }
 
 // A client that has gone for good while answers to others are written costs nobody anything.
-func TestManyHalfClosed(t *testing.T) { onTransports(t, testManyHalfClosed) }
+func TestManyHalfClosed(t *testing.T) { onAll(t, testManyHalfClosed) }
 
-func testManyHalfClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
-	r := newSocketRig(t, nil)
+func testManyHalfClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
 	var clients sync.WaitGroup

@@ -28,6 +28,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
+	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -35,14 +36,14 @@ import (
 func TestMain(m *testing.M) { os.Exit(budgettest.RunWaiting(m)) }
 
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
-// are in memory, or on sockets.
+// are on a network in memory, or on sockets.
 type rig struct {
 	regions *regions.Registry
 	t       testing.TB
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
 	door    *Door
-	memory  *inMemory // nil: clients are on sockets
+	net     *shivatest.Net // nil: clients are on sockets
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
@@ -53,9 +54,14 @@ type rig struct {
 // newRig is a rig in memory. In a synctest bubble its clocks are virtual.
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	r, cfg := prepareRig(t, change)
-	r.door = newDoor(cfg)
-	r.memory = newInMemory(r.door)
+	n := new(shivatest.Net)
+	r := newRigAt(t, "memory", func(c *Config) {
+		if change != nil {
+			change(c)
+		}
+		c.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return n.Listen(addr) }
+	})
+	r.net = n
 	return r
 }
 
@@ -172,11 +178,7 @@ func (r *rig) close(ctx context.Context) (err error) {
 	r.gate.Drain()
 	_ = r.sched.Drain(ctx)
 	r.sched.Close()
-	if r.memory != nil {
-		r.memory.close()
-	} else {
-		err = r.door.Shutdown(ctx)
-	}
+	err = r.door.Shutdown(ctx)
 	if n := r.pool.InUse(); n != 0 {
 		r.t.Errorf("%d bytes of the pool are still out", n)
 	}
@@ -187,12 +189,7 @@ func (r *rig) close(ctx context.Context) (err error) {
 }
 
 // open is how many connections there are.
-func (r *rig) open() int {
-	if r.memory != nil {
-		return r.memory.open()
-	}
-	return r.door.listener.Open()
-}
+func (r *rig) open() int { return r.door.listener.Open() }
 
 type lockedWriter struct {
 	mu sync.Mutex
@@ -250,7 +247,7 @@ type wire struct {
 	rest []byte
 }
 
-// A client is what *net.TCPConn, *net.UnixConn and *peer have in common.
+// A client is what *net.TCPConn, *net.UnixConn and *shivatest.Link have in common.
 type client interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -259,23 +256,21 @@ type client interface {
 
 func (r *rig) dial() *wire {
 	r.t.Helper()
-	var c client
-	if r.memory != nil {
-		c = r.memory.dial()
-	} else {
-		conn, err := r.connect()
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		c = conn.(client)
+	conn, err := r.connect()
+	if err != nil {
+		r.t.Fatal(err)
 	}
+	c := conn.(client)
 	r.t.Cleanup(func() { c.Close() })
 	return &wire{t: r.t, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
 }
 
-// connect makes a connection on a socket.
+// connect makes a connection.
 func (r *rig) connect() (net.Conn, error) {
 	addr := r.door.Addrs()[0].String()
+	if r.net != nil {
+		return r.net.DialFrom(r.t.Context(), "127.0.0.1:5000", addr)
+	}
 	if hostport, encrypted := secure.Cut(addr); encrypted {
 		c, err := tls.Dial("tcp", hostport, r.tls)
 		if err != nil {
@@ -297,9 +292,6 @@ func (c encryptedClient) SetReadBuffer(n int) error { return c.socket.SetReadBuf
 
 // loops are those of all sessions.
 func (r *rig) loops() (list []*loop) {
-	if r.memory != nil {
-		return []*loop{r.memory.loop}
-	}
 	for _, c := range r.door.carriers {
 		switch c := c.(type) {
 		case *engine:

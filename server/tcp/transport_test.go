@@ -38,7 +38,7 @@ func TestAnyPieces(t *testing.T) {
 	converse := func(piece, buffer int) (answers []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, nil)
-			r.memory.piece, r.memory.buffer = piece, buffer
+			r.net.Piece, r.net.Buffer = piece, buffer
 			r.model("m", floats("x"), r.echo)
 			c := r.dial()
 			go func() {
@@ -86,7 +86,7 @@ func TestLargeTensorsInPieces(t *testing.T) {
 	for _, k := range []struct{ piece, buffer int }{{2 << 20, 2 << 20}, {64 << 10, 262_143}, {10_001, 99_991}, {4 << 10, 1 << 20}, {300_000, 7777}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, nil)
-			r.memory.piece, r.memory.buffer = k.piece, k.buffer
+			r.net.Piece, r.net.Buffer = k.piece, k.buffer
 			x := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}
 			r.model("m", scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, r.echo)
 			r.model("small", floats("x"), r.echo)

@@ -76,7 +76,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 	const limit, answer, asked, input = 4 << 20, 1 << 20, 200, 64
 	r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
 	bound := int64(limit + 2*answer + asked*input)
-	if r.memory == nil {
+	if r.net == nil {
 		// What the kernel takes, megabytes, counts as read, and as much again may be held of the
 		// batch that it came in, which is cut up only when more than half of it has left.
 		bound += 2 * limit
