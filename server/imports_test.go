@@ -67,7 +67,7 @@ server/internal/secure:     scheduler/setting shiva/unixsocket
 server/internal/intake:     server/internal/quota scheduler server/internal/secure server/metrics shiva/unixsocket | scheduler/setting
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
-server/internal/trace:      scheduler go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf | server/internal/trace/tracetest
+server/internal/trace:      scheduler google.golang.org/protobuf | server/internal/trace/tracetest
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsontext scheduler/setting
 server/config:              server/internal/trace server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state

@@ -12,12 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	collectorpb "go.opentelemetry.io/proto/slim/otlp/collector/trace/v1"
-	commonpb "go.opentelemetry.io/proto/slim/otlp/common/v1"
-	resourcepb "go.opentelemetry.io/proto/slim/otlp/resource/v1"
-	tracepb "go.opentelemetry.io/proto/slim/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 )
 
 // The queue of spans, and how it is emptied.
@@ -65,8 +59,8 @@ func New(c Config) *Tracer {
 	endpoint, _ := Endpoint(c.Endpoint)
 	e := &exporter{
 		endpoint: endpoint, shown: shown(endpoint), log: c.Log, wake: make(chan struct{}, 1), done: make(chan struct{}),
-		client:   &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
-		resource: &resourcepb.Resource{Attributes: values([]attribute{{"service.name", "shivad"}, {"service.version", c.Version}})},
+		client:  &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
+		encoder: newEncoder(word("service.name", "shivad"), word("service.version", c.Version)),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	t := &Tracer{exporter: e}
@@ -86,22 +80,14 @@ type span struct {
 	fault      string // why it failed; "": it did not
 }
 
-// A kind is what a span is to the one at its other side.
+// A kind is what a span is to the one at its other side, as OTLP counts.
 type kind int32
 
 const (
-	kindInternal kind = iota
+	kindInternal kind = iota + 1
 	kindServer
 	kindClient
 )
-
-var kinds = [...]tracepb.Span_SpanKind{tracepb.Span_SPAN_KIND_INTERNAL, tracepb.Span_SPAN_KIND_SERVER, tracepb.Span_SPAN_KIND_CLIENT}
-
-// An attribute has a string or an int64.
-type attribute struct {
-	key   string
-	value any
-}
 
 // An exporter sends spans to a collector, from a goroutine of its own.
 type exporter struct {
@@ -110,7 +96,6 @@ type exporter struct {
 	shown    string // without a password
 	log      *slog.Logger
 	client   *http.Client
-	resource *resourcepb.Resource
 	wake     chan struct{} // a batch is full
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -118,6 +103,7 @@ type exporter struct {
 
 	exported, dropped atomic.Uint64
 
+	encoder *encoder  // run's, and then close's
 	started sync.Once // by the first span
 
 	mu    sync.Mutex
@@ -213,13 +199,9 @@ func (e *exporter) send(ctx context.Context, batch []span, limit time.Duration) 
 			e.dropped.Add(uint64(len(batch)))
 		}
 	}()
-	body, err := proto.Marshal(e.request(batch))
-	if err != nil {
-		return false, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, bytes.NewReader(e.encoder.request(batch)))
 	if err != nil {
 		return false, err
 	}
@@ -237,48 +219,6 @@ func (e *exporter) send(ctx context.Context, batch []span, limit time.Duration) 
 		return true, fmt.Errorf("it answers %s", resp.Status)
 	}
 	return false, fmt.Errorf("it answers %s", resp.Status)
-}
-
-// request is a batch as the collector gets it.
-func (e *exporter) request(batch []span) *collectorpb.ExportTraceServiceRequest {
-	spans := make([]*tracepb.Span, len(batch))
-	for i := range batch {
-		s := &batch[i]
-		out := &tracepb.Span{
-			TraceId: s.trace[:], SpanId: s.id[:], Name: s.name, Kind: kinds[s.kind],
-			StartTimeUnixNano: uint64(s.start.UnixNano()), EndTimeUnixNano: uint64(max(s.end.UnixNano(), s.start.UnixNano())),
-			Attributes: values(s.attributes),
-		}
-		if s.parent != [8]byte{} {
-			out.ParentSpanId = s.parent[:]
-		}
-		for j := range s.links {
-			out.Links = append(out.Links, &tracepb.Span_Link{TraceId: s.links[j].Trace[:], SpanId: s.links[j].Span[:]})
-		}
-		if s.fault != "" {
-			out.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: strings.ToValidUTF8(s.fault, "\uFFFD")}
-		}
-		spans[i] = out
-	}
-	return &collectorpb.ExportTraceServiceRequest{ResourceSpans: []*tracepb.ResourceSpans{{
-		Resource:   e.resource,
-		ScopeSpans: []*tracepb.ScopeSpans{{Scope: &commonpb.InstrumentationScope{Name: "github.com/shivad/shivad"}, Spans: spans}},
-	}}}
-}
-
-func values(list []attribute) []*commonpb.KeyValue {
-	out := make([]*commonpb.KeyValue, len(list))
-	for i, a := range list {
-		v := &commonpb.AnyValue{}
-		switch x := a.value.(type) {
-		case string:
-			v.Value = &commonpb.AnyValue_StringValue{StringValue: strings.ToValidUTF8(x, "\uFFFD")}
-		case int64:
-			v.Value = &commonpb.AnyValue_IntValue{IntValue: x}
-		}
-		out[i] = &commonpb.KeyValue{Key: a.key, Value: v}
-	}
-	return out
 }
 
 // sleep waits for a time, or until wake, if that is not nil.

@@ -112,11 +112,11 @@ func (t *Trace) End(name, outcome string, err error) {
 	}
 	spans := []span{
 		{id: t.root, parent: t.parent, name: "infer " + name, kind: kindServer, start: t.arrived, end: now, fault: fault(err),
-			attributes: []attribute{{"shivad.door", t.door}, {"shivad.model", name}, {"shivad.outcome", outcome}}},
-		{id: newSpanID(), parent: t.root, name: "door", start: t.arrived, end: door},
+			attributes: []attribute{word("shivad.door", t.door), word("shivad.model", name), word("shivad.outcome", outcome)}},
+		{id: newSpanID(), parent: t.root, name: "door", kind: kindInternal, start: t.arrived, end: door},
 	}
 	if !submitted.IsZero() && !answered.IsZero() {
-		spans = append(spans, span{id: newSpanID(), parent: t.root, name: "answer", start: answered, end: now})
+		spans = append(spans, span{id: newSpanID(), parent: t.root, name: "answer", kind: kindInternal, start: answered, end: now})
 	}
 	t.send(spans)
 }
@@ -161,8 +161,8 @@ func (a *Ask) Done(r *scheduler.Request) {
 		return
 	}
 	now := time.Now()
-	model := []attribute{{"shivad.model", a.model.Name}, {"shivad.version", a.model.Version}}
-	one := span{id: newSpanID(), parent: a.of.root, name: "queue", start: a.submitted, end: now, attributes: model}
+	model := []attribute{word("shivad.model", a.model.Name), word("shivad.version", a.model.Version)}
+	one := span{id: newSpanID(), parent: a.of.root, name: "queue", kind: kindInternal, start: a.submitted, end: now, attributes: model}
 	switch {
 	case !a.Sent && r.Err == nil:
 		one.name = "cache"
@@ -172,7 +172,7 @@ func (a *Ask) Done(r *scheduler.Request) {
 		a.of.send([]span{one})
 	default:
 		one.end = a.submitted.Add(r.Timing.Queue)
-		one.attributes = append(one.attributes, attribute{"shivad.batch.reason", a.Reason.String()}, attribute{"shivad.batch.rows", int64(a.BatchRows)})
+		one.attributes = append(one.attributes, word("shivad.batch.reason", a.Reason.String()), count("shivad.batch.rows", a.BatchRows))
 		for _, other := range a.Batch {
 			if c, ok := Parse(other); ok && other != a.Parent {
 				one.links = append(one.links, c)
@@ -180,7 +180,7 @@ func (a *Ask) Done(r *scheduler.Request) {
 		}
 		a.of.send([]span{one, {
 			id: a.container, parent: a.of.root, name: "container", kind: kindClient, start: one.end, end: now, fault: fault(r.Err),
-			attributes: append(model[:len(model):len(model)], attribute{"shivad.replica", a.Replica}, attribute{"shivad.rows", int64(r.Rows)}),
+			attributes: append(model[:len(model):len(model)], word("shivad.replica", a.Replica), count("shivad.rows", r.Rows)),
 		}})
 	}
 }

@@ -1,0 +1,43 @@
+package trace
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// BenchmarkRequest is what tracing adds to a request, with all that is sent to the collector but for
+// the socket: of those that are followed, one in so many, and with tracing off.
+func BenchmarkRequest(b *testing.B) {
+	for _, oneIn := range []int{0, 1 << 30, 100, 1} {
+		name := fmt.Sprint("one_in=", oneIn)
+		var tracer *Tracer
+		if oneIn == 0 {
+			name = "off"
+		} else {
+			tracer = New(Config{Endpoint: "http://collector", OneIn: oneIn})
+			tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) { return http.StatusOK, nil })
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			id, r := scheduler.ModelID{Name: "m", Version: "1"}, &scheduler.Request{Rows: 1}
+			now := time.Now()
+			for b.Loop() {
+				t := tracer.Begin(Context{}, "tcp", now)
+				if t == nil {
+					continue
+				}
+				a := t.Ask(id)
+				a.Submitted(now)
+				a.Sent, a.Batch = true, []string{a.Parent}
+				a.Done(r)
+				t.Answered()
+				t.End("m", "ok", nil)
+			}
+		})
+		tracer.Close()
+	}
+}
