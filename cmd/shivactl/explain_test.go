@@ -63,6 +63,8 @@ func (e explained) Models() []admin.Model {
 }
 
 func (explained) Streams(string, int) []admin.VersionStreams { return nil }
+func (explained) Batches() []admin.Batches                   { return nil }
+func (explained) Insights(string) []admin.Insight            { return nil }
 
 func (explained) Explain(model string) []admin.Explanation {
 	if model != "m" {
