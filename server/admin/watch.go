@@ -154,7 +154,6 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string) {
 		stopped = k.from.stopped
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // that of the request, which net/http would end
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
 	h.Set("Cache-Control", "no-store")

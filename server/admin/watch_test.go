@@ -168,7 +168,7 @@ func TestShutdownEndsWatches(t *testing.T) {
 	}
 }
 
-// net/http ends what reads for longer than it gives a request to arrive; a watch goes on.
+// The time that a request has to arrive does not end a watch.
 func TestWatchOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(Handler(quiet(map[string]int{})))
