@@ -41,6 +41,7 @@ type inEffect struct {
 	TLS        map[string]any // by door: what of it can be compared
 	Quota      quota.Limits   // of an address
 	Policies   []scheduler.ModelConfig
+	OneIn      int   // request that is followed
 	Process    []any // what the program that embeds the server has been told
 
 	// Read from the settings whenever they are used.
@@ -52,7 +53,7 @@ type inEffect struct {
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
-		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+		OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
@@ -76,7 +77,7 @@ func another(key string, v reflect.Value) {
 	words := map[string]any{
 		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
 		"shared_memory.directory": "/dev/shm", "shared_memory.owners": []string{"0", "1"}, "shared_memory.clients": config.ClientsAll,
-		"defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
+		"traces.endpoint": "http://127.0.0.1:2", "defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
 	}
 	if to, ok := words[key]; ok {
 		v.Set(reflect.ValueOf(to))
@@ -169,6 +170,7 @@ func TestEverySettingReloads(t *testing.T) {
 		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
 		encrypted(pki, config.AuthRequired)(c)
 		c.TLS.ClientCRL = pki.file("crl.pem")
+		c.Traces = config.Traces{Endpoint: "http://127.0.0.1:1", OneIn: 100}
 		// The others go by the settings of all doors.
 		c.REST.TLS, c.GRPC.TLS = c.TLS.Certificates, c.TLS.Certificates
 	}

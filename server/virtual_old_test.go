@@ -50,13 +50,11 @@ func (s *scene) callOld(ctx context.Context) (*shivatest.Link, error) {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return nil, err
-		}
-		return c.(*shivatest.Link), nil
+	c, err := l.Accept()
+	if err != nil {
+		return nil, err
 	}
+	return c.(*shivatest.Link), nil
 }
 
 // beginOld registers as its generation does.

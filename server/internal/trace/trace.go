@@ -23,6 +23,14 @@ func (t *Tracer) Follow(oneIn int) {
 	}
 }
 
+// OneIn is what Follow was told last; of a nil Tracer it is 0.
+func (t *Tracer) OneIn() int {
+	if t == nil {
+		return 0
+	}
+	return int(t.oneIn.Load())
+}
+
 // Begin follows a request that arrived by a door, or returns nil. Its parent decides, if it has
 // one, and otherwise chance.
 func (t *Tracer) Begin(parent Context, door string, arrived time.Time) *Trace {
