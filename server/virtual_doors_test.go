@@ -411,6 +411,7 @@ func (c *client) stream(service pb.GRPCInferenceServiceClient, questions int) (a
 	h := c.scene.history
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	opened := time.Now()
 	calls, err := service.ModelStreamInfer(c.shows(ctx), grpc.WaitForReady(!c.scene.troubles.stop))
 	if err != nil {
 		if !c.wasCut() && !c.scene.stopped() {
@@ -425,7 +426,7 @@ func (c *client) stream(service pb.GRPCInferenceServiceClient, questions int) (a
 	for asked < questions {
 		time.Sleep(c.wait())
 		q := c.deal()
-		q.before, before = before, q
+		q.opened, q.before, before = opened, before, q
 		h.ask(q)
 		line <- q
 		asked++

@@ -34,6 +34,7 @@ type question struct {
 	bad     bool          // its inputs do not fit the model
 	asked   time.Time     // when its last byte was sent
 	begun   time.Time     // and its first
+	opened  time.Time     // when its ModelStreamInfer was; zero: it is of none
 	before  *question     // on the same connection, whose answer leaves first; nil: any may
 	given   bool          // the client has given it up
 	answers []answer

@@ -179,8 +179,8 @@ func grants(text, right, name string) bool {
 // whether it may not have been.
 func (s *scene) known(q *question, until time.Time) (may, lacks bool) {
 	from := q.begun
-	for b := q.before; b != nil && q.answers[0].end; b = b.before {
-		from = b.begun // one before it may be what its stream has ended with
+	if !q.opened.IsZero() && q.answers[0].end {
+		from = q.opened // its stream may have ended with one before it, or as it was opened
 	}
 	for _, i := range s.history.declared(q.client.identity, from, until) {
 		may, lacks = may || i != nil, lacks || i == nil
