@@ -82,7 +82,9 @@ func (h *host) beginOld(near *shivatest.Link, name string, calm bool) (life, err
 		return nil, err
 	}
 	if h.old != "v1" && h.old != "v1b" {
+		c.mu.Lock() // tick reads it
 		c.beat = time.AfterFunc(5*time.Second, c.tick)
+		c.mu.Unlock()
 	}
 	go c.run(c.serve)
 	return c, nil
