@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/metrics"
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/scheduler/sim"
@@ -82,21 +83,12 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 
 // counts returns the samples of one metric of the model, by the value of a label.
 func (r *rig) counts(ctx context.Context, metric, label string) (map[string]float64, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.admin+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
+	text, err := metrics.Text(ctx, r.admin)
 	if err != nil {
 		return nil, err
 	}
 	counts := make(map[string]float64)
-	for _, m := range regexp.MustCompile(`(?m)^`+metric+`\{([^}]*)\} (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^`+metric+`\{([^}]*)\} (\S+)$`).FindAllStringSubmatch(text, -1) {
 		labels := make(map[string]string)
 		for _, l := range regexp.MustCompile(`(\w+)="([^"]*)"`).FindAllStringSubmatch(m[1], -1) {
 			labels[l[1]] = l[2]

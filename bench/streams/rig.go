@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/metrics"
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
@@ -132,21 +131,12 @@ func (r *rig) metric(ctx context.Context, name string) (map[string]float64, erro
 
 // metrics returns metrics of one moment, each as metric does.
 func (r *rig) metrics(ctx context.Context, names ...string) (map[string]map[string]float64, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.admin+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
+	text, err := metrics.Text(ctx, r.admin)
 	if err != nil {
 		return nil, err
 	}
 	all := make(map[string]map[string]float64)
-	for _, m := range sampleOf.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range sampleOf.FindAllStringSubmatch(text, -1) {
 		if !slices.Contains(names, m[1]) {
 			continue
 		}
