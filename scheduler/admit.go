@@ -40,7 +40,7 @@ func (c *core) measure() {
 }
 
 // admit refuses a request if the queue has no room for it or it cannot be answered in time. At
-// each limit the newest rows of the source with the largest share of the queue give way to a
+// each limit the newest rows of the sources with the largest shares of the queue give way to a
 // source with a smaller share (see sources).
 //
 // A frame that supersedes others of its stream, s, adds only the difference in size to the queue.
@@ -159,59 +159,74 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 	return now + int64(work/rate) + last, rate, true
 }
 
-// Bounds on the rows that displace examines, since it holds the model's lock. The newest rows of
-// a source may all be exempt from displacement, and a request that is refused in the end must
-// stay cheap.
+// Bounds on what displace examines, since it holds the model's lock. The newest rows of a source
+// may all be exempt from displacement, and a request that is refused in the end must stay cheap.
 const (
-	displaceSkips = 64   // rows that may not be displaced
-	displaceMost  = 1024 // rows displaced for one request
+	displaceSources = 64   // that may have to give rows
+	displaceSkips   = 64   // rows of a source that may not be displaced ...
+	displaceMisses  = 256  // ... and of all sources
+	displaceMost    = 1024 // rows displaced for one request by a prediction
 )
 
-// displace makes room for r at a limit: it answers the newest rows of the source with the largest
-// share of the queue, provided that r's source has a smaller share even after the exchange. It
-// frees needRows, of which only rows due before the given deadline count, or needBytes. It
-// returns false if it displaced nothing.
+// displace makes room for r at a limit: it answers the newest rows of sources with larger shares of
+// the queue. The source with the largest share is the first to give rows, as long as it keeps a
+// share that is no smaller than that of r's source after the exchange; then others. It frees
+// needRows, of which only rows due before the given deadline count, or needBytes. It returns false
+// if it displaced nothing.
 //
-// Its cost is bounded: apart from displaceSkips rows it displaces every row that it visits, or
-// gives up early.
+// A flood may come on many connections, each with fewer rows than are needed. When one source alone
+// had to give them, twenty connections kept a modest one from being served at all.
+//
+// For a prediction, more than displaceMost rows are never needed: r is then admitted although it is
+// predicted to be late, and the next requests of its source find a shorter queue.
 func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
-	heavy := c.sources.heaviest()
 	share := c.sources.shareOf(r.source.rows+r.Rows, r.source.bytes+r.bytes)
-	switch {
-	case heavy == nil, heavy == r.source: // no other source to take from
-		return false
-	case heavy.rows < needRows, heavy.bytes < needBytes, before != never && needRows > displaceMost:
-		return false
-	case c.sources.shareOf(heavy.rows-needRows, heavy.bytes-needBytes) < share:
-		return false
+	if before != never {
+		needRows = min(needRows, displaceMost)
 	}
-	rows, bytes, skipped := 0, int64(0), 0
-	it := heavy.newest
-	for ; it != nil && (rows < needRows || bytes < needBytes); it = it.older {
-		if !it.displaceable(before) {
-			if skipped++; skipped > displaceSkips {
-				return false
-			}
+	rows, bytes, misses := 0, int64(0), 0
+	victims := c.victims[:0]
+	defer func() { clear(victims); c.victims = victims[:0] }()
+	for _, heavy := range c.sources.heavy(displaceSources) {
+		if heavy == r.source || heavy.share < share {
 			continue
 		}
-		rows += it.rows()
-		bytes += it.bytes()
-		if c.sources.shareOf(heavy.rows-rows, heavy.bytes-bytes) < share {
-			return false
+		left, leftBytes, skipped := heavy.rows, heavy.bytes, 0
+		for it := heavy.newest; it != nil && (rows < needRows || bytes < needBytes); it = it.older {
+			if !it.displaceable(before) {
+				if skipped, misses = skipped+1, misses+1; skipped > displaceSkips || misses > displaceMisses {
+					break
+				}
+				continue
+			}
+			left, leftBytes = left-it.rows(), leftBytes-it.bytes()
+			if c.sources.shareOf(left, leftBytes) < share {
+				break
+			}
+			rows, bytes = rows+it.rows(), bytes+it.bytes()
+			victims = append(victims, victim{it.req, int64(heavy.rows)})
+		}
+		if rows >= needRows && bytes >= needBytes {
+			break
 		}
 	}
 	if rows < needRows || bytes < needBytes {
 		return false
 	}
-	err := &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: int64(heavy.rows), met: limit}
-	for next := heavy.newest; next != nil && next != it; {
-		victim := next
-		next = next.older
-		if victim.displaceable(before) {
-			c.answer(victim.req, OutcomeDisplaced, err, fx)
+	var err *OverloadedError
+	for _, v := range victims {
+		if err == nil || err.Needed != v.had {
+			err = &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: v.had, met: limit}
 		}
+		c.answer(v.req, OutcomeDisplaced, err, fx)
 	}
 	return true
+}
+
+// A victim is a request that displace answers.
+type victim struct {
+	req *Request
+	had int64 // rows of its source
 }
 
 // displaceable reports whether a row may be displaced by one with that deadline. Rows that were

@@ -56,34 +56,40 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestFloodStarvesNobody: one source sends ten times the capacity, another a tenth of it,
-// steadily; the second one is served.
+// TestFloodStarvesNobody: sources send ten times the capacity, another one less than its equal share
+// of it, steadily; that one is served.
 func TestFloodStarvesNobody(t *testing.T) {
-	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
-	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
-	model := addTo(t, s, benchID, rowsSpec, w).Model()
-	sent, served := map[uint64]int{}, map[uint64]int{}
-	for i := range 4000 {
-		submit := func(source uint64, n int) {
-			for range n {
-				sent[source]++
-				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
-					if r.Err == nil {
-						served[source]++
-					}
-				})})
+	for _, c := range []struct {
+		floods, every int // sources that flood; steps between the requests of the other one
+	}{{1, 5}, {20, 20}, {50, 50}} {
+		s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
+		w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
+		model := addTo(t, s, benchID, rowsSpec, w).Model()
+		sent, served, next := map[bool]int{}, map[bool]int{}, 0
+		submit := func(source uint64) {
+			modest := source == 0
+			sent[modest]++
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+				if r.Err == nil {
+					served[modest]++
+				}
+			})})
+		}
+		for i := range 4000 {
+			for range 15 {
+				submit(uint64(1 + next%c.floods))
+				next++
 			}
+			if i%c.every == 0 {
+				submit(0)
+			}
+			clock.Advance(500 * time.Microsecond)
 		}
-		submit(1, 15)
-		if i%5 == 0 {
-			submit(2, 1)
+		clock.Advance(time.Second)
+		if share := float64(served[true]) / float64(sent[true]); share < 0.8 {
+			t.Errorf("beside %d floods, of which %d of %d requests were served, the modest source was served %.2f of its %d requests",
+				c.floods, served[false], sent[false], share, sent[true])
 		}
-		clock.Advance(500 * time.Microsecond)
-	}
-	clock.Advance(time.Second)
-	t.Logf("sent %v, served %v", sent, served)
-	if share := float64(served[2]) / float64(sent[2]); share < 0.8 {
-		t.Errorf("the modest source was served %.2f of its requests", share)
 	}
 }
 
@@ -241,5 +247,37 @@ func TestDisplacementIsBounded(t *testing.T) {
 		if refused := errors.Is(err, scheduler.ErrOverloaded); refused == c.gets {
 			t.Errorf("behind %d patient rows of the heaviest source: refused is %t (%v)", c.patient, refused, err)
 		}
+	}
+}
+
+// TestAdmissionRecovers: while a container stands nearly still, predictions are of minutes. A second
+// after it is itself again, nothing of a modest source is refused beside a queue of others: the belief
+// does not last although it refuses the requests that would correct it.
+func TestAdmissionRecovers(t *testing.T) {
+	slow := true
+	quick := schedtest.Linear(300*time.Microsecond, 20*time.Microsecond)
+	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 256}, &schedtest.Worker{Exec: func(rows int) time.Duration {
+		if slow {
+			return time.Second + time.Duration(rows)*10*time.Millisecond
+		}
+		return quick(rows)
+	}})
+	a.teach(40)
+	slow = false
+	const within = 30 * time.Second
+	for source := range uint64(20) {
+		for range 250 {
+			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 1 + source, Deadline: a.clock.Now().Add(within), Owner: ownerFunc(func(*scheduler.Request) {})})
+		}
+	}
+	for i := range 600 {
+		if i == 200 { // a second later
+			a.refused = 0
+		}
+		a.submit(1, 0, within)
+		a.clock.Advance(5 * time.Millisecond)
+	}
+	if n := a.model.Stats().Requests; a.refused > 0 || n > 0 {
+		t.Errorf("after a second %d requests of a modest source were refused, and %d wait", a.refused, n)
 	}
 }

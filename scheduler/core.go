@@ -42,6 +42,7 @@ type core struct {
 	round       uint64 // of dispatching
 	capacity    capacity
 	surplus     surplus
+	victims     []victim // scratch of displace
 	bad         badRows
 	failing     int // consecutive failed batches, over all replicas
 

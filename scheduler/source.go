@@ -13,7 +13,7 @@ type source struct {
 // sources counts each source's share of the queue, and has the one with the largest at the top of
 // a heap.
 //
-// It serves one rule: at a limit, the newest rows of the source with the largest share make room
+// It serves one rule: at a limit, the newest rows of the sources with the largest shares make room
 // for a source with a smaller one. (That is longest queue drop, Suter et al., "Design
 // Considerations for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of
 // the shares of rows and of bytes is dominant resource fairness, Ghodsi et al., NSDI 2011.) It
@@ -119,13 +119,8 @@ func (ss *sources) bound(rows int, bytes int64) {
 	}
 }
 
-// heaviest is the source with the largest share; nil if nothing waits.
-func (ss *sources) heaviest() *source {
-	if len(ss.heap) == 0 {
-		return nil
-	}
-	return ss.heap[0]
-}
+// heavy is at most n sources with large shares. The first has the largest of all.
+func (ss *sources) heavy(n int) []*source { return ss.heap[:min(n, len(ss.heap))] }
 
 func (ss *sources) drop(s *source) {
 	i, n := s.index, len(ss.heap)-1
