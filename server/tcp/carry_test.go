@@ -232,7 +232,7 @@ func TestCloseWriteOfTLS(t *testing.T) {
 func TestOneWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		l := newLoop(r.door, func() {})
+		l := newLoop(r.door, func() {}, func() {})
 		n := &narrow{told: make(chan struct{})}
 		k := &socket{below: n, medium: n}
 		l.look()
@@ -296,7 +296,7 @@ func (e *endless) TryRead(p []byte) (int, error) {
 func TestNoInputOfWhatCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		l := newLoop(r.door, func() {})
+		l := newLoop(r.door, func() {}, func() {})
 		k := &socket{place: new(intake.Conn)}
 		e := &endless{k: k}
 		k.medium = e

@@ -152,7 +152,12 @@ func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 // Configure returns the door other settings. Those about connections hold for the next that
 // comes, those about messages for the next that begins on any connection, and clocks from the
 // next look at them on. Any goroutine may call it.
-func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
+func (d *Door) Configure(s Settings) {
+	d.settings.Store(&s)
+	for _, c := range d.carriers {
+		c.each((*loop).turn) // the clock of idle_timeout runs from here, if there was none
+	}
+}
 
 // Settings are those that hold.
 func (d *Door) Settings() Settings { return *d.settings.Load() }

@@ -18,9 +18,6 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
-// tick is how often the loops look at the clocks of their sessions.
-const tick = 200 * time.Millisecond
-
 // An engine has gnet tell the door's loops which sockets have bytes to read. It reads and writes
 // the descriptors itself: gnet's own writing copies what a socket does not take, into memory
 // that nobody counts. server/DESIGN.md has the measurements, and the other traps of gnet's that
@@ -47,7 +44,6 @@ func newEngine(d *Door, loops int) (*engine, error) {
 		gnet.WithMulticore(loops == 0),
 		gnet.WithNumEventLoop(loops),
 		gnet.WithTCPKeepAlive(time.Minute),
-		gnet.WithTicker(true),
 		gnet.WithLogLevel(logging.ErrorLevel),
 		gnet.WithLogger(gnetLog{d.log}),
 	)
@@ -88,6 +84,9 @@ func (e *engine) stop() error {
 func (e *engine) each(f func(*loop)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.stopped {
+		return
+	}
 	for el, l := range e.loops {
 		execute(el, l, f)
 	}
@@ -98,8 +97,9 @@ func (e *engine) loopOf(el gnet.EventLoop) *loop {
 	defer e.mu.Unlock()
 	l := e.loops[el]
 	if l == nil {
-		l = newLoop(e.door, nil)
-		l.wake = func() { execute(el, l, (*loop).turn) }
+		l = newLoop(e.door, func() { execute(el, l, (*loop).turn) }, func() {
+			e.after(tick, func() { execute(el, l, (*loop).tick) })
+		})
 		e.loops[el] = l
 	}
 	return l
@@ -165,10 +165,15 @@ func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	return gnet.None
 }
 
-// OnTick runs on a goroutine of its own.
-func (e *engine) OnTick() (time.Duration, gnet.Action) {
-	e.each((*loop).tick)
-	return tick, gnet.None
+// after calls f after d, unless the engine has ended: nobody may wake its loops then.
+func (e *engine) after(d time.Duration, f func()) {
+	time.AfterFunc(d, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if !e.stopped {
+			f()
+		}
+	})
 }
 
 // A conn is a transport on the socket of a gnet connection. gnet closes a connection when it has

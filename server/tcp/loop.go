@@ -26,6 +26,7 @@ type loop struct {
 	// Set once.
 	door *Door
 	wake func() // runs turn on the event loop, soon
+	arm  func() // runs tick there, a tick from now
 
 	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the
 	// sessions, and what follows.
@@ -35,6 +36,7 @@ type loop struct {
 	settings   *Settings // likewise
 	ended      time.Time // the last turn
 	deferred   bool      // a turn is on its way, for what has been read
+	armed      bool      // a tick is on its way
 	sessions   []*session
 	timed      []*session // of these, those of which a clock runs; see tick
 	free       []*call
@@ -70,8 +72,8 @@ type mail struct {
 	gone    bool     // its peer has closed the connection: there never will be room
 }
 
-func newLoop(d *Door, wake func()) *loop {
-	return &loop{door: d, tally: d.metrics.Tally(), wake: wake}
+func newLoop(d *Door, wake, arm func()) *loop {
+	return &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm}
 }
 
 // post brings a completed call; any goroutine may.
@@ -166,6 +168,7 @@ func (l *loop) end() {
 		l.ready = l.ready[:0]
 	}
 	l.tally.Flush()
+	l.keepTime()
 	l.ended = time.Now()
 	l.turns.Unlock()
 }
@@ -239,10 +242,23 @@ func (l *loop) leave(all bool) {
 	l.end()
 }
 
+// tick is how soon a loop looks at its clocks, and how often as long as one runs.
+const tick = 200 * time.Millisecond
+
+// keepTime has a tick follow if there is something to do in it. A server at rest has none: to wake
+// up five times a second is most of what it costs to wait for requests.
+func (l *loop) keepTime() {
+	if !l.armed && (len(l.timed) > 0 || len(l.free) > fewCalls || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
+		l.armed = true
+		l.arm()
+	}
+}
+
 // tick is a turn that looks at the clocks that run. Most sessions of a server with many are idle:
 // to look at each of these, five times a second, would take most of what they cost.
 func (l *loop) tick() {
 	l.begin()
+	l.armed = false
 	if l.settings.IdleTimeout > 0 {
 		for _, s := range l.sessions {
 			l.time(s)
@@ -269,12 +285,14 @@ func (l *loop) time(s *session) {
 	}
 }
 
+// fewCalls are as many as a loop keeps however long nobody needs them.
+const fewCalls = 64
+
 // trim drops an eighth of the calls that nobody has needed since the last tick, but for a few. A
 // stall of the machine leaves thousands behind, which are megabytes.
 func (l *loop) trim() {
-	const few = 64
 	n := len(l.free)
-	drop := max(0, l.unused-few+7) / 8
+	drop := max(0, l.unused-fewCalls+7) / 8
 	clear(l.free[n-drop:])
 	l.free = l.free[:n-drop]
 	l.unused = len(l.free)
@@ -287,6 +305,7 @@ func (l *loop) newSession(id uint64, t transport) *session {
 		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, farewell: &none,
 	}
 	l.sessions = append(l.sessions, s)
+	l.keepTime()
 	return s
 }
 

@@ -54,7 +54,7 @@ func newMutants(t testing.TB) *mutants {
 		Gate: m.gate, Regions: m.regions, Describe: m.door.describe, Pool: m.pool, Metrics: m.door.metrics,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settings: settings,
 	})
-	m.loop = newLoop(d, func() {})
+	m.loop = newLoop(d, func() {}, func() {})
 	one := func(name string, d tensor.DType, shape ...int) {
 		x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
 		m.model(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, m.readAndEcho)

@@ -27,22 +27,17 @@ func (k *conn) pause(pause time.Duration) {
 	l.paused = append(l.paused, k)
 	if len(l.paused) == 1 {
 		el := k.gnet.EventLoop()
-		k.engine.after(pause, func(f func(*loop)) { execute(el, l, f) })
+		k.engine.readAfter(pause, func(f func(*loop)) { execute(el, l, f) })
 	}
 }
 
-// after reads the paused connections of a loop when the pause is over. soon runs a function on the
-// loop's event loop.
-func (e *engine) after(pause time.Duration, soon func(func(*loop))) {
-	time.AfterFunc(pause, func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if e.stopped { // nobody may wake its loops
-			return
-		}
+// readAfter reads the paused connections of a loop when the pause is over, and those that are paused
+// again after that pause. soon runs a function on the loop's event loop.
+func (e *engine) readAfter(pause time.Duration, soon func(func(*loop))) {
+	e.after(pause, func() {
 		soon(func(l *loop) {
 			if next := l.readPaused(); next > 0 {
-				e.after(next, soon)
+				e.readAfter(next, soon)
 			}
 		})
 	})

@@ -98,7 +98,7 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 		},
 	})
-	l := newLoop(d, func() {})
+	l := newLoop(d, func() {}, func() {})
 	l.begin()
 	m := &memory{}
 	m.s = l.newSession(1, m)

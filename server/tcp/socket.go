@@ -32,22 +32,22 @@ func newSockets(d *Door, loops int) *sockets {
 	}
 	s := &sockets{door: d, ended: make(chan struct{})}
 	for range loops {
-		wake := make(chan struct{}, 1)
+		wake, clock := make(chan struct{}, 1), time.NewTimer(0)
+		clock.Stop()
 		l := newLoop(d, func() {
 			select {
 			case wake <- struct{}{}:
 			default: // a turn is on its way
 			}
-		})
+		}, func() { clock.Reset(tick) })
 		s.loops = append(s.loops, l)
-		s.turns.Go(func() { s.run(l, wake) }) // until stop, which waits for it
+		s.turns.Go(func() { s.run(l, wake, clock) }) // until stop, which waits for it
 	}
 	return s
 }
 
 // run takes the turns of a loop that no connection takes.
-func (s *sockets) run(l *loop, wake <-chan struct{}) {
-	clock := time.NewTicker(tick)
+func (s *sockets) run(l *loop, wake <-chan struct{}, clock *time.Timer) {
 	defer clock.Stop()
 	for {
 		select {
