@@ -9,29 +9,28 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Applications are the names that stand for several models. The gate has routes to them; what they
-// make of a request is theirs.
+// Applications are the names behind which several models answer. The gate has routes to them; what
+// becomes of a request there is theirs to decide.
 type Applications interface {
-	// Names are those of all applications, and whether they are known yet: the store may not have
-	// been reached.
+	// Names lists all applications. known is false while the store has not been read yet.
 	Names() (names []string, known bool)
 
-	// Link returns a target for each application, by the models of t. It is called whenever
-	// models or applications change, one call at a time, and before t is in force.
+	// Link returns a target for each application, made of the models in t. The gate calls it
+	// whenever models or applications change, one call at a time, before t comes into force.
 	Link(g *Gate, t *Table) []*Target
 }
 
-// An Application stands behind a Target in the place of a model. Its methods are called from any
+// An Application stands behind a Target in the place of a model. Its methods may be called from any
 // goroutine.
 type Application interface {
 	// Open makes calls to models of a question, and sets Target, Rows, Deadline, Squeeze, Bridge
-	// and Fanout of c, which is open then; or it leaves c as it was.
+	// and Fanout of c, which is open from then on. On an error c is unchanged.
 	Open(c *Call, tensors []tensor.Tensor, p *Params) error
 
 	// OpenFeedback reads what a client says of an answer.
 	OpenFeedback(tensors []tensor.Tensor, p *Params) (Feedback, error)
 
-	// Unlinked is the error of an application that has no model to ask; nil: it has some.
+	// Unlinked is the error of an application that has no model to ask, nil if it has one.
 	Unlinked() error
 
 	Status() ApplicationStatus
@@ -46,39 +45,39 @@ type ApplicationStatus struct {
 	Links  []string `json:"-"`      // of its definition
 }
 
-// A Fanout is what an application makes of a call: the calls to its models. It is the call's, from
-// Open to Close.
+// A Fanout is the set of calls to models that an application makes of one call. It belongs to the
+// call from Open to Close.
 type Fanout interface {
-	// Start appends the calls to submit in the place of the call, which the fanout completes, by
-	// Finish; maybe now.
+	// Start appends the calls to be submitted in the place of the original call. The fanout
+	// completes that one by Finish, perhaps before Start returns.
 	Start(calls []*Call) []*Call
 
-	// Cancel gives the calls up.
+	// Cancel cancels the calls.
 	Cancel()
 
-	// Close ends the call's use of the fanout, and of what the call's outputs refer to.
+	// Close releases the fanout and what the call's outputs refer to.
 	Close()
 
-	// Voices is how many models' answers there are until Close.
+	// Voices is the number of models' answers that are held until Close.
 	Voices() int
 }
 
-// Feedback judges an answer of an application, and is on its way into the state of a policy.
+// Feedback is a judgement of an application's answer, on its way into the state of a policy.
 //
-// It is its door's until Learn, and again from done on; in between the door may only cancel it. The
-// tensors that it was opened with, and their memory, and the slices of its Params must stay as they
-// are until Close.
+// It belongs to its door until Learn, and again from done on; in between the door may only cancel
+// it. The tensors that it was opened with, their memory and the slices of its Params must not
+// change until Close.
 type Feedback interface {
-	// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is:
-	// from any goroutine, perhaps before Learn returns, and it must not block. reply is a Learned
-	// as JSON.
+	// Learn has the policy learn, once. done is called exactly once, under the rules of an Owner's
+	// Complete: from any goroutine, perhaps before Learn returns, and it must not block. reply is a
+	// Learned as JSON.
 	Learn(done func(reply []byte, err error))
 
-	// Cancel gives the models that are asked up: the client has gone. What is being learned is
+	// Cancel cancels calls to models: the client has gone. What is already being learned is still
 	// learned, and done is still called.
 	Cancel()
 
-	// Close releases what the feedback holds. It is called once, after done or in place of Learn.
+	// Close releases what the feedback holds. It is called once, after done or instead of Learn.
 	Close()
 }
 
@@ -86,11 +85,11 @@ type Feedback interface {
 type Learned struct {
 	Application string `json:"application"`
 	Learned     bool   `json:"learned"` // false: the same feedback was learned before
-	Rounds      uint64 `json:"rounds"`  // feedbacks that the policy has learned from for this user
+	Rounds      uint64 `json:"rounds"`  // how often the policy has learned for this user
 }
 
-// Learn has the policy learn, and returns when it has; when ctx ends first, the models that are
-// asked are given up.
+// Learn has the policy learn, and returns when it has. If ctx ends first, calls to models are
+// cancelled.
 func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
 	done := make(chan struct{})
 	f.Learn(func(r []byte, e error) {
@@ -106,7 +105,7 @@ func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
 	return reply, err
 }
 
-// Updates returns the application that feedback sent to a route is about: that of "name/update".
+// Updates returns the application that a feedback route, "name/update", is about.
 func (v View) Updates(route string) (application string, ok bool) {
 	t := v.table()
 	if len(t.apps) == 0 {
@@ -116,11 +115,11 @@ func (v View) Updates(route string) (application string, ok bool) {
 	return name, ok && t.apps[name] != nil
 }
 
-// OpenFeedback reads feedback for an application. Tensors that come with a verdict in the metadata
-// are the input; tensors without one are the right outputs, and need the id of a request.
-// With the id of a request that this server knows, the feedback is about the predictions of then,
-// even if the input is there too; with another id, or none, the models are asked, and their new
-// predictions are judged. So what a message means does not depend on the server that gets it.
+// OpenFeedback reads feedback for an application. Tensors beside a verdict in the metadata are the
+// input; tensors without one are the right outputs, and need the id of a request. With the id of a
+// request that this server knows, the feedback judges the predictions made then, even if the input
+// is sent too. With another id or none, the models are asked again and their new predictions are
+// judged. So the meaning of a message does not depend on the server that gets it.
 func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
 	if g.draining.Load() {
 		return nil, ErrDraining
@@ -135,8 +134,8 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Fe
 	return nil, t.unknown(name+"/update", shivaWords)
 }
 
-// A Choice is what an application did with a request, for the answer's metadata. It lives until the
-// call is closed.
+// A Choice says how an application answered, for the answer's metadata. It lives until the call is
+// closed.
 type Choice struct {
 	Application string
 	Confidence  float64 // agreement of the models asked, 0 to 1
@@ -145,23 +144,23 @@ type Choice struct {
 	Explanation string // why, if they are
 }
 
-// Missing is a model that was to be asked and has no part in the answer.
+// Missing is a model that should have been part of the answer and is not.
 type Missing struct {
 	Model string // "name/version"
 	Why   string
 }
 
-// Absent lists the missing models in one text, for wires on which a parameter is no list.
+// Absent lists the missing models as one text, for wires whose parameters cannot be lists.
 func (c *Choice) Absent() string {
 	return join(c.Missing, func(m Missing) string { return m.Model }, ", ")
 }
 
-// Because is why they are missing, in one text.
+// Because lists the reasons why they are missing, as one text.
 func (c *Choice) Because() string {
 	return join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
 }
 
-// link gives the applications the routes of their names.
+// link adds the routes of applications.
 func (g *Gate) link(t *Table) {
 	t.apps = make(map[string]*Target)
 	if g.applications == nil {
@@ -177,6 +176,6 @@ func (g *Gate) link(t *Table) {
 	}
 }
 
-// Counted is what the request is counted with: once, by the name that it was sent to. Nil for what
-// was not opened.
+// Counted is where the request is counted: once, under the name that it was sent to. It is nil for
+// a call that was not opened.
 func (c *Call) Counted() *metrics.Model { return c.counted }

@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TensorReference and the index of a tensor are the text that stands for that tensor in the
-// metadata of a message in bridge form, which is what the reference package's ShivaBridge makes
+// TensorReference, followed by the index of a tensor, is the text that stands for that tensor in
+// the metadata of a message in bridge form. The reference package's ShivaBridge makes such messages
 // of a model with fields.
 const TensorReference = "__tensor__"
 
@@ -35,10 +35,10 @@ func isReference(value []byte) bool {
 	return ok
 }
 
-// InBridgeForm reports whether a value of a message's metadata refers to a tensor. The names of
-// tensors and the texts of a plain message may be anything, and are not looked at.
+// InBridgeForm reports whether some value in a message's metadata refers to a tensor. It ignores
+// the keys of a plain message that hold names of tensors and texts: these may be any string.
 func InBridgeForm(metadata []byte) bool {
-	// No other message pays more than this look.
+	// Messages in other forms pay only for this search.
 	if !bytes.Contains(metadata, []byte(TensorReference)) {
 		return false
 	}
@@ -50,8 +50,8 @@ func InBridgeForm(metadata []byte) bool {
 	return false
 }
 
-// Refers reports whether a JSON value is a reference to a tensor or has one in it. It reads
-// each byte once.
+// Refers reports whether a JSON value is a reference to a tensor or contains one. It reads each
+// byte once.
 func Refers(value []byte) bool {
 	for i := 0; i < len(value); i++ {
 		if value[i] != '"' {
@@ -76,10 +76,10 @@ func isKey(rest []byte) bool {
 
 // A bridge finds the inputs of a model among the fields of a message in bridge form.
 //
-// A field is an input's by its path ("frame.image", "masks.0") or, where no path fits, by its
-// own key. The fields that are no input's go to the container.
+// A field is matched with an input by its path ("frame.image", "masks.0") or, if no path matches,
+// by its own key. All other fields go to the container.
 type bridge struct {
-	jsontext.Scanner // of the object of all fields, which is read twice, whatever its nesting
+	jsontext.Scanner // of the object of all fields, which is read twice, at any nesting
 
 	specs   []tensor.Spec
 	places  map[string]int // of specs, by name
@@ -87,19 +87,19 @@ type bridge struct {
 	pool    *tensor.Pool
 
 	fields [][]byte // the value of each input; nil if there is none
-	path   []byte   // of the field that is looked at
-	byKey  bool     // this is the second look: paths have taken what is theirs
-	rest   []byte   // what the second look leaves to the container
+	path   []byte   // of the current field
+	byKey  bool     // the second pass: fields that match by path are taken
+	rest   []byte   // what the second pass leaves to the container
 	used   [256]bool
 }
 
-// longestPath bounds what is compared with the names of inputs, which are no longer.
+// longestPath bounds the paths that are compared with names of inputs, which are no longer.
 const longestPath = 255
 
-// cross makes of the fields in p.Forward, and of the tensors that they refer to, tensors with
-// the names of inputs, and leaves in p.Forward what the container gets. In a message that is
-// not in bridge form (nothing in it refers to a tensor) fields are inputs if one is named as an
-// input is; ok tells whether that is so.
+// cross makes inputs of the fields in p.Forward and of the tensors that they refer to, and leaves
+// the rest in p.Forward for the container. In a message that is not in bridge form, where nothing
+// refers to a tensor, fields count as inputs only if one has the name of an input; ok reports
+// whether that is so.
 func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
 	text := p.Forward
 	if text == nil {
@@ -154,8 +154,8 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	return inputs, true, nil
 }
 
-// walk reads the object or list that is next, and reports whether the container gets any of it. A
-// member that the container does not get is left out, and an element leaves null in its place.
+// walk reads the next object or list, and reports whether any of it goes to the container. Members
+// that do not go there are left out; such elements of lists become null.
 func (b *bridge) walk() (forwarded bool) {
 	bracket, path := b.Peek(), len(b.path)
 	isList, empty := bracket == '[', true
@@ -195,8 +195,8 @@ func (b *bridge) walk() (forwarded bool) {
 	return forwarded || empty
 }
 
-// field looks at the value that is next, whose path is b.path, and reports whether the container
-// gets any of it.
+// field reads the next value, whose path is b.path, and reports whether any of it goes to the
+// container.
 func (b *bridge) field(key string) (forwarded bool) {
 	c := b.Peek()
 	place, ok := b.place(key)
@@ -215,7 +215,7 @@ func (b *bridge) field(key string) (forwarded bool) {
 	return true
 }
 
-// place returns the input that the field may be.
+// place returns the input that the current field matches.
 func (b *bridge) place(key string) (int, bool) {
 	if len(b.path) <= longestPath {
 		if i, ok := b.places[string(b.path)]; ok {
@@ -229,15 +229,16 @@ func (b *bridge) place(key string) (int, bool) {
 	return i, ok
 }
 
-// claim gives input place a value, unless it is none, and reports whether it is the container's
-// instead: a further one that names no tensor is, since a parameter may be called as an input is.
+// claim gives an input its value, unless that is null, and reports whether the value goes to the
+// container instead. Of several fields that match an input, those that name no tensor do: a
+// parameter may have the name of an input.
 func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 	has := b.fields[place]
 	switch {
 	case string(value) == Absent || string(value) == "null":
 	case has == nil:
 		b.fields[place] = value
-	case b.byKey && &has[0] == &value[0]: // the same one, on the second look
+	case b.byKey && &has[0] == &value[0]: // the same field, in the second pass
 	case b.byKey && !Refers(value):
 		return true
 	default:
@@ -246,8 +247,8 @@ func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 	return false
 }
 
-// build makes an input of its field: the tensor or the list of tensors that it names, else the
-// texts or numbers that it is. The reference is the caller's.
+// build makes an input of its field: the tensor or the list of tensors that it refers to, or else
+// the texts or numbers in it. The caller owns the reference.
 func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
 	switch {
 	case Refers(value):
@@ -258,8 +259,8 @@ func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
 	return numbers(value, spec.DType, b.pool)
 }
 
-// stack joins the tensors that nested lists of references name; the lists' lengths become its
-// first dimensions.
+// stack joins the tensors that nested lists refer to. The lengths of the lists become its first
+// dimensions.
 func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err error) {
 	names, err := shiva.ParseText(value, nil)
 	if err != nil {
@@ -279,7 +280,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 			return t, fmt.Errorf("expected a list of tensors only, got %.40q among them", e)
 		case at >= len(b.tensors):
 			return t, fmt.Errorf("it is tensor %d, but the message has %d", at, len(b.tensors))
-		case b.used[at]: // a list of a few bytes each could name a large tensor any number of times
+		case b.used[at]: // else a short list could repeat a large tensor any number of times
 			return t, fmt.Errorf("tensor %d is a field's already", at)
 		}
 		b.used[at] = true
@@ -302,8 +303,8 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 	return t, err
 }
 
-// numbers makes an input of a JSON number or boolean, or of nested lists of them, in memory of
-// the pool.
+// numbers makes an input of a JSON number or boolean, or of nested lists of them. Its memory is the
+// pool's.
 func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error) {
 	decoded, err := DecodeJSON(value)
 	if err != nil {
@@ -322,7 +323,7 @@ func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, er
 	return t, nil
 }
 
-// texts makes the Bytes inputs that p.Texts has, by name.
+// texts makes the Bytes inputs in p.Texts, which has them by name.
 func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
 	wrong := func(format string, args ...any) error {
@@ -353,8 +354,7 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 	return texts, nil
 }
 
-// completed adds to the shape of lists the dimensions after one of size 0, of which they say
-// nothing: the declared ones.
+// completed adds the declared dimensions that an empty list cannot show: those after one of size 0.
 func (c *Call) completed(t tensor.Tensor, spec *tensor.Spec) tensor.Tensor {
 	n := len(t.Shape)
 	switch {

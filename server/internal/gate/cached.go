@@ -8,23 +8,23 @@ import (
 	"github.com/shivad/shivad/server/internal/cache"
 )
 
-// A modelCache is the prediction cache of one model, and what of it its versions have.
+// A modelCache is the prediction cache of one model, with its versions.
 type modelCache struct {
 	cache    *cache.Cache
 	ttl      time.Duration
 	versions map[incarnation]*cache.Version
 }
 
-// An incarnation is a version of a model, from its first replica until the last one has gone.
+// An incarnation is a version of a model from its first replica until its last has gone.
 type incarnation struct {
 	model *scheduler.Model
 	n     uint64
 }
 
-// attachCaches gives the targets of t their caches. It returns what is to be done when t is in
-// force: to end the caches that it has no more. A version has its answers while it has live
-// replicas. When the last one has gone, whatever comes back under the same version may be another
-// build of the model; one of several replicas that restarts changes nothing.
+// attachCaches gives the targets of t their caches. It returns functions that end the caches no
+// longer used, to be called once t is in force. The answers of a version last as long as it has
+// live replicas. After the last one has gone, the same version may come back as another build of
+// the model; a restart of one replica among several changes nothing.
 func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	if g.closed {
 		return nil
@@ -88,7 +88,7 @@ func (g *Gate) Cache(model string) (cache.Usage, bool) {
 	return cache.Usage{}, false
 }
 
-// ClearCache lets go all that the cache of a model holds, and tells how much that was.
+// ClearCache empties the cache of a model, and returns how much it held.
 func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +100,7 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-// Close ends the caches, for good. Requests are served all the same, without them.
+// Close ends the caches for good. Later requests are served without them.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,48 +14,49 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Call is one question on its way through. The zero Call is ready for Open; after Close it may be
-// opened again.
+// A Call is one question on its way through the gate. The zero Call is ready for Open; after Close
+// it may be opened again.
 //
-// It is its door's, but for the time between Submit and the Owner's Complete, in which the door may
-// only cancel it. What it was opened with (the tensors, their memory, the Params' slices) must stay
-// as it is until Close. The outputs are the call's, one reference each, from Complete to Close.
-// With -tags invariants it panics when it is used in another order.
+// It belongs to its door, except between Submit and the Owner's Complete, when the door may only
+// cancel it. What it was opened with (the tensors, their memory, the Params' slices) must not
+// change until Close. From Complete to Close the call holds one reference to each output. With
+// -tags invariants, any other order of use panics.
 type Call struct {
 	Owner Owner // set by the door before Submit
 
-	// Use is what the request has taken of its client's quotas, where Outbox counts its answer;
-	// nil: there are none. It is the door's, which sets it after Open.
+	// Use is what the request has taken of its client's quotas; Outbox counts the answer there.
+	// nil: no quota applies. The door sets it after Open.
 	Use *quota.Use
 
 	// Set by Open.
 
-	// Target is the model that serves it; of an application, the one most behind the answer.
+	// Target is the model that serves the call; for an application, the model that contributes most
+	// to the answer.
 	Target   *Target
 	Inputs   []tensor.Tensor // in the order of the model's declaration
 	Rows     int             // of each
 	Deadline time.Time
-	Squeeze  bool // one row without its batch dimension: the answer has none either
-	Bridge   bool // it is in bridge form, and so is its answer
+	Squeeze  bool // one row sent without its batch dimension: the answer has none either
+	Bridge   bool // question and answer are in bridge form
 
 	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
 
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  scheduler.Timing
-	Alone   bool    // answered with no other call: who gathers answers need not wait for more
-	Choice  *Choice // what an application did with it; nil for a model
-	Frame   *Frame  // of a frame of a stream, which its answer tells; nil: it is of none
+	Alone   bool    // no other call completes with it: no reason to wait for more
+	Choice  *Choice // how an application answered; nil for a model
+	Frame   *Frame  // what the answer says of its stream; nil: the call is no frame
 
-	Fanout Fanout // set by an application's Open: what it is submitted as; nil for a model
+	Fanout Fanout // set by an application's Open, to be submitted instead; nil for a model
 
 	frame      Frame
-	request    scheduler.Request // to a model; the scheduler's or a cache's until it is complete
+	request    scheduler.Request // to a model; the scheduler's or a cache's until complete
 	cached     cache.Call
 	counted    *metrics.Model
-	trace      *trace.Trace // nil: it is not followed
-	asked      *trace.Ask   // likewise; of a model only
-	unforeseen bool         // how large the answer will be
+	trace      *trace.Trace // nil: the request is not traced
+	asked      *trace.Ask   // likewise; calls to models only
+	unforeseen bool         // the size of the answer was not known before it came
 	step       step
 
 	inputs [2]tensor.Tensor // backs Inputs of the usual model
@@ -63,12 +64,12 @@ type Call struct {
 	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
 }
 
-// An Owner is told that a call of its is complete: exactly once for each that was submitted, from
-// any goroutine and with no lock held, perhaps before Submit returns. It must not block. It may
+// An Owner is told when one of its calls is complete: exactly once for each submitted call, from
+// any goroutine, with no lock held, perhaps before Submit returns. Complete must not block. It may
 // close the call and submit others.
 type Owner interface{ Complete(*Call) }
 
-// A step is where a call is on its way. It is looked at in the strict build only.
+// A step is how far a call is on its way. Only the invariants build looks at it.
 type step uint8
 
 const (
@@ -77,7 +78,7 @@ const (
 	complete
 )
 
-// pass notes that the call goes from one step to the next.
+// pass moves the call from one step to the next.
 func (c *Call) pass(from, to step) {
 	if tensor.Invariants && c.step != from {
 		panic(tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to)))
@@ -85,11 +86,11 @@ func (c *Call) pass(from, to step) {
 	c.step = to
 }
 
-// Own gives the call references to tensors, which Close gives back.
+// Own hands references to tensors to the call, which Close releases.
 func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors...) }
 
-// Finish tells the owner that the answer is there. It is for a Fanout, and the last that it does
-// with the call.
+// Finish tells the owner that the answer is there. A Fanout calls it last, and no longer uses the
+// call.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
 	if c.trace != nil {
@@ -98,10 +99,10 @@ func (c *Call) Finish() {
 	c.Owner.Complete(c)
 }
 
-// An answerer is a call as the owner of its request.
+// An answerer is a Call in its role as the owner of a scheduler's request.
 type answerer Call
 
-// Complete takes the scheduler's answer, or the cache's.
+// Complete takes the answer of the scheduler or of the cache.
 func (a *answerer) Complete(r *scheduler.Request) {
 	c := (*Call)(a)
 	c.Outputs, c.Err, c.Timing, c.Alone = r.Outputs, r.Err, r.Timing, r.Alone
@@ -114,17 +115,17 @@ func (a *answerer) Complete(r *scheduler.Request) {
 	c.Finish()
 }
 
-// A submission is the memory of a Submit. It is nobody's afterwards.
+// A submission is the memory of one Submit, reused afterwards.
 type submission struct {
-	calls    []*Call // with those to models in the place of those to applications
+	calls    []*Call // with calls to models in the place of those to applications
 	requests []*scheduler.Request
 }
 
 var submissions = sync.Pool{New: func() any { return new(submission) }}
 
-// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for
-// those that the model's cache answers and those without rows, and with the calls to models in the
-// place of those to applications. Every one gets its Owner's Complete exactly once, perhaps before
+// Submit hands opened calls to the scheduler, all at once, so that they may share a batch. Calls
+// that the model's cache answers and calls without rows do not go there; calls to an application
+// are replaced by its calls to models. Each gets its Owner's Complete exactly once, perhaps before
 // Submit returns.
 func (g *Gate) Submit(calls ...*Call) {
 	s := submissions.Get().(*submission)
@@ -167,8 +168,7 @@ func (g *Gate) Submit(calls ...*Call) {
 	submissions.Put(s)
 }
 
-// spread appends the calls that are to be submitted for c: itself, or those to the models of an
-// application.
+// spread appends what is submitted for c: the call itself, or an application's calls to models.
 func (c *Call) spread(calls []*Call) []*Call {
 	if c.Fanout == nil {
 		return append(calls, c)
@@ -177,9 +177,9 @@ func (c *Call) spread(calls []*Call) []*Call {
 	return c.Fanout.Start(calls)
 }
 
-// none makes the answer to no rows, which needs no container: the rows of a batched model have
-// nothing to do with each other, and old containers die of an empty batch. A size that only an
-// execution could tell is 0.
+// none makes the answer to zero rows, which needs no container: rows of a batched model are
+// independent, and old containers crash on an empty batch. A dimension that only an execution could
+// tell is 0.
 func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	for _, output := range specs {
 		shape := slices.Clone(output.Shape)
@@ -191,7 +191,7 @@ func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	return outputs
 }
 
-// Cancel gives a submitted call up: its client has gone. Complete is still called.
+// Cancel cancels a submitted call: its client has gone. Complete is still called.
 func (g *Gate) Cancel(c *Call) {
 	switch {
 	case c.Fanout != nil:
@@ -202,8 +202,8 @@ func (g *Gate) Cancel(c *Call) {
 	}
 }
 
-// Close releases what the call holds: outputs, and inputs that were made on the way. It clears what
-// would keep memory alive or be taken for the next request's, and leaves the rest, most of a
+// Close releases what the call holds: outputs, and inputs that were made for it. It clears the
+// fields that would keep memory alive or leak into the next request, and leaves the rest, most of a
 // kilobyte, as it is.
 func (c *Call) Close() {
 	if c.step == complete {

@@ -11,9 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// Control answers the routes that Shiva reserves for questions about the server: "!live",
-// "!ready", "!models" and "!whoami". "!server" and the paths below "v2" are predict's (Describe).
-// The answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
+// Control answers the routes that Shiva reserves for questions about the server: "!live", "!ready",
+// "!models" and "!whoami". package predict answers "!server" and the paths below "v2" (Describe).
+// The answer is a JSON object. ok is false for any other route, which goes to Open.
 func (v View) Control(route string) (answer []byte, ok bool, err error) {
 	if route == "" || route[0] != '!' {
 		return nil, false, nil
@@ -40,8 +40,8 @@ func (v View) Control(route string) (answer []byte, ok bool, err error) {
 	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server, !models and !whoami", scheduler.ErrNotFound, route)
 }
 
-// Ready reports whether the server takes requests, and if not, why. The reason names models, so it
-// is for those who see them all.
+// Ready reports whether the server takes requests, and if not, why. The reason names models, so
+// only callers who may see all of them get it.
 func (v View) Ready() (ready bool, reason string) {
 	if v.gate.draining.Load() {
 		return false, "draining"
@@ -62,8 +62,8 @@ type ModelStatus struct {
 	Replicas int    `json:"replicas"`
 }
 
-// list is the answer to "!models". It is as long as there are models, and asked for as often as
-// a client likes, so that all share one.
+// list is the answer to "!models". It grows with the number of models, and clients may ask as often
+// as they like, so it is encoded once per table.
 func (t *Table) list() []byte {
 	t.listing.Do(func() {
 		t.listed = object(struct {
@@ -87,7 +87,7 @@ func (t *Table) models() []ModelStatus {
 	return out
 }
 
-// Applications lists every application by name.
+// Applications lists all applications by name.
 func (v View) Applications() []ApplicationStatus { return v.table().applications() }
 
 func (t *Table) applications() []ApplicationStatus {
@@ -98,7 +98,7 @@ func (t *Table) applications() []ApplicationStatus {
 	return out
 }
 
-// Versions are those of a model, the highest first; nil if there is no such model.
+// Versions lists the versions of a model, the highest first; nil if there is no such model.
 func (v View) Versions(name string) []string {
 	var out []string
 	for _, t := range v.table().versions[name] {

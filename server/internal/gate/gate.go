@@ -15,12 +15,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// ModelOptions are the settings of one model that the gate looks at.
+// ModelOptions are the settings of one model that the gate uses.
 type ModelOptions struct {
 	Deadline       time.Duration // for requests that bring none
-	Keep           setting.Keep  // frames of a stream that may wait, if these do not say
+	Keep           setting.Keep  // frames of a stream that may wait, unless a frame says so itself
 	Cast           bool          // allow value-preserving casts of inputs
-	DefaultVersion string        // "" = the highest version with a live replica
+	DefaultVersion string        // "" = the highest version that has a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
 	CacheTTL       time.Duration // how long answers are cached; 0 = for ever
 }
@@ -30,7 +30,7 @@ type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
-	Tracer  *trace.Tracer             // what follows some of them; nil: none is followed
+	Tracer  *trace.Tracer             // traces some of them; nil: none
 
 	// Ready says whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
@@ -38,7 +38,7 @@ type Config struct {
 
 // A Gate resolves, checks and submits requests. See the package comment.
 type Gate struct {
-	View // of whoever may do everything
+	View // of a caller who may do everything
 
 	cfg   Config
 	sched *scheduler.Scheduler
@@ -46,14 +46,14 @@ type Gate struct {
 	draining atomic.Bool
 	routes   atomic.Pointer[Table]
 	caching  atomic.Bool // some model has a cache
-	fanning  atomic.Bool // there is or was an application, whose calls may still be submitted
+	fanning  atomic.Bool // there is or was an application, whose calls may still be in flight
 
 	mu           sync.Mutex             // one refresh at a time
 	applications Applications           // nil: there are none; guarded by mu
 	caches       map[string]*modelCache // by model name; guarded by mu
-	closed       bool                   // likewise: no more caches
+	closed       bool                   // likewise: no cache is made any more
 
-	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlive tables; guarded by mu
+	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlives tables; guarded by mu
 }
 
 // New returns a gate without routes; Attach gives it the scheduler.
@@ -70,8 +70,7 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 	g.refresh()
 }
 
-// AttachApplications gives the gate the applications, once, before any request. They call
-// Changed.
+// AttachApplications sets the applications, once, before any request. They call Changed.
 func (g *Gate) AttachApplications(a Applications) {
 	g.mu.Lock()
 	g.applications = a
@@ -82,62 +81,63 @@ func (g *Gate) AttachApplications(a Applications) {
 // ModelChanged is the scheduler's hook of that name.
 func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
 
-// Changed makes what Config.Options returns, and the applications as they are, hold from now on.
+// Changed makes the gate read Config.Options and the applications again.
 func (g *Gate) Changed() { g.refresh() }
 
-// Unrouted is what requests are counted with that reach no model.
+// Unrouted is where requests that reach no model are counted.
 func (g *Gate) Unrouted() *metrics.Model { return g.cfg.Metrics.Unrouted() }
 
-// Pool is the memory for what is made of requests.
+// Pool is the memory for casts and other copies of a request.
 func (g *Gate) Pool() *tensor.Pool { return g.cfg.Pool }
 
 // Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
 
-// Drain refuses every request from now on with ErrDraining. Those inside go on.
+// Drain refuses every further request with ErrDraining. Requests in flight go on.
 func (g *Gate) Drain() { g.draining.Store(true) }
 
-// Params are what a request says beside its tensors.
+// Params are what a request says besides its tensors.
 type Params struct {
 	parameter.Values
 
 	Version string    // narrows a route that names no version; "" = the default
 	Now     time.Time // when the request arrived; its deadline counts from here
-	// Texts are JSON, an object by input (shiva.TextsKey), for wires without strings; nil = none.
+	// Texts is a JSON object of texts by input (shiva.TextsKey), for wires without strings; nil =
+	// none.
 	Texts []byte
-	// Inputs are metadata "inputs", for models with an adapter: texts as JSON, a string or a list;
-	// nil = none.
+	// Inputs is the metadata "inputs" of a model with an adapter: texts as JSON, a string or a
+	// list; nil = none.
 	Inputs  []byte
 	Bridge  bool   // the members of Forward name the tensors (InBridgeForm)
 	Forward []byte // JSON object for the container; nil = none
-	// ID is what feedback for an application names the request by, as JSON; nil = there is none.
+	// ID is the JSON by which later feedback names the request; nil = none.
 	ID     []byte
-	Source uint64 // who asks (a connection's number), for fairness between them
+	Source uint64 // the connection's number, for fairness between connections
 	Client string // the machine that asks (ClientOf); "" = this program
 
-	Who *identity.Identity // whose rights hold; nil: all do
+	Who *identity.Identity // whose rights apply; nil: all rights
 
-	// Own is the stream of the connection, of which the request is a frame unless it names another;
-	// nil: then it is none.
+	// Own is the connection's own stream. A request that names no stream is a frame of it; nil: it
+	// is no frame.
 	Own *OwnStream
 
-	Asker string // the application that asks; "" = none does
+	Asker string // the application that asks; "" = none
 
-	Trace *trace.Trace // by Follow; nil: the request is not followed
+	Trace *trace.Trace // from Follow; nil: the request is not traced
 }
 
-// Follow has a request that arrived by a door followed, if it is to be, and returns its trace,
-// which is the door's to end. nil: it is not.
+// Follow begins the trace of a request that arrived at a door, if it is to be traced. The door ends
+// the trace. nil: it is not traced.
 func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time) *trace.Trace {
 	return g.cfg.Tracer.Begin(p.Parent, door, arrived)
 }
 
-// Follows reports whether any request is.
+// Follows reports whether any request is traced.
 func (g *Gate) Follows() bool { return g.cfg.Tracer != nil }
 
-// Open turns a question into a request: the route into a model, the tensors into inputs that fit
-// the model's declaration. The tensors' memory must live until Close. On an error the call is as
-// before.
+// Open turns a question into a request: it resolves the route to a model, and fits the tensors to
+// the model's declared inputs. The tensors' memory must live until Close. On an error the call is
+// unchanged.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
 		return ErrDraining
@@ -152,7 +152,7 @@ func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) e
 // ErrDraining refuses a request because the server shuts down.
 var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
-// OpenTarget is Open for a door that has found the target itself, by [View.Asked].
+// OpenTarget is Open for a door that has found the target itself, with [View.Asked].
 func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
 	if g.draining.Load() {
 		return ErrDraining
@@ -195,7 +195,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if p.Own != nil {
 		p.Own.sent(g.sched, target.Model)
 	}
-	// An answer from the cache would leave before those of older frames.
+	// A cached answer would overtake those of older frames.
 	if !p.Fresh && c.Frame == nil {
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt
 	}

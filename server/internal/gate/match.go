@@ -12,11 +12,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// arrange makes the inputs of the question: of tensors, the texts of the metadata, or the fields of
-// a bridge.
+// arrange makes the inputs of the question, from tensors, from texts in the metadata, or from the
+// fields of a bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	adapter := c.Target.Spec.Adapter
-	// Without tensors, all that it asks may be in fields.
+	// Without tensors, fields may hold the whole question.
 	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil)
 	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
 		var named []tensor.Tensor
@@ -55,8 +55,8 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 	return c.match(tensors, texts, pool)
 }
 
-// match fits tensors, and texts by name, to the declared inputs, in the declared order, and
-// counts the rows.
+// match fits tensors, and texts by name, to the declared inputs in their declared order, and counts
+// the rows.
 func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	specs := c.Target.Spec.Inputs
 	named := len(tensors) > 0 && tensors[0].Name != ""
@@ -75,7 +75,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		switch {
 		case 0 <= j && j < len(from):
 		case spec.Optional:
-			// It stands for what was not sent.
+			// A placeholder for an optional input that was not sent.
 			c.Inputs = append(c.Inputs, tensor.Tensor{Name: spec.Name, DType: spec.DType})
 			continue
 		case named:
@@ -109,7 +109,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		return c.wrongCount(len(tensors))
 	}
 	if !c.Target.Spec.Batched() {
-		c.Rows, c.Squeeze = 1, true // also where all inputs were left out
+		c.Rows, c.Squeeze = 1, true // even if all inputs were left out
 		return nil
 	}
 	c.Rows = rows
@@ -117,8 +117,8 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	return nil
 }
 
-// fit checks one tensor against its declaration and returns it with its batch dimension, and
-// whether that had to be added.
+// fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
+// and whether that was added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
 	got, shape := t, spec.Shape
 	if c.Target.Spec.Batched() {
@@ -154,7 +154,8 @@ func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
 	return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape)
 }
 
-// unmade is why an input could not be made: the question is wrong, or there is no memory.
+// unmade is the error of an input that could not be made: the question is wrong, or there is no
+// memory.
 func unmade(spec *tensor.Spec, err error) error {
 	condition := scheduler.ErrInvalidInput
 	if errors.Is(err, tensor.ErrBudget) {
@@ -163,8 +164,8 @@ func unmade(spec *tensor.Spec, err error) error {
 	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
 }
 
-// Shown is the shape of output i as the client is to see it: without the rows if the request
-// has none. A ragged output has no dimension for the rows in either case.
+// Shown is the shape of output i for the client: without the batch dimension if the question had
+// none. A ragged output never has one.
 func (c *Call) Shown(i int) tensor.Shape {
 	shape := c.Outputs[i].Shape
 	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {
@@ -173,7 +174,7 @@ func (c *Call) Shown(i int) tensor.Shape {
 	return shape
 }
 
-// leadingOne returns shape with a 1 before it, in the call's own memory where it fits.
+// leadingOne returns shape with a 1 before it, in the call's own memory if it fits.
 func (c *Call) leadingOne(shape tensor.Shape) tensor.Shape {
 	used := 0
 	for i := range c.Inputs {
@@ -195,7 +196,7 @@ func (c *Call) wrongCount(got int) error {
 	return fmt.Errorf("%w: expected %d tensors (%s), got %d", scheduler.ErrInvalidInput, len(specs), list(specs), got)
 }
 
-// expected is a declaration as an error message says it.
+// expected is a declaration in the words of an error message.
 func (c *Call) expected(spec *tensor.Spec) string {
 	s := fmt.Sprintf("%s %s", spec.DType, spec.Shape)
 	if c.Target.Spec.Batched() {
@@ -212,7 +213,7 @@ func names(tensors []tensor.Tensor) string {
 	return join(tensors, func(t tensor.Tensor) string { return strconv.Quote(t.Name) }, ", ")
 }
 
-// join lists things in one text.
+// join joins the texts of a list.
 func join[T any](list []T, text func(T) string, separator string) string {
 	texts := make([]string, len(list))
 	for i, one := range list {

@@ -10,56 +10,56 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Limits are those of one request, whatever door it comes through and whatever protocol has it.
+// Limits are the bounds of one request, the same through every door and protocol.
 type Limits = shiva.Limits
 
-// Memory is where a door's requests get theirs, and what bounds those that come compressed. A
-// kilobyte can unpack to a megabyte, so without a bound of their own a few clients with next to
-// no bandwidth would hold all the memory that there is for payloads. What unpacks like ordinary
-// data takes from all of it, as if it had come as it is; the rest shares a part.
+// Memory supplies a door's requests with buffers, and bounds the requests that come compressed. A
+// kilobyte can unpack to a megabyte, so without a bound of its own a few clients with little
+// bandwidth could take all memory for payloads. What unpacks at the ratio of ordinary data may use
+// all of it, as if it had come uncompressed; the rest shares a part.
 //
-// Its errors are answered as they are.
+// Its errors can be answered as they are.
 type Memory struct {
 	Pool *tensor.Pool
-	// Part is a part of Pool, for what unpacks to more than Ratio times what has come; nil: none.
+	// Part is a part of Pool, for what unpacks to more than Ratio times its size; nil: none.
 	Part  *tensor.Pool
 	Ratio int
 }
 
 const (
-	// unpackerBytes is what an unpacker itself holds: the window of deflate, its tables, and
-	// the buffers before and after it.
+	// unpackerBytes is what an unpacker itself takes: the window of deflate, its tables, and the
+	// buffers before and after it.
 	unpackerBytes = 80 << 10
-	// littleUnpacked needs no ratio: a request that is not compressed has as much before a byte
-	// of it has arrived.
+	// littleUnpacked is exempt from the ratio: an uncompressed request, too, has as much before its
+	// first byte has arrived.
 	littleUnpacked = 64 << 10
 )
 
-// Plain is the share of a request that is not compressed.
+// Plain is the share of an uncompressed request.
 func (m *Memory) Plain() Share { return Share{memory: m} }
 
-// Unpacked is the share of a compressed request, of which *arrived bytes have arrived. It counts
-// an unpacker until Close.
+// Unpacked is the share of a compressed request, of which *arrived bytes have arrived. An unpacker
+// is charged until Close.
 func (m *Memory) Unpacked(arrived *int64) (Share, error) {
 	s := Share{memory: m, arrived: arrived}
 	return s, s.refusal(m.Pool.Reserve(unpackerBytes), 0)
 }
 
-// A Share is the memory of one request. It belongs to the goroutine that reads the request.
+// A Share is the memory of one request. Only the goroutine that reads the request may use it.
 type Share struct {
 	memory  *Memory
 	arrived *int64 // nil: the request is not compressed
 }
 
-// Close gives back what the share itself takes. Buffers of it live on.
+// Close returns what the share itself takes. Its buffers live on.
 func (s Share) Close() {
 	if s.arrived != nil {
 		s.memory.Pool.Unreserve(unpackerBytes)
 	}
 }
 
-// StageFactor is by how much the memory of a body of the request grows, see [tensor.Stage]. An
-// eighth of what is compressed is no sign that the rest comes.
+// StageFactor is the growth factor of the memory for a body, see [tensor.Stage]. That an eighth of
+// a compressed body has come does not mean that the rest will.
 func (s Share) StageFactor() int {
 	if s.arrived != nil {
 		return 2
@@ -70,9 +70,9 @@ func (s Share) StageFactor() int {
 // Get returns a buffer of size bytes.
 func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
 
-// Grow is [tensor.Pool.Grow]. A compressed request gets and fills memory in turns, so its caller
-// has none. Copied at once, 8 MiB held a processor for up to 13 ms, and two dozen requests all of
-// them.
+// Grow is [tensor.Pool.Grow]. For a compressed request it gets and fills memory in turns, so the
+// caller must hold none. Copying all at once kept a processor busy for up to 13 ms per 8 MiB, and
+// two dozen requests kept all of them busy.
 func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	m := s.memory
 	if s.arrived == nil {
@@ -84,7 +84,7 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 		from = m.Part
 	}
 	var turn Turn
-	turn.Take() // megabytes that are fresh have to be cleared
+	turn.Take() // fresh megabytes have to be cleared
 	larger, err := from.Get(size)
 	turn.Give()
 	if b == nil {
@@ -104,17 +104,16 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	return larger, nil
 }
 
-// turns are for those who unpack: half of the processors do, at most, so that the other half is
-// there for others. A request of kilobytes is hundreds of milliseconds of unpacking, and two
-// dozen of them had every processor in turns of 10 ms: a small request beside them took 50 to
-// 800 ms.
+// turns limits how many requests unpack at once: half of the processors, so that the other half is
+// free. A request of kilobytes can mean hundreds of milliseconds of unpacking. Two dozen of these
+// took every processor in slices of 10 ms, and a small request beside them took 50 to 800 ms.
 var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
-// A Turn is a request's at unpacking: it takes one for each piece, of some 0.1 ms, and gives it
-// up while it waits for its client.
+// A Turn is a request's permission to unpack. The request takes one for each piece, of some 0.1 ms,
+// and returns it while it waits for its client.
 type Turn struct{ has bool }
 
-// Take waits for a turn, which comes when those before have unpacked a piece each.
+// Take waits for a turn, until each request before it has unpacked one piece.
 func (t *Turn) Take() {
 	turns <- struct{}{}
 	t.has = true
@@ -130,11 +129,11 @@ func (t *Turn) Give() bool {
 	return had
 }
 
-// turnBytes is how much is copied in a turn: some 0.1 ms where the memory is new to the process.
+// turnBytes is how much is copied in one turn: some 0.1 ms in memory that is new to the process.
 const turnBytes = 128 << 10
 
-// refusal is a pool's error as one of the table's. The request needs that many bytes at once, and
-// one that needs more than the part is never going to fit.
+// refusal turns a pool's error into one of the table of errors. needs is the size of the request:
+// one that is larger than the part never fits.
 func (s Share) refusal(err error, needs int) error {
 	m := s.memory
 	switch {

@@ -8,43 +8,43 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Outbox bounds what one client has of answers that it has not read, from the first one on. To
-// notice that a client stands still takes time, in which all that it has asked for is answered; so
-// room for an answer is taken before its request is submitted.
+// An Outbox bounds the answers that one client has not read, from the first one on. It takes time
+// to notice that a client does not read, and meanwhile everything it asked for is answered; so room
+// for an answer is reserved before its request is submitted.
 //
-// Most models declare how large a row of their answer is. Of others it is what the client's own
-// answers were lately, and until there was one, what others' were. Nobody knows it of a model that
-// has not answered yet: then it is a quarter of the limit, and those few answers stay, however
-// large. Any other answer that is larger than foreseen and does not fit is dropped.
+// Most models declare the size of a row of their answer. For the others the estimate is the size of
+// the client's own recent answers, and until there is one, of other clients' answers. For a model
+// that has not answered yet it is a quarter of the limit, and those few answers are kept at any
+// size. Any other answer that is larger than estimated and does not fit is dropped.
 //
-// A client may always have one answer, however large it is. One that has read as much as the limit
-// while requests waited for room may have twice as much, and so on up to eight times, until it
-// stands still: large answers of several rows can share a batch that way. A client that never reads
-// never gets there, unless the limit is less than what the kernel holds of a connection, some
+// A client may always have one answer, of any size. One that reads as much as the limit while
+// requests wait for room may have twice as much, and so on up to eight times, until it stops
+// reading: large answers of several rows can share a batch that way. A client that never reads
+// never gets there, unless the limit is below what the kernel buffers for a connection, some
 // megabytes.
 //
-// The zero Outbox with a Limit is ready. It is not safe for use by several goroutines at once.
+// The zero Outbox with a Limit is ready. It must not be used by several goroutines at once.
 type Outbox struct {
-	Setting string // what Limit is called
+	Setting string // the name of the setting behind Limit
 	Limit   int    // bytes; see SetLimit
 
-	window   int  // bytes now; 0: Limit
-	promised int  // of answers that are on their way to it
-	waiting  int  // of those that are in it
-	taken    int  // of those that have left it, since the window grew
-	row      int  // bytes of a row whose size nobody declares
-	learned  bool // row is from an answer
+	window   int  // the limit now, in bytes; 0: Limit
+	promised int  // bytes reserved for answers that are not here yet
+	waiting  int  // bytes of answers that wait to be read
+	taken    int  // bytes read since the window grew
+	row      int  // size of a row that the model does not declare
+	learned  bool // row was measured
 	short    bool // a request was refused room since the window grew
 }
 
-// growth times the limit is what a client may have that reads.
+// growth times the limit is the most that a client which reads may have.
 const growth = 8
 
-// SetLimit changes the limit. What is in the outbox stays, and counts.
+// SetLimit changes the limit. Answers in the outbox stay and count.
 func (o *Outbox) SetLimit(bytes int) {
 	if bytes != o.Limit {
 		o.Limit = bytes
-		o.Stand() // what it has grown to was by the old one
+		o.Stand() // the old limit let it grow
 	}
 }
 
@@ -53,12 +53,12 @@ func (o *Outbox) room() int { return max(o.window, o.Limit) }
 // Waiting is how many bytes of answers wait to be read.
 func (o *Outbox) Waiting() int { return o.waiting }
 
-// Admit takes room for the answer to an open call, and says how much. It is false when there is
-// none until others have left.
+// Admit reserves room for the answer to an open call, and returns how much. ok is false if there is
+// none until other answers have left.
 //
-// A client that is over its quota of unread answers waits as well, as long as some of them are
-// here: what it reads makes room. If none is, it is refused, since it would wait for what it reads
-// of another connection, and nobody would tell it.
+// A client over its quota of unread answers waits as well, as long as some of them are in this
+// outbox: reading them makes room. If none is, the request is refused: it would wait for answers on
+// another connection, and nothing would wake this one.
 func (o *Outbox) Admit(c *Call) (expected int, ok bool, err error) {
 	expected = o.expect(c)
 	used := o.promised + o.waiting
@@ -76,7 +76,7 @@ func (o *Outbox) Admit(c *Call) (expected int, ok bool, err error) {
 	return expected, true, nil
 }
 
-// expect is how large the answer to a call will be.
+// expect estimates the size of the answer to a call.
 func (o *Outbox) expect(c *Call) int {
 	if c.Target == nil { // feedback, whose answer is short
 		return 0
@@ -93,9 +93,8 @@ func (o *Outbox) expect(c *Call) int {
 	return row * max(c.Rows, 1) * c.voices()
 }
 
-// Put brings the answer that is there in the place of what was expected, and returns its size. It
-// fails when the answer was not foreseen and does not fit: then the call has been made to forget
-// it.
+// Put replaces the reserved size by that of the answer, and returns it. It fails if the answer is
+// larger than estimated and does not fit; the call has then forgotten the answer.
 func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	o.promised -= expected
 	defer func() { c.Use.Became(size) }()
@@ -118,10 +117,10 @@ func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	return size, nil
 }
 
-// recent is the largest of the last values, more or less: one that is lower counts for a sixteenth.
+// recent is a decaying maximum: a lower value counts for a sixteenth.
 func recent(most, next int) int { return max(next, most-(most-next)/16) }
 
-// Take notes that an answer of that size has left.
+// Take notes that an answer of that size has been read.
 func (o *Outbox) Take(size int) {
 	o.waiting -= size
 	if o.taken += size; o.short && o.taken >= o.room() {
@@ -130,10 +129,10 @@ func (o *Outbox) Take(size int) {
 	}
 }
 
-// Stand notes that the client stands still.
+// Stand notes that the client has stopped reading.
 func (o *Outbox) Stand() { o.window, o.taken, o.short = 0, 0, false }
 
-// voices is how many models' answers the call keeps.
+// voices is the number of models' answers that the call holds.
 func (c *Call) voices() int {
 	if c.Fanout == nil {
 		return 1
@@ -141,7 +140,7 @@ func (c *Call) voices() int {
 	return max(c.Fanout.Voices(), 1)
 }
 
-// answerBytes is the size of what the call keeps of its answer.
+// answerBytes is the size of what the call holds of its answer.
 func (c *Call) answerBytes() int {
 	n := 0
 	for i := range c.Outputs {
@@ -150,7 +149,7 @@ func (c *Call) answerBytes() int {
 	return n * c.voices()
 }
 
-// forget gives the outputs back before the call is closed, which is still counted as it was.
+// forget releases the outputs before the call is closed. The request keeps its count.
 func (c *Call) forget() {
 	if f := c.Fanout; f != nil {
 		c.Choice, c.Fanout = nil, nil
@@ -163,12 +162,12 @@ func (c *Call) forget() {
 	c.Outputs = c.Outputs[:0]
 }
 
-// Unpin takes the outputs of a call that stays for a while out of the batch that they were part of,
-// all of whose memory they hold. move gives the part of an output that is still needed, which may
-// be none, and gets its new place. It does what the budget allows.
+// Unpin copies the outputs of a call that stays for a while out of their batch, whose memory they
+// would hold as a whole. needed returns the part of an output that is still needed, which may be
+// empty, and moved is told its new place. It copies what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {
 	if c.Fanout != nil {
-		return // the calls to its models have references of their own
+		return // the calls to models have their own references
 	}
 	const little = 1 << 10
 	for i := range c.Outputs {
@@ -194,7 +193,7 @@ func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved f
 	}
 }
 
-// setRow notes how large a row of the model's answers is, or where to keep what it was.
+// setRow sets rowBytes, or where the measured size is kept if none is declared.
 func (t *Target) setRow(seen map[scheduler.ModelID]*atomic.Int64) {
 	if t.rowBytes = rowBytes(t.Spec.Outputs, t.Spec.Batched()); t.rowBytes >= 0 {
 		return
@@ -205,8 +204,7 @@ func (t *Target) setRow(seen map[scheduler.ModelID]*atomic.Int64) {
 	}
 }
 
-// rowBytes is the size of a row of what a model answers with, or -1 if its declaration does not
-// say.
+// rowBytes is the size of a row of a model's answer, or -1 if the declaration does not fix it.
 func rowBytes(outputs []tensor.Spec, batched bool) int {
 	sum := 0
 	for i := range outputs {

@@ -10,16 +10,16 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// The parameters of a batch's requests travel in one JSON header, so what a container's JSON
-// library refuses in one of them costs all of them their answer. Containers are written in any
-// language; parameters are held to what all of the common libraries take.
+// The parameters of a batch's requests travel in one JSON header. If a container's JSON library
+// refuses one of them, all requests of the batch fail. Containers are written in any language, so
+// parameters are limited to what all common libraries accept.
 const (
-	// maxParameterDepth counts the object itself. There are two levels around it, and 64 is
-	// what .NET takes by default; Rust's serde_json takes 127, Python about 1,000.
+	// maxParameterDepth counts the object itself. There are two levels around it, and the default
+	// limit of .NET is 64; Rust's serde_json takes 127, Python about 1,000.
 	maxParameterDepth = 62
 
-	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits, and
-	// libraries that make floats of large numbers refuse what becomes infinite.
+	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits; libraries that
+	// turn large numbers into floats refuse infinity.
 	maxParameterDigits = 308
 )
 
@@ -33,8 +33,7 @@ func checkParameters(object []byte) error {
 	return nil
 }
 
-// unfit says why the JSON value that is next, which is valid, is not for every container; "" if it
-// is.
+// unfit says why the next JSON value, which is valid, does not suit every container; "" if it does.
 func unfit(s *jsontext.Scanner) (why string) {
 	switch c := s.Peek(); {
 	case (c == '{' || c == '[') && s.Depth == 0:
@@ -65,8 +64,8 @@ func unfit(s *jsontext.Scanner) (why string) {
 	return why
 }
 
-// withUser adds whose request it is to the parameters, for a model that asked for it. As these
-// are what a cache tells requests apart by, no user gets another's answer.
+// withUser adds the user to the parameters, for a model that asked for it. A cache distinguishes
+// requests by their parameters, so no user gets another's answer.
 func withUser(object []byte, user string) []byte {
 	b := jsontext.AppendString([]byte(`{"user":`), user)
 	for key, value := range jsontext.Members(object) {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// platforms are the names that the Predict Protocol allows, with what containers call the same.
-// What is not among them, such as "python", is shown as the container says it: the protocol has
-// no name for a model that is a function.
+// platforms are the names that the Predict Protocol allows, each with its spellings among
+// containers. Any other platform, such as "python", is shown as the container declares it: the
+// protocol has no name for a model that is a function.
 //
 // Source: Predict Protocol, version 2, "Platforms"; the names with two words are Triton's.
 var platforms = map[string][]string{
@@ -20,7 +20,7 @@ var platforms = map[string][]string{
 	"caffe2_netdef":         {"caffe2"},
 }
 
-// Platform is that of the model in the words of the Predict Protocol, where it has one.
+// Platform is the model's platform, in the spelling of the Predict Protocol if it has one.
 func (t *Target) Platform() string {
 	own := strings.ToLower(t.Spec.Platform)
 	for name, others := range platforms {

@@ -32,18 +32,18 @@ type Target struct {
 	Live     int           // replicas when the table was made
 	Metrics  *metrics.Model
 
-	Application Application // not nil: this is how an application looks to clients, and no model
-	Learns      bool        // some replica wants feedback
+	Application Application // nil for a model; else this is how the application looks to clients
+	Learns      bool        // some replica asks for feedback
 
 	cached   *cache.Version // nil: no cache
-	rowBytes int            // of an answer; -1: it is not declared
-	rowSeen  *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
-	answer   []byte         // what every answer's metadata ends with, up to the list of tensors
-	full     []byte         // the same with the declared tensors (not texts) and the closing brace
+	rowBytes int            // of a row of the answer; -1: not declared
+	rowSeen  *atomic.Int64  // else the measured size, shared by all clients; -1: none yet
+	answer   []byte         // the end of every answer's metadata, up to the list of tensors
+	full     []byte         // the same with all declared tensors but texts, and the closing brace
 }
 
-// Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where
-// it does.
+// Unbatched is the metadata's flag that a leading -1 does not count rows: false then, nil
+// otherwise.
 func (t *Target) Unbatched() *bool {
 	if t.Spec.Batched() || t.Model == nil {
 		return nil
@@ -52,8 +52,8 @@ func (t *Target) Unbatched() *bool {
 }
 
 // AppendAnswer appends the end of an answer's metadata: model, version and the names of the
-// tensors, which are all declared outputs but text. A model with an adapter has one output: tensors
-// are it, or none if it is a text.
+// tensors, which are all declared outputs except texts. A model with an adapter has one output,
+// which is a tensor or a text; tensors is empty then.
 func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 	if t.Spec.Adapter == nil {
 		return append(b, t.full...)
@@ -65,8 +65,8 @@ func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 	return append(b, ']', '}')
 }
 
-// AppendNamed is AppendAnswer of an answer that has some of the declared tensors only, by their
-// names.
+// AppendNamed is AppendAnswer for an answer that has only some of the declared tensors, which are
+// found by name.
 func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 	b = append(b, t.answer...)
 	for i := range tensors {
@@ -78,25 +78,24 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 	return append(b, ']', '}')
 }
 
-// A Table holds every route of one moment. Immutable but for what list makes; readers take it
-// from an atomic pointer.
+// A Table holds all routes at one moment. It is immutable except for what list caches; readers take
+// it from an atomic pointer.
 type Table struct {
-	who      *identity.Identity   // whose it is; nil: everybody's who may do everything
+	who      *identity.Identity   // for whom it was made; nil: for callers with all rights
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
-	told     map[string]*Target   // the same of those that may be known but not asked as well
+	told     map[string]*Target   // the same, with what the caller may see but not use
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
 	apps     map[string]*Target   // the applications
-	unread   bool                 // the store has not told yet which applications there are
+	unread   bool                 // the store has not been read: applications are not known yet
 
 	listing sync.Once
 	listed  []byte // by listing
 }
 
-// refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever
-// replicas come or go, which is rare; so it takes everything from the scheduler again instead
-// of patching.
+// refresh builds the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas
+// come or go, which is rare, so it reads everything from the scheduler again instead of patching.
 func (g *Gate) refresh() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +128,7 @@ func (g *Gate) refresh() {
 	}
 }
 
-// route adds the routes to a name.
+// route adds the routes of a name.
 func (t *Table) route(routes map[string]*Target, name string) {
 	for _, target := range t.versions[name] {
 		routes[name+"/"+target.ID.Version] = target
@@ -143,7 +142,7 @@ func (t *Table) route(routes map[string]*Target, name string) {
 	routes["v2/models/"+name+"/infer"] = chosen
 }
 
-// present are the names and versions of models, and of the applications.
+// present returns the names and versions of all models and applications.
 func (g *Gate) present(t *Table, models []*scheduler.Model) map[[2]string]bool {
 	all := make(map[[2]string]bool)
 	for _, m := range models {
@@ -159,8 +158,8 @@ func (g *Gate) present(t *Table, models []*scheduler.Model) map[[2]string]bool {
 	return all
 }
 
-// choose picks the default version: the configured one; else the highest that a live replica
-// serves; else the highest.
+// choose picks the default version: the configured one, else the highest with a live replica, else
+// the highest.
 func choose(targets []*Target, configured string) *Target {
 	for _, t := range targets {
 		if configured != "" && t.ID.Version == configured {
@@ -185,7 +184,7 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 	return t
 }
 
-// compose makes the members that every answer's metadata ends with.
+// compose makes the end of every answer's metadata.
 func (t *Target) compose() {
 	b := []byte(`"model_name":`)
 	b = jsontext.AppendString(b, t.ID.Name)
@@ -205,10 +204,10 @@ func (t *Target) compose() {
 	t.full = append(b, ']', '}')
 }
 
-// Versions are those of a model, the highest first.
+// Versions lists the versions of a model, the highest first.
 func (t *Table) Versions(name string) []*Target { return t.versions[name] }
 
-// Default is the version of a model that its bare name means; nil if there is no such model.
+// Default is the version that a model's bare name stands for; nil if there is no such model.
 func (t *Table) Default(name string) *Target { return t.byModel[name] }
 
 // Target is a version of a model; nil if there is none.
@@ -251,7 +250,7 @@ func digits(s string) int {
 }
 
 // resolve finds the target of a route. version, from the request's metadata, may narrow a bare
-// model name.
+// name.
 func (t *Table) resolve(route, version string) (*Target, error) {
 	target := t.infer[route]
 	if target == nil {
@@ -273,8 +272,8 @@ func (t *Table) resolve(route, version string) (*Target, error) {
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
-// Target finds a model to tell of, for a door that has name and version apart; version "" means
-// the default. An application none of whose models has been here is known by name only, and no
+// Target finds a model to describe, for a door that has name and version apart; version "" is the
+// default. An application none of whose models has ever been connected has a name only, and no
 // target.
 func (v View) Target(name, version string) (*Target, error) {
 	target, err := v.Known(name, version)
@@ -287,7 +286,7 @@ func (v View) Target(name, version string) (*Target, error) {
 	return target, nil
 }
 
-// Known is Target, also for an application that is known by name only.
+// Known is Target, but finds applications that have a name only as well.
 func (v View) Known(name, version string) (*Target, error) {
 	if err := v.who.CheckSees(name); err != nil {
 		return nil, err
@@ -296,8 +295,8 @@ func (v View) Known(name, version string) (*Target, error) {
 	return t.find(t.told, name, version)
 }
 
-// Asked is Target for a request: OpenTarget says what is wrong with an application that has no
-// models.
+// Asked is Target for a request for inference. OpenTarget says what is wrong with an application
+// that has no models.
 func (v View) Asked(name, version string) (*Target, error) {
 	t := v.table()
 	target, err := t.find(t.infer, name, version)
@@ -337,7 +336,7 @@ func (t *Table) noVersion(name, version string) error {
 	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, have)
 }
 
-// words are what a door calls the same things.
+// words are the terms that a door uses in errors.
 type words struct {
 	name string // where a request says which model it is for
 	list string // what lists the models
@@ -348,8 +347,8 @@ var (
 	predictWords = words{"model's name", "the repository index"}
 )
 
-// unasked is why a route that is none of infer cannot be asked. Whether there is such a model is
-// not told to whoever may not ask it.
+// unasked is the error for a route that cannot be asked. A caller without the right to use a model
+// is not told whether it exists.
 func (t *Table) unasked(route string, w words) error {
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, _, _ = strings.Cut(name, "/")
@@ -359,7 +358,7 @@ func (t *Table) unasked(route string, w words) error {
 	return t.unknown(route, w)
 }
 
-// unknown says what the route might have meant.
+// unknown suggests what the route might have meant.
 func (t *Table) unknown(route string, w words) error {
 	if route == "" {
 		return fmt.Errorf("%w: the %s is empty; it must name a model%s", scheduler.ErrNotFound, w.name, t.known(w))
@@ -391,7 +390,7 @@ func (t *Table) unknown(route string, w words) error {
 	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, join(near, strconv.Quote, ", "))
 }
 
-// known lists what there is when that is little enough to read.
+// known lists the names if there are few enough to read.
 func (t *Table) known(w words) string {
 	const most = 8
 	switch all := t.all(); {
@@ -403,7 +402,7 @@ func (t *Table) known(w words) string {
 	return "; " + w.list + " lists what there is"
 }
 
-// all are the names of models and applications, sorted.
+// all lists the names of models and applications, sorted.
 func (t *Table) all() []string {
 	all := slices.AppendSeq(slices.Clone(t.names), maps.Keys(t.apps))
 	slices.Sort(all)

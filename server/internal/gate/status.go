@@ -32,8 +32,8 @@ type Status struct {
 	Outcome   metrics.Outcome
 }
 
-// The one table of errors, for all doors. Order matters only where one error wraps two conditions:
-// the first row that matches wins.
+// The one table of errors, for all doors. Order matters only where an error wraps two conditions:
+// the first matching row wins.
 var statuses = []Status{
 	{ErrProtocol, shiva.Protocol, http.StatusBadRequest, 3, false, metrics.Protocol},
 	{scheduler.ErrTooLarge, shiva.TooLarge, http.StatusRequestEntityTooLarge, 8, false, metrics.TooLarge},
@@ -52,8 +52,7 @@ var statuses = []Status{
 	{ErrInternal, shiva.Internal, http.StatusInternalServerError, 13, false, metrics.Internal},
 }
 
-// StatusOf returns the row of err. An error that no row knows is a bug of ours, and answered as
-// one.
+// StatusOf returns the row of err. An error without a row is a bug, and is answered as one.
 func StatusOf(err error) Status {
 	for _, s := range statuses {
 		if errors.Is(err, s.Err) {
@@ -63,7 +62,7 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
-// Bare is err without its words: what StatusOf and By tell of it.
+// Bare is err without its text, as far as StatusOf and By distinguish errors.
 func Bare(err error) error {
 	if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
 		return e
@@ -71,7 +70,7 @@ func Bare(err error) error {
 	return StatusOf(err).Err
 }
 
-// Again is when it is worth sending a request again that was refused; 0: nothing is known.
+// Again is how long to wait before a refused request is worth repeating; 0: unknown.
 func Again(err error) time.Duration {
 	if e, ok := errors.AsType[*scheduler.OverloadedError](err); ok {
 		return e.RetryAfter
@@ -82,8 +81,7 @@ func Again(err error) time.Duration {
 	return 0
 }
 
-// Outcome is how a request ended, for the metrics: with an error or without, and with an
-// application's choice or, of a model, none.
+// Outcome classifies how a request ended, for the metrics. c is nil for a model.
 func Outcome(err error, c *Choice) metrics.Outcome {
 	switch {
 	case err != nil:
@@ -94,10 +92,10 @@ func Outcome(err error, c *Choice) metrics.Outcome {
 	return metrics.OK
 }
 
-// maxText bounds what Text returns: parts of an error can be the client's own words, of any length.
+// maxText bounds what Text returns: errors can quote a client, at any length.
 const maxText = 4 << 10
 
-// Text is what the client reads: err without the name of the room that found it.
+// Text is what the client reads: err without the name of the package that found it.
 func Text(err error) string {
 	s := err.Error()
 	for _, room := range [...]string{"gate: ", "scheduler: ", "shiva: "} {
@@ -106,7 +104,7 @@ func Text(err error) string {
 	return Cut(s, maxText)
 }
 
-// Cut is s, of which at most that many bytes are left, and a sign that there was more.
+// Cut shortens s to at most that many bytes, with a mark that some are missing.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

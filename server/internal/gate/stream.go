@@ -13,28 +13,28 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Frame is what the answer to a frame of a stream says beside its outputs. It lives until the
+// A Frame is what the answer to a frame of a stream says besides its outputs. It lives until the
 // call is closed.
 type Frame struct {
 	Seq     int64         // the client's number of it; negative: it has none
-	Age     time.Duration // when it was answered: since captured_at, else since it arrived
-	Skipped int           // frames of the stream superseded since the last one that was executed
+	Age     time.Duration // at the time of the answer, since captured_at or else since it arrived
+	Skipped int           // frames superseded since the last executed one
 
 	captured time.Time
 	place    scheduler.Frame
 }
 
-// An OwnStream is that of a connection, which nobody else can name. A request is a frame of it that
-// names no stream. Its door calls End when the connection is closed, and uses it on one goroutine
-// at a time.
+// An OwnStream is a connection's own stream, which no other connection can name. A request that
+// names no stream is a frame of it. The door calls End when the connection is closed, and uses it
+// from one goroutine at a time.
 type OwnStream struct {
 	Name       string // for people: the client's address
 	Connection uint64 // never 0
 
-	models []*scheduler.Model // that have had a frame of it, and are there
+	models []*scheduler.Model // existing models that have had a frame of it
 }
 
-// sent notes that a model gets a frame.
+// sent notes that a model is sent a frame.
 func (s *OwnStream) sent(sched *scheduler.Scheduler, m *scheduler.Model) {
 	if slices.Contains(s.models, m) {
 		return
@@ -58,17 +58,17 @@ func (s *OwnStream) End() {
 // Framed reports whether the request is a frame of a stream.
 func (p *Params) Framed() bool { return p.Stream != "" || p.Own != nil }
 
-// A Stream tells the streams of clients apart.
+// A Stream identifies a stream among those of all clients.
 type Stream struct {
-	Client     string // whose it is, which may be a view of reused memory
+	Client     string // who sends it; may refer to reused memory
 	Name       string // likewise
-	Connection uint64 // 0: any request of the client may name it
+	Connection uint64 // 0: any connection of the client may send frames of it
 }
 
-// Stream is that of the frame.
+// Stream identifies the stream that the frame belongs to.
 func (f *Frame) Stream() Stream { return Stream{f.place.Client, f.place.Stream, f.place.Connection} }
 
-// Enter makes the request a frame if its client says so, or the setting of its door.
+// Enter makes the request a frame if its client or the setting of its door says so.
 func (c *Call) Enter(p *Params) error {
 	if !p.Framed() {
 		switch {
@@ -100,9 +100,9 @@ func (c *Call) Enter(p *Params) error {
 	return nil
 }
 
-// streamer is whose stream a frame is of: the user's that the request names, on whatever machine,
-// else that of the machine which sends it. What an application asks its models is apart from what
-// clients ask these themselves.
+// streamer is the owner of a frame's stream: the user that the request names, on any machine, or
+// else the machine that sends it. Frames that an application sends to its models are apart from
+// those that clients send to these models directly.
 func (p *Params) streamer() string {
 	who := p.Client
 	if p.User != "" {
@@ -114,8 +114,8 @@ func (p *Params) streamer() string {
 	return who
 }
 
-// ClientOf is the machine behind a peer's address, "host:port", as streams tell clients apart. Of
-// an IPv6 address the first half counts: a machine has as many of the rest as it likes. Of a
+// ClientOf is the machine behind a peer's address, "host:port", by which streams of clients are
+// told apart. Of an IPv6 address only the first half counts: a machine can choose the rest. For a
 // process on this machine, "uid=1000,pid=4711", it is the user.
 func ClientOf(peer string) string {
 	if strings.HasPrefix(peer, "uid=") {
@@ -128,7 +128,7 @@ func ClientOf(peer string) string {
 	}
 	switch ip := addr.Addr().Unmap().WithZone(""); {
 	case ip.IsLoopback() && ip.Is6():
-		return "127.0.0.1" // which a client by the name of localhost may reach by either
+		return "127.0.0.1" // "localhost" may resolve to either
 	case ip.Is6():
 		half, _ := ip.Prefix(64)
 		return half.String()
@@ -137,30 +137,30 @@ func ClientOf(peer string) string {
 	}
 }
 
-// longestBy is the longest id that a superseded frame is told of, in bytes: an error is to stay
-// small.
+// longestBy bounds the id by which a superseded frame learns of the newer one, in bytes, to keep
+// errors small.
 const longestBy = 256
 
 func strayed(key string) error {
 	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
 }
 
-// Keep is how many frames of the stream may wait, as the frame or the settings of its model say; 0:
-// any number.
+// Keep is how many frames of the stream may wait, by the frame or the settings of its model; 0: any
+// number.
 func (c *Call) Keep() int { return max(0, int(cmp.Or(c.frame.place.Keep, c.Target.Keep))) }
 
-// Supersedes is the error of an older frame of the stream that is given up for this one.
+// Supersedes is the error of an older frame of the stream, given up for this one.
 func (f *Frame) Supersedes() error {
 	return &scheduler.SupersededError{Seq: f.Seq, ID: strings.Clone(f.place.ID)}
 }
 
-// Shown notes that the answer leaves later than a model gave it, and how many frames its client
-// knows to be superseded.
+// Shown notes that the answer leaves later than the model made it, and how many superseded frames
+// its client knows of.
 func (f *Frame) Shown(skipped int) {
 	f.Age, f.Skipped = max(0, time.Since(f.captured)), skipped
 }
 
-// answered notes how old the frame is. The clock of a camera may be ahead of ours.
+// answered sets the age of the frame. The clock of a camera may be ahead of the server's.
 func (f *Frame) answered(c *Call) {
 	f.Age, f.Skipped = max(0, time.Since(f.captured)), f.place.Skipped
 	c.Target.Metrics.Framed(f.place.Reordered)
@@ -169,8 +169,8 @@ func (f *Frame) answered(c *Call) {
 	}
 }
 
-// By names the frame that superseded the one whose error err is: JSON text of its number, or of
-// the request's id if it has none; "" if it has neither, or err is another error.
+// By names the frame that superseded the one with the error err, as JSON text: its number, or the
+// request's id if it has none; "" if it has neither, or err is another error.
 func By(err error) string {
 	e, ok := errors.AsType[*scheduler.SupersededError](err)
 	if ok && e.Seq >= 0 {

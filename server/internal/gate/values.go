@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// DecodeJSON decodes a value whose numbers keep their digits, for [FromJSON].
+// DecodeJSON decodes a value with all digits of its numbers, for [FromJSON].
 func DecodeJSON(text []byte) (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -28,8 +28,8 @@ func DecodeJSON(text []byte) (value any, err error) {
 }
 
 // FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or
-// nested lists of them. A number may be a json.Number, with all its digits. The tensor's memory is
-// the garbage collector's. A number that the dtype cannot hold is an error.
+// nested lists of them. A number may be a json.Number, with all its digits. The garbage collector
+// owns the tensor's memory. A number that the dtype cannot hold is an error.
 func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 	var shape tensor.Shape
 	for list, ok := value.([]any); ok; {
@@ -38,8 +38,8 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		}
 		list, ok = list[0].([]any)
 	}
-	// No room is made for as many as the shape says: it is that of the first lists only, and a
-	// short text may claim a great deal.
+	// The capacity is not taken from the shape: that describes the first lists only, and a short
+	// text may claim a huge one.
 	leaves, err := flatten(nil, value, shape)
 	if err != nil {
 		return tensor.Tensor{}, err
@@ -66,7 +66,7 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		if err != nil {
 			return tensor.Tensor{}, err
 		}
-		// What is written with a few decimals is meant as the nearest value of a short float.
+		// A few decimals stand for the nearest value of a short float.
 		switch numbers[i] = v; d {
 		case tensor.Float32:
 			numbers[i] = float64(float32(v))
@@ -99,8 +99,8 @@ func float(leaf any) (float64, error) {
 	return 0, fmt.Errorf("expected numbers, got %v", leaf)
 }
 
-// integers makes a tensor of a type that has more integers than a float64. One that is written
-// otherwise than in digits, such as 1e3, is taken as far as a float64 has every integer.
+// integers makes a tensor of a type with more integers than a float64 has. A number in another form
+// than digits, such as 1e3, is accepted as far as a float64 represents every integer.
 func integers[T int64 | uint64](shape tensor.Shape, leaves []any, parse func(string) (T, error)) (tensor.Tensor, error) {
 	values := make([]T, len(leaves))
 	for i, leaf := range leaves {

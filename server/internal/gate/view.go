@@ -4,29 +4,29 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// A View is the gate as an identity sees it: what it may neither use nor see is not there, in lists
-// and in the errors that name what there is.
+// A View is the gate as an identity sees it. What the identity may neither use nor see does not
+// exist there, neither in lists nor in errors that name what there is.
 type View struct {
 	gate *Gate
 	who  *identity.Identity
 }
 
-// As is the gate as an identity sees it; nil sees all.
+// As returns the gate as who sees it; nil sees everything.
 func (g *Gate) As(who *identity.Identity) View { return View{g, who} }
 
-// Who is whose view it is.
+// Who is the identity of the view.
 func (v View) Who() *identity.Identity { return v.who }
 
-// Names are those of models and applications, sorted.
+// Names lists the names of models and applications, sorted.
 func (v View) Names() []string { return v.table().all() }
 
 func (v View) table() *Table { return v.gate.table(v.who) }
 
-// A visible is a table that was made of another for an identity.
+// A visible is a table derived from another for one identity.
 type visible struct{ of, table *Table }
 
-// table is the routes of an identity. They are made once for each change of the routes and each
-// identity, when it first asks: a request pays two loads.
+// table returns the routes of an identity. They are made when it first asks after a change of the
+// routes, so that a request costs two loads.
 func (g *Gate) table(who *identity.Identity) *Table {
 	all := g.routes.Load()
 	if who == nil {
@@ -40,7 +40,7 @@ func (g *Gate) table(who *identity.Identity) *Table {
 	return v.table
 }
 
-// visibleTo is what of a table an identity may use or see.
+// visibleTo is the part of a table that an identity may use or see.
 func (t *Table) visibleTo(who *identity.Identity) *Table {
 	v := &Table{
 		who:      who,
