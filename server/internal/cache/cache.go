@@ -19,18 +19,18 @@ type Config struct {
 	TTL   time.Duration // how long an answer is given; 0 = for ever
 	Pool  *tensor.Pool  // memory of the entries; nil = the garbage collector's
 
-	// Scheduler executes what is not cached. Its methods may call Complete of what they are given
-	// before they return.
+	// Scheduler executes what is not cached. Its methods may call the Complete of a request before
+	// they return.
 	Scheduler Scheduler
 }
 
-// A Scheduler takes requests in and gives them up, as [scheduler.Scheduler] does.
+// A Scheduler accepts requests and cancels them, as [scheduler.Scheduler] does.
 type Scheduler interface {
 	Submit(...*scheduler.Request)
 	Cancel(*scheduler.Request)
 }
 
-// A Cache keeps answers of all versions of one model. Close it.
+// A Cache holds answers of all versions of one model. Close it.
 type Cache struct {
 	// Set once.
 
@@ -44,19 +44,19 @@ type Cache struct {
 	bytes    atomic.Int64  // of the entries
 	count    atomic.Int64
 
-	// Of other locks only the table's and the pool's are taken with it, and no function of an
-	// owner or the scheduler is called.
+	// Under mu, only the locks of the table and of the pool may be taken. No function of an owner
+	// or of the scheduler is called under it.
 	mu sync.Mutex
 
 	// Guarded by mu.
 
 	flights map[key]*flight
-	clears  uint64 // flights that began before the last one do not keep their answers
+	clears  uint64 // flights that began before the last one do not cache their answers
 	closed  bool
 	waiting waiting
 }
 
-// A Version is one version of the model while its answers can be trusted to be the same. It
+// A Version is a version of the model for as long as its answers can be trusted to be the same. It
 // must be dropped.
 type Version struct {
 	cache  *Cache
@@ -66,7 +66,7 @@ type Version struct {
 	dropped bool // guarded by the cache's mutex
 }
 
-// New makes an empty cache.
+// New returns an empty cache.
 func New(cfg Config) *Cache {
 	k := &Cache{sched: cfg.Scheduler, pool: cfg.Pool, seed: rand.Uint64(), flights: make(map[key]*flight)}
 	k.limit.Store(cfg.Bytes)
@@ -74,8 +74,8 @@ func New(cfg Config) *Cache {
 		MaximumWeight:    uint64(cfg.Bytes),
 		Weigher:          func(_ key, e *entry) uint32 { return uint32(e.bytes) },
 		OnAtomicDeletion: k.deleted,
-		// Upkeep is done by whoever stores or reads, at once: it is short, and the bound holds
-		// without waiting for a goroutine.
+		// Upkeep is done at once by the goroutine that stores or reads: it is short, and the bound
+		// holds without waiting for another goroutine.
 		Executor: func(f func()) { f() },
 	}
 	if cfg.TTL > 0 {
@@ -85,8 +85,8 @@ func New(cfg Config) *Cache {
 	return k
 }
 
-// deleted takes an entry off the books that the table has let go. It may run under any lock of
-// the table.
+// deleted stops counting an entry that the table has removed. It may run under any lock of the
+// table.
 func (k *Cache) deleted(d otter.DeletionEvent[key, *entry]) {
 	e := d.Value
 	k.bytes.Add(-e.bytes)
@@ -102,20 +102,20 @@ func (k *Cache) deleted(d otter.DeletionEvent[key, *entry]) {
 	e.release()
 }
 
-// store keeps an entry, which the caller still has a reference to.
+// store adds an entry, to which the caller keeps its reference.
 func (k *Cache) store(key key, e *entry) {
 	e.refs.Add(1)
 	k.bytes.Add(e.bytes)
 	k.count.Add(1)
 	e.version.counts.Stored(e.bytes)
 	k.entries.Set(key, e)
-	// If somebody else was just doing the table's upkeep, it was not done for this entry.
+	// If another goroutine was just doing the table's upkeep, it missed this entry.
 	if k.bytes.Load() > k.limit.Load() {
 		k.entries.CleanUp()
 	}
 }
 
-// lookup finds an entry, with a reference for the caller; nil if there is none.
+// lookup finds an entry and takes a reference for the caller; nil if there is none.
 func (k *Cache) lookup(key key) *entry {
 	if e, ok := k.entries.GetIfPresent(key); ok && e.acquire() {
 		return e
@@ -123,13 +123,13 @@ func (k *Cache) lookup(key key) *entry {
 	return nil
 }
 
-// Version begins a version of the model, for which nothing is cached yet.
+// Version begins a version of the model, with nothing cached.
 func (k *Cache) Version(counts *metrics.Cache) *Version {
 	return &Version{cache: k, id: k.versions.Add(1), counts: counts}
 }
 
-// Drop drops the cached answers of a version; what is executing will not be cached.
-// Requests for it that come late are answered all the same.
+// Drop drops the cached answers of a version; answers to requests in flight will not be cached.
+// Later requests for the version are still answered.
 func (v *Version) Drop() {
 	k := v.cache
 	k.mu.Lock()
@@ -146,7 +146,8 @@ func (v *Version) Drop() {
 	}
 }
 
-// Clear drops all entries, and returns how many there were. What is executing will not be cached.
+// Clear drops all entries, and returns how many there were. Answers to requests in flight will not
+// be cached.
 func (k *Cache) Clear() (entries, bytes int64) {
 	k.mu.Lock()
 	k.clears++
@@ -156,14 +157,14 @@ func (k *Cache) Clear() (entries, bytes int64) {
 	return entries, bytes
 }
 
-// Resize changes the bound, which holds when it returns.
+// Resize changes the bound. The new one holds when it returns.
 func (k *Cache) Resize(bytes int64) {
 	k.limit.Store(bytes)
 	k.entries.SetMaximum(uint64(bytes))
 }
 
-// Close drops all entries and stops what the cache runs. Requests that are waiting are
-// answered when their leader is; later ones are not looked up.
+// Close drops all entries and stops the cache's goroutines. Waiting followers get their leader's
+// answer; later requests are not looked up.
 func (k *Cache) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -172,7 +173,7 @@ func (k *Cache) Close() {
 	k.entries.StopAllGoroutines()
 }
 
-// Usage is what the cache holds now.
+// Usage is what the cache holds.
 type Usage struct {
 	Entries int64
 	Bytes   int64

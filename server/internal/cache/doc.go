@@ -6,37 +6,35 @@
 //	                           +-> miss: it goes to the scheduler, and equal ones wait for it
 //
 // Source: Clipper's prediction cache (Crankshaw et al., NSDI 2017, section 4.2), with two
-// differences: it is off unless a model asks for it, and the key is a hash that is made once,
-// not a comparison of inputs.
+// differences: it is off by default, per model, and requests are compared by a hash that is
+// computed once, not by their inputs.
 //
-// Key: xxh3-128, with a seed of the cache's own, of the version, the parameters for the
-// container, and the dtype, shape and bytes of every input. Two requests with one key are taken
-// to be equal: by chance that happens to one pair in 2^128, and the seed is there so that no
-// client can make such a pair at leisure. Priority, deadline and id are not in it.
+// Key: xxh3-128, seeded by the cache, of the version, the parameters for the container, and the
+// dtype, shape and bytes of every input. Requests with the same key are taken to be equal. By
+// chance, one pair in 2^128 collides; the seed keeps clients from searching for such a pair.
+// Priority, deadline and id are not part of the key.
 //
-// An entry is a copy of the outputs in one buffer of the server's pool, of their size: a
-// view of the batch's outputs would pin all of them. It is the pool and no budget beside it so
-// that limits.payload_bytes stays the one number that bounds the payloads of the process; when
-// the pool is exhausted an answer is not cached, and nothing fails for that. Only whole answers
-// of the model are cached: no errors. An answer that comes after the deadline of its request, or
-// after the request was cancelled, is cached as well: a model that takes longer than its clients
-// wait would never be of use to them otherwise.
+// An entry is a copy of the outputs in one buffer of the server's pool: a view of the batch's
+// outputs would pin all of them. It is the common pool, so that limits.payload_bytes stays the one
+// number that bounds the payloads of the process; when the pool is exhausted an answer is not
+// cached, and nothing fails for that. Only complete answers of the model are cached, never errors.
+// An answer that comes after the deadline of its request, or after the request was cancelled, is
+// cached too: otherwise a model slower than its clients' patience would never answer them.
 //
-// Bound: all that an entry takes counts, its buffer's class and its bookkeeping alike.
-// W-TinyLFU (github.com/maypok86/otter) chooses what goes, so that a stream of questions that
-// are asked once does not flush those that are asked often. The bound may be exceeded by the
-// one answer that is being stored.
+// Bound: everything that an entry takes counts, its buffer's class and its bookkeeping alike.
+// W-TinyLFU (github.com/maypok86/otter) chooses the entries to evict, so that many questions that
+// are asked once do not evict those that are asked often. The answer that is being stored may
+// exceed the bound.
 //
-// Versions: answers belong to a [Version], which stands for one version of the model while it
-// has live replicas. The gate drops it when the last one goes, and makes another when one
-// comes.
+// Versions: answers belong to a [Version], which is a version of the model while it has live
+// replicas. The gate drops it when the last replica goes, and makes another when one comes.
 //
-// Followers keep their own deadlines and may be cancelled. When the leader ends with an error
-// that is its own (its deadline, its client gone, refused or displaced at a limit), the next
-// follower is submitted in its place; all other ends are shared. A follower waits at its
-// leader's place in the queue, whatever its own priority and deadline.
+// Followers keep their own deadlines and may be cancelled. If the leader fails for a reason of its
+// own (its deadline, its client has gone, refused or displaced at a limit), the next follower is
+// submitted in its place; any other result is shared. A follower has its leader's place in the
+// queue, whatever its own priority and deadline.
 //
-// Concurrency: everything may be called from any goroutine. A hit takes no lock but what the
-// table of entries takes to learn of it; a miss and its answer take the cache's mutex once
-// each. Owners' Complete and the scheduler are called without it.
+// Concurrency: everything may be called from any goroutine. A hit takes only the locks of the table
+// of entries; a miss and its answer take the cache's mutex once each. It is not held during calls
+// to owners and the scheduler.
 package cache

@@ -10,14 +10,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An entry is a cached answer. It is immutable but for its references: the table's, and
-// those of whoever is about to copy its outputs. With the last one its buffer's own reference
-// goes; answers made of it have more.
+// An entry is a cached answer. It is immutable except for its references: the table's, and those of
+// callers that are about to copy its outputs. The last one releases the buffer; answers made of it
+// hold their own references.
 type entry struct {
 	version *Version
 	outputs []tensor.Tensor // views of buf
 	buf     *tensor.Buffer
-	bytes   int64 // what it counts for
+	bytes   int64 // what it counts towards the bound
 	refs    atomic.Int32
 }
 
@@ -31,15 +31,15 @@ const (
 	alignment = 16
 )
 
-// newEntry copies outputs, with one reference for the caller. nil: they are not cached, as they
-// are too large or the pool is exhausted.
+// newEntry copies outputs, with one reference for the caller. nil: they are too large to be cached,
+// or the pool is exhausted.
 func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 	size, bytes := 0, int64(entryBytes)
 	for i := range outputs {
 		size = align(size) + len(outputs[i].Data)
 		bytes += outputBytes + 8*int64(len(outputs[i].Shape))
 	}
-	// A weight has 32 bits.
+	// The table's weights have 32 bits.
 	if most := min(k.limit.Load(), math.MaxUint32); bytes+int64(size) > most {
 		v.counts.NotKept.Add(1)
 		return nil
@@ -64,8 +64,8 @@ func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 
 func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
-// acquire takes a reference unless the last has gone: an entry that was just found may just
-// have been evicted.
+// acquire takes a reference, unless the last one was released: an entry may be evicted just after
+// it was found.
 func (e *entry) acquire() bool {
 	for {
 		n := e.refs.Load()

@@ -15,9 +15,9 @@ var (
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// A flight is one execution that all requests with its key share: that of its leader, which the
-// scheduler has, for the followers, which it does not know of. When a leader fails for reasons
-// of its own the first follower leads.
+// A flight is one execution for all requests with the same key. The scheduler has the leader's
+// request and knows nothing of the followers. When a leader fails for a reason of its own, the
+// first follower becomes the leader.
 type flight struct {
 	// Set once.
 
@@ -29,15 +29,15 @@ type flight struct {
 	clears      uint64 // of the cache when it began
 	first, last *Call  // followers, in order of arrival
 	submitting  bool   // a goroutine is in submit
-	next        *Call  // leads, and is for that goroutine to submit
+	next        *Call  // the next leader, which that goroutine submits
 }
 
-// A Call is what the cache knows of a request between Find and its answer. The zero Call, with
-// a Version, is ready.
+// A Call is the cache's part of a request, between Find and the answer. The zero Call with a
+// Version is ready.
 type Call struct {
 	// Set by the submitter.
 
-	Version *Version // nil: no cache is asked
+	Version *Version // nil: the cache is not used
 	Salt    string   // part of the key
 
 	// Guarded by the cache's mutex until the request is answered.
@@ -48,16 +48,16 @@ type Call struct {
 	following  bool
 	canceled   bool  // of a leader
 	prev, next *Call // other followers
-	place      int   // in waiting, from 1; 0: it has no deadline to wait for
+	place      int   // index in waiting, from 1; 0: it has no deadline
 }
 
-// Find looks for the answer to r, which is ready to be submitted, Owner included. True: it is
-// the cache's to complete, and may be complete already. False: it must be submitted to the
-// scheduler now, which others may wait for; until it is complete it has another Owner. The Call
-// must stay where it is until then. now is the time.
+// Find looks up the answer to r, which must be ready to be submitted, Owner included. true: the
+// cache completes r, and may have done so. false: the caller must submit r to the scheduler now,
+// since followers may wait for it; until it is complete it has another Owner. The Call must not
+// move until r is complete. now is the time.
 func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	if !r.Deadline.IsZero() && !r.Deadline.After(now) {
-		return false // the scheduler says so
+		return false // the scheduler has an error for this
 	}
 	v := c.Version
 	k, key := v.cache, v.key(r, c.Salt)
@@ -75,8 +75,8 @@ func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	return true
 }
 
-// join makes r a follower of its key's flight, true, or the leader of a new one, false; or
-// finds that the answer has come meanwhile.
+// join makes r a follower of its key's flight (true) or the leader of a new one (false), or finds
+// that the answer has come meanwhile.
 func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -101,14 +101,14 @@ func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	return nil, false
 }
 
-// lead has the scheduler answer to c. The cache's mutex is held.
+// lead makes c the owner of r towards the scheduler. The cache's mutex is held.
 func (c *Call) lead(f *flight, r *scheduler.Request) {
 	c.request, c.flight, c.following, c.canceled = r, f, false, false
 	c.owner, r.Owner = r.Owner, c
 }
 
-// Cancel gives the request up: its client has gone. True: it has been completed. False: it is
-// not waiting here, and is to be cancelled where it was submitted to, if it was.
+// Cancel cancels the request: its client has gone. true: it has been completed. false: it does not
+// wait here, and must be cancelled in the scheduler if it was submitted.
 func (c *Call) Cancel() bool {
 	k := c.Version.cache
 	k.mu.Lock()
@@ -123,8 +123,8 @@ func (c *Call) Cancel() bool {
 	return true
 }
 
-// Late implements scheduler.Latecomer: the answer to a leader that did not wait for it is as
-// good as any to keep.
+// Late implements scheduler.Latecomer: an answer that comes too late for the leader can still be
+// cached.
 func (c *Call) Late() func([]tensor.Tensor) {
 	v, key, clears := c.Version, c.flight.key, c.flight.clears
 	return func(outputs []tensor.Tensor) {
@@ -142,7 +142,7 @@ func (c *Call) Late() func([]tensor.Tensor) {
 	}
 }
 
-// Complete is the scheduler's last word on a leader's request.
+// Complete takes the scheduler's result for a leader's request.
 func (c *Call) Complete(r *scheduler.Request) {
 	f := c.flight
 	k := f.cache
@@ -203,7 +203,7 @@ func (c *Call) Complete(r *scheduler.Request) {
 	}
 }
 
-// lasting returns outputs shapes that live on when their request does not.
+// lasting gives outputs shapes that outlive their request.
 func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	outputs = slices.Clone(outputs)
 	for i := range outputs {
@@ -212,7 +212,7 @@ func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	return outputs
 }
 
-// own reports whether an error concerns the request that got it and not all that are equal to it.
+// own reports whether an error concerns its request alone, and not all requests equal to it.
 func own(err error) bool {
 	if errors.Is(err, scheduler.ErrDeadlineExceeded) || errors.Is(err, scheduler.ErrCanceled) {
 		return true
@@ -221,16 +221,16 @@ func own(err error) bool {
 	return refused
 }
 
-// submit hands a new leader to the scheduler; and the one after it, if it is refused at once,
-// and so on. That is a loop and no recursion, as there may be thousands.
+// submit hands a new leader to the scheduler; if that is refused at once, the next one, and so on.
+// It is a loop, since there may be thousands.
 func (f *flight) submit(c *Call) {
 	k := f.cache
 	for c != nil {
 		k.mu.Lock()
 		r, canceled := c.request, c.canceled
 		k.mu.Unlock()
-		// It may have been canceled since it was a follower. What comes between here and Submit is
-		// lost, and costs an execution.
+		// The follower may have been cancelled since. A cancellation between here and Submit is
+		// lost, and costs one execution.
 		if canceled {
 			fail(r, errCanceled)
 			c.Complete(r)

@@ -8,12 +8,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A key is what equal requests have in common.
+// A key is the same for equal requests.
 type key = xxh3.Uint128
 
-// key hashes what the answer to r depends on, and the salt. Long texts are hashed where they
-// lie and stand for themselves by their hashes, so that the whole is one short text; lengths
-// come first, so that no two lists of inputs make the same one.
+// key hashes what the answer to r depends on, and the salt. Long texts are hashed in place, and
+// their hashes stand for them, which keeps the key's input short. Lengths come first, so that
+// different lists of inputs never make the same input.
 func (v *Version) key(r *scheduler.Request, salt string) key {
 	var space [256]byte // enough for four inputs of rank 4
 	seed := v.cache.seed

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// waiting are the followers that have a deadline, and the one timer for all of them. It is
-// guarded by the cache's mutex.
+// waiting holds the followers that have a deadline, and the one timer for all of them. The cache's
+// mutex guards it.
 type waiting struct {
 	calls byDeadline
 	timer *time.Timer
-	armed time.Time // when the timer fires; zero: it does not
+	armed time.Time // when the timer fires; zero: it is not set
 }
 
-// add takes a follower in; tick is what the timer calls. The timer is only ever set to an
-// earlier time: when it fires too early it is set anew.
+// add takes in a follower; the timer calls tick. The timer is only ever moved to an earlier time:
+// when it fires too early, it is set again.
 func (w *waiting) add(c *Call, tick func()) {
 	if c.request.Deadline.IsZero() {
 		return
@@ -39,7 +39,7 @@ func (w *waiting) arm(tick func()) {
 	}
 }
 
-// remove takes a follower out, if it is in.
+// remove takes out a follower, if it is in.
 func (w *waiting) remove(c *Call) {
 	if c.place > 0 {
 		heap.Remove(&w.calls, c.place-1)

@@ -10,10 +10,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each
-// row its k highest values from the highest on, or all if there are fewer, each as
-// "value:index:label" with the index into the row, or "value:index" where labels has no text
-// for that index. Of equal values the lower index comes first, and what is not a number last.
+// classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row
+// its k highest values in descending order, or all if there are fewer. Each is "value:index:label",
+// with the index into the row, or "value:index" if labels has no text for it. Of equal values the
+// lower index comes first; NaN comes last.
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
@@ -32,7 +32,7 @@ func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
 	bits := 64
 	switch t.DType {
 	case tensor.Float32, tensor.Float16, tensor.BFloat16:
-		bits = 32 // as many digits as tell float32 apart
+		bits = 32 // enough digits to distinguish float32 values
 	}
 	order := make([]int, each)
 	classes := make([]string, 0, rows*k)

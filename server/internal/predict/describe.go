@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Extensions are those of both doors. A door adds its own.
+// Extensions are those that both doors have. Each door adds its own.
 var Extensions = []string{
 	"classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
 }
@@ -28,9 +28,8 @@ type ServerMetadata struct {
 	Extensions []string `json:"extensions"`
 }
 
-// Server describes the server to clients of the door that listens at that address and has those
-// extensions beside [Extensions]. Without model_repository where clients may not load and unload
-// models.
+// Server describes the server to clients of the door at that address, with that door's extensions
+// besides [Extensions]. model_repository is left out where clients may not load and unload models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := s.extensions(slices.Concat(Extensions, extensions))
 	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Listener: door}) != nil {
@@ -47,18 +46,18 @@ type ModelMetadata struct {
 	Batched  *bool            `json:"batched,omitempty"` // false: no dimension counts rows
 	Inputs   []TensorMetadata `json:"inputs"`
 	Outputs  []TensorMetadata `json:"outputs"`
-	// Properties are the parameters that the model registered with, as strings.
+	// Properties are the parameters that the model was registered with, as strings.
 	Properties map[string]string `json:"properties,omitempty"`
 }
 
-// TensorMetadata describes an input or output. A dimension of -1 takes any size. The first one of
-// a batched model counts rows, except in a ragged output.
+// TensorMetadata describes an input or output. A dimension of -1 may have any size. The first one
+// of a batched model counts rows, except in a ragged output.
 type TensorMetadata struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
-	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values per row
+	Ragged   string `json:"ragged,omitempty"`   // the output with the number of its values per row
 }
 
 // Model describes a version of a model; "" is the default.
@@ -86,8 +85,8 @@ func metadata(specs []tensor.Spec) []TensorMetadata {
 	return out
 }
 
-// properties are the members of a JSON object as strings: a string itself, any other value its
-// JSON.
+// properties returns the members of a JSON object as strings; a value that is no string is its JSON
+// text.
 func properties(object []byte) map[string]string {
 	var members map[string]json.RawMessage
 	if len(object) == 0 || json.Unmarshal(object, &members) != nil {
@@ -115,7 +114,8 @@ type ModelConfig struct {
 	Output        []TensorConfig   `json:"output"`
 	Batching      *DynamicBatching `json:"dynamic_batching,omitempty"` // nil unless batched
 	InstanceGroup []InstanceGroup  `json:"instance_group"`
-	// Parameters are the settings that a request meets, labels, and what the model registered with.
+	// Parameters are the settings that apply to requests, the labels, and what the model was
+	// registered with.
 	Parameters  map[string]Parameter `json:"parameters"`
 	Transaction TransactionPolicy    `json:"model_transaction_policy"`
 }
@@ -133,12 +133,13 @@ type TensorConfig struct {
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
 	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE.
-	// An output has none. Every input has one: Triton's example clients read it of every model.
+	// Outputs have none. Every input has one, since Triton's example clients read it of every
+	// model.
 	Format   string `json:"format,omitempty"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 }
 
-// DynamicBatching is how rows are gathered.
+// DynamicBatching says how rows are batched.
 type DynamicBatching struct {
 	MaxQueueDelayMicroseconds int64 `json:"max_queue_delay_microseconds"`
 	PriorityLevels            int   `json:"priority_levels"`
@@ -218,8 +219,8 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	return c, nil
 }
 
-// list is a JSON list. Triton's configuration has the name of a file of labels in its place,
-// which a client cannot use.
+// list is a JSON list of labels. Triton's configuration has the name of a file there, which is of
+// no use to a client.
 func list(labels []string) string {
 	b := []byte{'['}
 	for i, label := range labels {
@@ -231,8 +232,8 @@ func list(labels []string) string {
 	return string(append(b, ']'))
 }
 
-// maxBatch is the largest batch, in rows, that a replica takes; without a replica, what the model
-// declared, or 1.
+// maxBatch is the largest batch, in rows, that a replica takes. Without a replica it is what the
+// model declared, or 1.
 func maxBatch(t *gate.Target) int {
 	rows := 0
 	for _, r := range t.Model.Stats().Replicas {
@@ -249,7 +250,7 @@ func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
 	for i, s := range specs {
 		dims := append([]int{}, s.Shape...)
 		if batched && s.Ragged == "" && len(dims) > 0 {
-			dims = dims[1:] // those of a ragged output are one row's
+			dims = dims[1:] // the dimensions of a ragged output are those of one row
 		}
 		out[i] = TensorConfig{Name: s.Name, DataType: configType(s.DType), Dims: dims, Optional: s.Optional}
 	}
@@ -265,7 +266,7 @@ func configType(d tensor.DType) string {
 	case tensor.Bytes:
 		return "TYPE_STRING"
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return "TYPE_INVALID" // the enumeration lacks them
+		return "TYPE_INVALID" // the enumeration lacks the type
 	}
 	return "TYPE_" + d.V2()
 }

@@ -1,20 +1,20 @@
-// Package predict is the Predict Protocol V2 apart from its wires: what a client may ask, and
-// what is answered, whether it came as HTTP or as gRPC.
+// Package predict is the Predict Protocol V2 independent of its wires: what clients may ask and
+// what is answered, over HTTP as over gRPC.
 //
 //	server/rest, server/grpc --Question--> Door.Infer --> gate --> scheduler
 //	                         <--Answer---
 //	                         <-- metadata, config, statistics, index: structs with JSON names
 //
-// A door reads its wire into a Question, calls Infer, and writes the Answer; everything that must
-// be the same for both (parameters, requested outputs, classification, cancelling, counting) is
-// here. The error of any function is one that gate.StatusOf has a row for.
+// A door reads its wire into a Question, calls Infer, and writes the Answer. Everything common to
+// both (parameters, requested outputs, classification, cancellation, counting) is here. Every error
+// has a row in gate.StatusOf.
 //
 // Concurrency: everything may be called from any goroutine. Infer blocks until the request is
 // answered.
 //
-// Memory: Infer owns a Question's inputs from the call on. An Answer's outputs live until its
-// Release.
+// Memory: Infer takes over a Question's inputs when it is called. An Answer's outputs live until
+// its Release.
 //
-// Sources: the protocol's text (Predict Protocol, version 2), and for what it leaves open Triton's
-// documentation of the extensions, which clients rely on.
+// Sources: the protocol's text (Predict Protocol, version 2), and where it is silent Triton's
+// documentation of the extensions, on which clients rely.
 package predict

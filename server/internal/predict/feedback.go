@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback teaches an application what became of a request: of the one with that id, a JSON text
-// or number, or of q's inputs, which its models then predict anew. q.Parameters is the verdict, a
-// JSON object as gate's feedback takes it. The answer is a JSON object.
+// Feedback has an application learn how a request turned out: the request with that id, a JSON text
+// or number, or otherwise q's inputs, for which its models then predict again. q.Parameters is the
+// verdict, a JSON object as for gate's feedback. The answer is a JSON object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
 	defer q.Release()
@@ -34,7 +34,7 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
 	if err != nil {
 		if _, unknown := d.gate.As(q.Who).Target(q.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
-			err = unknown // in this protocol's words
+			err = unknown // in the words of this protocol
 		}
 		return nil, err
 	}
@@ -42,14 +42,14 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	return gate.Learn(ctx, f)
 }
 
-// Input makes the only input of a model from a decoded JSON value of Clipper's clients: numbers,
+// Input makes the only input of a model from a JSON value as Clipper's clients send it: numbers,
 // texts or lists of them, or base64 for UINT8.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 	target, err := s.view.Known(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
-	if target.Model == nil { // an application without a model that has declared its inputs
+	if target.Model == nil { // an application none of whose models has declared inputs
 		if t, err := input(value, tensor.Float64); err == nil {
 			return t, nil
 		}

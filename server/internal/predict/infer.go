@@ -22,18 +22,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Door is a Service for one door, which counts its requests.
+// A Door is the Service of one door, with its counts.
 type Door struct {
 	*Service
 	metrics *metrics.Door
 	sources atomic.Uint64
 }
 
-// Door returns the service for a door that counts with m.
+// Door returns the service of a door that counts with m.
 func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
 
-// NewSource numbers a connection, for fairness between them: see [Question]. The numbers never
-// meet those of the TCP door, which count from 1.
+// NewSource numbers a connection, for fairness between connections: see [Question]. Its numbers
+// differ from those of the TCP door, which count from 1.
 func (d *Door) NewSource() uint64 {
 	return uint64(d.metrics.Index()+1)<<56 | d.sources.Add(1)
 }
@@ -42,15 +42,15 @@ func (d *Door) NewSource() uint64 {
 type Question struct {
 	Model   string
 	Version string // "": the default
-	ID      string // of the answer as well
+	ID      string // repeated in the answer
 
-	// Inputs have names, and the shapes that the client sent: with the batch dimension, or one
-	// row without it. Infer owns the references from the call on, also if it fails.
+	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one row
+	// without it. Infer takes over the references, even if it fails.
 	Inputs []tensor.Tensor
-	// Outputs are the requested ones, in the order of the answer; none: all.
+	// Outputs are the requested ones, in the order of the answer; none requests all.
 	Outputs []Output
 
-	// Values are the server's own parameters. Beside Timeout the deadline of the context holds.
+	// Values are the server's own parameters. The context's deadline holds as well as Timeout.
 	parameter.Values
 
 	// Parameters is a JSON object for the container; nil: none.
@@ -59,26 +59,26 @@ type Question struct {
 	Arrived time.Time          // when the request was complete
 	Source  uint64             // the connection's, from NewSource
 	Client  string             // the machine at its other end (gate.ClientOf); "" = this program
-	Who     *identity.Identity // whose rights hold; nil: all do
-	Outbox  Outbox             // bounds the client's unread answers; nil: it has one at a time
-	Use     *quota.Use         // what the request has taken of its client's quotas; nil: none
+	Who     *identity.Identity // whose rights apply; nil: all rights
+	Outbox  Outbox             // bounds the client's unread answers; nil: it reads one at a time
+	Use     *quota.Use         // what the request has taken of quotas; nil: none applies
 
-	// Submitted is called when the request has its place behind earlier ones; nil: nobody waits.
+	// Submitted is called once the request has its place in the queue; nil: nobody waits for that.
 	Submitted func()
 
-	trace *trace.Trace // set by Infer; nil: it is not followed
+	trace *trace.Trace // set by Infer; nil: not traced
 }
 
-// Follows reports whether the door's requests may be followed, so that it is of use to look for a
-// traceparent.
+// Follows reports whether the door's requests may be traced, so that reading a traceparent is
+// worthwhile.
 func (d *Door) Follows() bool { return d.gate.Follows() }
 
-// An Outbox is a client's [gate.Outbox] in which room can be waited for. All requests of the
+// An Outbox is a client's [gate.Outbox] on which goroutines can wait for room. All requests of the
 // client call it, each from its own goroutine.
 type Outbox interface {
-	// Admit waits until there is room for the answer to an open call. Put replaces the expected
-	// size by that of the answer, or of an error, which is taken until Take; it fails when the
-	// answer is larger and there is no room for it.
+	// Admit waits until there is room for the answer to an open call. Put replaces the reserved
+	// size by that of the answer, or of an error, which counts until Take. It fails when the answer
+	// is larger and does not fit.
 	Admit(ctx context.Context, c *gate.Call) (expected int, err error)
 	Put(c *gate.Call, expected int) (size int, err error)
 	Take(size int)
@@ -87,10 +87,10 @@ type Outbox interface {
 // An Output is a requested one.
 type Output struct {
 	Name string
-	// Classes is how many of the highest values of each row are wanted, by name, instead of the
-	// tensor (classification extension); 0: the tensor.
+	// Classes requests that many of the highest values of each row, as texts, instead of the tensor
+	// (classification extension); 0: the tensor.
 	Classes int
-	// Place is where its data is to be written, instead of the answer; zero: the answer.
+	// Place is where the data is written instead of into the answer; zero: into the answer.
 	Place parameter.Place
 }
 
@@ -98,20 +98,20 @@ type Output struct {
 type Answer struct {
 	Model, Version string
 	ID             string
-	// Outputs have names, and the shapes that the client expects: without the batch dimension if
-	// the question had none.
+	// Outputs have names, and shapes as the client expects them: without the batch dimension if the
+	// question had none.
 	Outputs []tensor.Tensor
-	places  []parameter.Place // of those Outputs whose data is there; nil: of none
+	places  []parameter.Place // of those outputs whose data was written elsewhere; nil: of none
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // how an application chose; nil for a model
 	Frame   *gate.Frame  // of a frame of a stream; else nil
-	Size    int          // in the question's Outbox, until the caller's Take
+	Size    int          // counted in the question's Outbox until the caller's Take
 
 	call  *call
-	ended func() // ends the trace of a request that is followed; else nil
+	ended func() // ends the request's trace; nil: it is not traced
 }
 
-// Place is where the data of output i was written; a zero one: it is in the answer.
+// Place is where the data of output i was written; zero: it is in the answer.
 func (a *Answer) Place(i int) parameter.Place {
 	if a.places == nil {
 		return parameter.Place{}
@@ -119,7 +119,7 @@ func (a *Answer) Place(i int) parameter.Place {
 	return a.places[i]
 }
 
-// Release releases the outputs. The request ends with it.
+// Release releases the outputs, and ends the request.
 func (a *Answer) Release() {
 	if a.ended != nil {
 		a.ended()
@@ -131,7 +131,7 @@ func (a *Answer) Release() {
 	}
 }
 
-// A call is a request on its way through the gate, for a goroutine that waits.
+// A call is a request of a goroutine that waits for it.
 type call struct {
 	gate gate.Call     // the gate's side of it
 	done chan struct{} // closed when the request is complete
@@ -142,7 +142,7 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 // Complete implements gate.Owner.
 func (c *call) Complete(*gate.Call) { close(c.done) }
 
-// wait submits a call and returns when it is complete. When ctx ends first, it cancels the call.
+// wait submits a call and returns when it is complete. If ctx ends first, it cancels the call.
 func (d *Door) wait(ctx context.Context, c *call, q *Question) {
 	c.gate.Owner, c.done = c, make(chan struct{})
 	d.gate.Submit(&c.gate)
@@ -162,8 +162,8 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// Infer submits a question, waits for the answer, and counts it. When ctx ends first, the request
-// leaves the queue: the error is then ErrCanceled, or ErrDeadlineExceeded if the context's
+// Infer submits a question, waits for the answer, and counts the request. If ctx ends first, the
+// request is cancelled, with the error ErrCanceled, or ErrDeadlineExceeded if the context's
 // deadline has passed.
 func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
@@ -193,7 +193,7 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	return a, err
 }
 
-// Release releases the inputs, after a panic, too.
+// Release releases the inputs. It may be called after a panic.
 func (q *Question) Release() {
 	for _, t := range q.Inputs {
 		t.Release()
@@ -201,7 +201,7 @@ func (q *Question) Release() {
 	q.Inputs = nil
 }
 
-// Refused counts a request that could not be read, of which there was no Question.
+// Refused counts a request that could not be read, so that there is no Question.
 func (d *Door) Refused(err error, arrived time.Time) {
 	d.metrics.Began()
 	d.metrics.Answered(d.gate.Unrouted(), gate.StatusOf(err).Outcome, time.Since(arrived), 0, 0)
@@ -228,8 +228,8 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	}
 	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
 	if c.gate.Choice != nil {
-		// The answer is written by the declaration of the model that is most behind it, whose
-		// outputs may differ from those of the application's first.
+		// The answer is written by the declaration of the model that contributes most to it. Its
+		// outputs may differ from those of the application's first model.
 		target = c.gate.Target
 		a.Version = target.ID.String()
 		chosen, err = choose(target, q.Outputs)
@@ -261,8 +261,8 @@ func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params 
 			p.Timeout = left
 		}
 	}
-	// To a model with an adapter a tensor of any shape may be one row. In this protocol a matrix
-	// is rows.
+	// A model with an adapter takes a tensor of any shape for one row. In this protocol, the first
+	// dimension of a matrix is rows.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 	return p
 }
@@ -287,7 +287,7 @@ func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err 
 	return nil
 }
 
-// ask waits for room for the answer to a call, submits it, and waits for the answer.
+// ask waits for room for the answer to a call, submits the call, and waits for the answer.
 func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err error) {
 	c.gate.Use = q.Use
 	o := q.Outbox
@@ -305,7 +305,7 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	return size, err
 }
 
-// alone is the Outbox of a client that has one answer at a time. Only its Use minds its size.
+// alone is the Outbox of a client that has one answer at a time. Only the quota looks at its size.
 type alone struct{ box gate.Outbox }
 
 func (a *alone) Admit(_ context.Context, c *gate.Call) (expected int, err error) {
@@ -317,8 +317,8 @@ func (a *alone) Put(c *gate.Call, expected int) (size int, err error) { return a
 
 func (a *alone) Take(size int) { a.box.Take(size) }
 
-// Late makes ErrCanceled of a request ErrDeadlineExceeded if the context's deadline has passed.
-// The context itself may say otherwise, since transports cancel it then.
+// Late turns ErrCanceled into ErrDeadlineExceeded if the context's deadline has passed: transports
+// cancel the context then, so that its own error may be either.
 func Late(ctx context.Context, err error) error {
 	if end, ok := ctx.Deadline(); ok && errors.Is(err, scheduler.ErrCanceled) && !time.Now().Before(end) {
 		return fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)

@@ -8,15 +8,15 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A Path tells of the server or of models, over HTTP and over Shiva alike.
+// A Path describes the server or models, over HTTP and over Shiva alike.
 type Path struct {
 	Steps []string // "{model}" and "{version}" stand for names
-	Open  bool     // to whoever asks, without an identity: health
+	Open  bool     // to all callers, without an identity: health
 	Tell  func(s *Service, model, version string) (any, error)
 }
 
-// Paths are all of the protocol that take no body, but the one of the server's metadata, which
-// tells of each door's own extensions.
+// Paths are all paths of the protocol that take no body, except the one of the server's metadata,
+// whose answer depends on the door.
 var Paths = func() (all []Path) {
 	add := func(path string, tell func(s *Service, model, version string) (any, error)) {
 		all = append(all, Path{strings.Split(path, "/"), strings.HasPrefix(path, "v2/health/"), tell})
@@ -34,8 +34,8 @@ var Paths = func() (all []Path) {
 	return all
 }()
 
-// Match reports whether the steps of a path are those of a pattern, and the names in it. That of a
-// region stands in the place of a model's.
+// Match reports whether the steps of a path match a pattern, and returns the names in it. The name
+// of a region is returned as model.
 func Match(pattern, steps []string) (model, version string, ok bool) {
 	if len(pattern) != len(steps) {
 		return "", "", false
@@ -55,15 +55,15 @@ func Match(pattern, steps []string) (model, version string, ok bool) {
 	return model, version, true
 }
 
-// shivaExtensions are those that a client has over Shiva, in the words of its metadata: the
-// keys "parameters", "priority" and "timeout_ms", and the paths of models' configuration and
-// statistics. Of model_repository there is the index only.
+// shivaExtensions are those that Shiva has, in the terms of its metadata: the keys "parameters",
+// "priority" and "timeout_ms", and the paths of models' configuration and statistics. Of
+// model_repository it has the index only.
 var shivaExtensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
 
-// Describe answers a path that is asked for over Shiva: one of Paths, "v2", which is "!server"
-// in Shiva's own words, or the index of the repository, of which onlyReady leaves out what
-// cannot be asked. The answer is the JSON object that HTTP gives; the index is its member
-// "models", as in gRPC. ok is false when path is none of these.
+// Describe answers a path that is asked for over Shiva: one of Paths, "v2" (Shiva's own name for it
+// is "!server"), or the index of the repository, from which onlyReady leaves out what cannot be
+// asked. The answer is the JSON object that HTTP gives; the index is its member "models", as in
+// gRPC. ok is false for any other path.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
 	var value any
 	switch ok, err = true, s.view.Who().Enter(); path {

@@ -5,10 +5,10 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
-// Regions are those of shared memory that clients have registered.
+// Regions are the shared memory regions that clients have registered.
 func (s *Service) Regions() *regions.Registry { return s.cfg.Regions }
 
-// extensions adds the one of shared memory, where it is offered.
+// extensions adds the extension of shared memory, if it is configured.
 func (s *Service) extensions(all []string) []string {
 	if s.cfg.Regions.Offered() {
 		all = append(all[:len(all):len(all)], regions.Extension)
@@ -16,10 +16,10 @@ func (s *Service) extensions(all []string) []string {
 	return all
 }
 
-// sharer is whose regions a question may name.
+// sharer is the client whose regions a question may name.
 func (q *Question) sharer() regions.Client { return regions.Client{Address: q.Client, Who: q.Who} }
 
-// checkPlaces is the error for requested outputs whose places cannot be written.
+// checkPlaces checks that requested outputs can be written to their places.
 func (s *Service) checkPlaces(q *Question) error {
 	for i := range q.Outputs {
 		if at := q.Outputs[i].Place; at.Region != "" {
@@ -31,7 +31,7 @@ func (s *Service) checkPlaces(q *Question) error {
 	return nil
 }
 
-// place writes the outputs that have places there.
+// place writes outputs to their places.
 func (s *Service) place(a *Answer, q *Question) error {
 	for i := range q.Outputs {
 		at := q.Outputs[i].Place

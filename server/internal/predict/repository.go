@@ -20,25 +20,25 @@ import (
 type Repository interface {
 	// Models returns the names of the models that it can start and stop, sorted.
 	Models() []string
-	// State is the state of one of them, and the reason.
+	// State is the state of one of them, and its reason.
 	State(model string) (state State, reason string)
-	// Load starts the processes of a model that do not run, and returns when one of them serves
-	// it, which may be at once. It fails when ctx ends or a process ends by itself again and
-	// again.
+	// Load starts the processes of a model that are not running, and returns when one of them
+	// serves it, which may be at once. It fails if ctx ends, or if a process keeps ending by
+	// itself.
 	Load(ctx context.Context, model string) error
 	// Unload drains and stops the processes of a model, and returns when they have ended.
 	Unload(model string) error
 }
 
-// A Caller is who requests a change. The zero value is the program itself, which may do everything.
+// A Caller is who requests a change. The zero value is the program itself, which has all rights.
 type Caller struct {
 	audit.Source
 	Listener net.Addr // the address that the client has connected to
 }
 
-// permit is the error for a caller who may not load and unload models. Where identities are
-// declared, the right to load says who may, wherever they are; server.repository then only closes
-// the door to all.
+// permit is the error for a caller who may not load and unload models. If identities are declared,
+// the right to load decides, wherever the caller is; server.repository can then only forbid it to
+// all.
 func (s *Service) permit(c Caller) error {
 	if c.Listener == nil {
 		return nil
@@ -65,18 +65,18 @@ func (s *Service) permitModel(c Caller, model, action string) error {
 	return err
 }
 
-// Refused notes that somebody was refused a change for want of a right.
+// Refused notes that a caller was refused a change for lack of a right.
 func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
 	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: gate.Text(err)})
 }
 
-// managedNames are those of models whose processes are the server's, as far as whoever asks may
-// know of them.
+// managedNames lists the models whose processes the server manages, as far as the caller may see
+// them.
 func (s *Service) managedNames() []string {
 	return slices.DeleteFunc(slices.Clone(s.cfg.Repository.Models()), func(name string) bool { return !s.view.Who().Sees(name) })
 }
 
-// Local reports whether only this machine reaches a listener.
+// Local reports whether a listener can be reached from this machine only.
 func Local(a net.Addr) bool {
 	if hostport, ok := secure.Cut(a.String()); ok { // of a door, or of containers
 		at, err := netip.ParseAddrPort(hostport)
@@ -88,7 +88,7 @@ func Local(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// changed notes a change that a caller has made to a model.
+// changed notes a caller's change to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
 	if c.Listener == nil {
 		return
@@ -102,18 +102,18 @@ func (s *Service) changed(c Caller, model, did string, err error) {
 	s.cfg.Trail.Add(e)
 }
 
-// A State is that of a version of a model, in the words of the model_repository extension.
+// A State is the state of a version of a model, in the words of the model_repository extension.
 type State string
 
 // The states.
 const (
 	Ready       State = "READY"       // a live replica serves it
 	Unavailable State = "UNAVAILABLE" // none does
-	Loading     State = "LOADING"     // none does yet: its processes are starting
-	Unloading   State = "UNLOADING"   // its processes are being stopped
+	Loading     State = "LOADING"     // none does yet: processes are starting
+	Unloading   State = "UNLOADING"   // processes are being stopped
 )
 
-// An IndexEntry is one version of a model that is or could be served.
+// An IndexEntry is one version of a model that is served or could be.
 type IndexEntry struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"` // none for applications and unregistered models
@@ -121,8 +121,8 @@ type IndexEntry struct {
 	Reason  string `json:"reason"`
 }
 
-// Index lists every version of every model that has registered, every application, and the
-// models that Load could start; with onlyReady those of them that are.
+// Index lists every version of every registered model, every application, and the models that Load
+// could start; with onlyReady, only those that are ready.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
 	managed := s.managedNames()
@@ -158,7 +158,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	return list
 }
 
-// Load starts a model, if its processes are the server's. Parameters of the request (another
+// Load starts a model whose processes the server manages. Parameters of the request (another
 // configuration, files) are refused: a model is configured in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
 	if err := s.permitModel(by, model, "load"); err != nil {
@@ -179,7 +179,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 	return err
 }
 
-// Unload stops a model, if its processes are the server's.
+// Unload stops a model whose processes the server manages.
 func (s *Service) Unload(by Caller, model string) error {
 	if err := s.permitModel(by, model, "unload"); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (s *Service) Unload(by Caller, model string) error {
 	return err
 }
 
-// managed is the error for a model that is not the server's to start and stop.
+// managed is the error for a model that the server cannot start and stop.
 func (s *Service) managed(model, verb string) error {
 	names := s.managedNames()
 	if slices.Contains(names, model) {

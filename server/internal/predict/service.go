@@ -14,9 +14,9 @@ type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
 	Reach      func() string                   // who may load and unload models: server.repository
-	Settings   func(model string) config.Model // in effect for a model
+	Settings   func(model string) config.Model // those that apply to a model
 	Regions    *regions.Registry               // of shared memory
-	Trail      *audit.Trail                    // nil: nobody is noted
+	Trail      *audit.Trail                    // nil: nothing is noted
 	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server
@@ -25,14 +25,14 @@ type Config struct {
 // A Service answers the questions of the protocol. See the package comment.
 type Service struct {
 	gate *gate.Gate
-	view gate.View // what whoever asks may see of it
+	view gate.View // what the caller may see of the gate
 	cfg  *Config
 }
 
-// New makes a Service for whoever may everything.
+// New makes a Service for callers with all rights.
 func New(cfg Config) *Service { return &Service{cfg.Gate, cfg.Gate.As(nil), &cfg} }
 
-// As is the Service for an identity.
+// As is the Service for callers with that identity.
 func (s *Service) As(who *identity.Identity) *Service {
 	if who == s.view.Who() {
 		return s
@@ -40,12 +40,12 @@ func (s *Service) As(who *identity.Identity) *Service {
 	return &Service{s.gate, s.gate.As(who), s.cfg}
 }
 
-// Draining reports whether the server is shutting down: it completes requests in flight and
-// refuses others.
+// Draining reports whether the server is shutting down: it completes requests in flight and refuses
+// new ones.
 func (s *Service) Draining() bool { return s.gate.Draining() }
 
-// A Readiness is the answer of both ready paths. The text of the protocol has a status only, the
-// Open Inference Protocol the name and ready.
+// A Readiness is the answer of both ready paths. The protocol's text has only a status; name and
+// ready are the Open Inference Protocol's.
 type Readiness struct {
 	Name  string `json:"name,omitempty"` // of the model
 	Ready bool   `json:"ready"`
@@ -74,7 +74,8 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	return r, nil
 }
 
-// CheckAsked is why a request for inference would find no model, before its body is read.
+// CheckAsked returns the error that a request for inference to that model would get, before its
+// body is read.
 func (s *Service) CheckAsked(name, version string) error {
 	t, err := s.view.Asked(name, version)
 	if err == nil && t.Application != nil {
@@ -83,8 +84,8 @@ func (s *Service) CheckAsked(name, version string) error {
 	return err
 }
 
-// A List has the names of everything that serves. The protocol has no such path; the form is that
-// of KServe's servers.
+// A List names everything that is served. The protocol has no such path; the form is that of
+// KServe's servers.
 type List struct {
 	Models []string `json:"models"` // and applications, sorted
 }

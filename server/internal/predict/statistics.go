@@ -4,11 +4,11 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// ModelStatistics counts the requests and batches of one version of a model since it registered,
-// through all doors.
+// ModelStatistics counts the requests and batches of one version of a model since it was
+// registered, through all doors.
 //
 // Source: Triton, statistics extension. Memory and decoupled responses do not exist here and are
-// left out, and so are caches, whose look-ups are not timed: the metrics count them.
+// left out. So are caches, whose look-ups are not timed: metrics count them.
 type ModelStatistics struct {
 	Name           string         `json:"name"`
 	Version        string         `json:"version"`
@@ -43,14 +43,14 @@ type Duration struct {
 	Nanos uint64 `json:"ns"`
 }
 
-// StatisticsList is the answer of Statistics.
+// StatisticsList is the answer to a request for statistics.
 type StatisticsList struct {
 	Models []ModelStatistics `json:"model_stats"`
 }
 
-// Statistics are those of every version of a model, or of the one named, or of an application:
-// requests by the name that they were sent to, and batches by the model that executed them. Name
-// "" is all models and applications.
+// Statistics returns those of every version of a model, of one version, or of an application:
+// requests under the name that they were sent to, batches under the model that executed them. The
+// empty name means all models and applications.
 func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
@@ -63,18 +63,18 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		if name != "" && m.Name != name || version != "" && m.Version != version {
 			continue
 		}
-		if t, err := s.view.Target(m.Name, m.Version); err == nil { // or it has just been forgotten
+		if t, err := s.view.Target(m.Name, m.Version); err == nil { // unless it was just forgotten
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
 	if version != "" {
-		return list, nil // of a model: applications have none
+		return list, nil // batches of a model: applications have none
 	}
 	for _, a := range s.view.Applications() {
 		if name != "" && a.Name != name {
 			continue
 		}
-		// Without candidates, or just deleted, it has none.
+		// An application without candidates, or just deleted, has none.
 		if t, err := s.view.Target(a.Name, ""); err == nil && t.Application != nil {
 			list.Models = append(list.Models, statistics(t))
 		}
