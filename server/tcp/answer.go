@@ -26,10 +26,10 @@ func (l *loop) encode(c *call) {
 	}
 	c.err = err
 	l.refusal(c, &m, err)
-	l.out, l.vecs, _ = shiva.AppendVectored(l.out, l.vecs, &m) // its parts are all ours, and fit
+	l.out, l.vecs, _ = shiva.AppendVectored(l.out, l.vecs, &m) // the server's own parts, which fit
 }
 
-// compose makes the message that answers c. An error of it is answered instead.
+// compose makes the message that answers c. If it fails, its error is the answer instead.
 func (l *loop) compose(c *call, m *shiva.Message) error {
 	if err := c.failure(); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	return err
 }
 
-// appendMetadata is the metadata of an answer. It lists the answer's tensors in l.tensors.
+// appendMetadata appends the metadata of an answer. It lists the answer's tensors in l.tensors.
 func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	b = append(b, '{')
@@ -88,7 +88,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	return b, err
 }
 
-// appendChoice appends what an application did.
+// appendChoice appends how an application answered.
 func appendChoice(b []byte, c *gate.Choice) []byte {
 	b = append(b, `"application":`...)
 	b = jsontext.AppendString(b, c.Application)
@@ -123,7 +123,7 @@ func (l *loop) listOutputs(c *call) (err error) {
 			l.texts = append(l.texts, t)
 			continue
 		}
-		if !t.DType.OnWire() { // bfloat16: float32 holds every value of it
+		if !t.DType.OnWire() { // bfloat16 goes as float32, which holds all its values
 			t, err = tensor.Cast(t, tensor.Float32, nil) // garbage-collected: no release
 			if err != nil {
 				return err
@@ -134,8 +134,8 @@ func (l *loop) listOutputs(c *call) (err error) {
 	return nil
 }
 
-// listAdapted is listOutputs for a model with an adapter, whose texts are a tensor as well if
-// they are numbers.
+// listAdapted is listOutputs for a model with an adapter, whose texts become a tensor if they are
+// numbers.
 func (l *loop) listAdapted(c *call, a scheduler.Adapter) {
 	out := c.gate.Outputs[0]
 	out.Name = c.gate.Target.Spec.Outputs[0].Name
@@ -148,7 +148,7 @@ func (l *loop) listAdapted(c *call, a scheduler.Adapter) {
 	}
 }
 
-// appendTexts appends the member with the texts of an answer. In bridge form they are fields.
+// appendTexts appends the member with the texts of an answer. In bridge form, texts are fields.
 func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 	if len(l.texts) == 0 || c.gate.Bridge {
 		return b, nil
@@ -158,9 +158,9 @@ func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 	return append(b, ','), err
 }
 
-// appendFields adds to the metadata of an answer what makes it one in bridge form: a member for
-// each output, which refers to its tensor or is its text. A member of ours gives way to an
-// output of its name.
+// appendFields turns the metadata of an answer into bridge form: it adds a member for each output,
+// which refers to its tensor or is its text. An output replaces a member of the server's with the
+// same name.
 func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 	outputs := c.gate.Target.Spec.Outputs
 	named := func(key []byte) bool {

@@ -11,37 +11,37 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A call is one question of a connection and the place of its answer in the line of answers.
+// A call is one question of a connection, and the place of its answer in the line of answers.
 //
-// It belongs to its loop, but for the time between Submit and Complete, in which gate is the
-// gate's. It is freed when its answer is written or, once its client is disconnected, when it is
-// complete.
+// It belongs to its loop, except between Submit and Complete, when the field gate belongs to the
+// gate. It is freed when its answer has been written, or when it is complete if its client has
+// disconnected by then.
 type call struct {
 	gate      gate.Call // the gate's side of it
 	session   *session
-	message   *shiva.Message // the question; its memory is the inputs'; nil when no longer needed
-	feedback  gate.Feedback  // in place of gate, for what is no question but tells of an answer
+	message   *shiva.Message // the question; inputs refer to its memory; nil when no longer needed
+	feedback  gate.Feedback  // in place of gate, for feedback, which is no question
 	namespace string         // of the question; empty if it could not be decoded
-	next      *call          // the answer that leaves after this one
+	next      *call          // the next answer to leave
 
 	question question
 	arrived  time.Time
 
-	trace    *trace.Trace // nil: the question is not followed
+	trace    *trace.Trace // nil: not traced
 	use      quota.Use
 	bytes    int64   // of the message
 	control  []byte  // the answer's metadata, if no model answered
-	err      error   // the refusal, if there was one before the scheduler, or of feedback
-	room     int     // of the session's outbox: what is expected, then what has come
-	shared   *shared // nil: all of the question is in its message
-	fetching bool    // inputs are being read from shared memory; then it is opened
-	held     bool    // open, and not submitted before there is room for its answer
+	err      error   // the refusal before the scheduler, if any, or the error of feedback
+	room     int     // in the session's outbox: the reserved size, then the answer's
+	shared   *shared // nil: no tensor is in shared memory
+	fetching bool    // inputs are being read from shared memory; the call is opened after that
+	held     bool    // open, and waiting for room for its answer
 	inFlight bool    // submitted and not yet complete
-	answered bool    // the answer is known and may leave in its turn
+	answered bool    // the answer is there and may leave in its turn
 }
 
-// Complete posts the call to its loop, in whose turns everything else about a session happens.
-// Any goroutine may call it.
+// Complete posts the call to its loop, where everything else about a session happens. Any goroutine
+// may call it.
 func (c *call) Complete(*gate.Call) {
 	if c.puts() {
 		c.session.loop.door.copies.Go(c.put)
@@ -64,8 +64,8 @@ func (c *call) failure() error {
 	return c.gate.Err
 }
 
-// A refusal is an error as far as it is told. The error itself may name as much of the question
-// as its client liked to send.
+// A refusal is an error as far as the client is told. The error itself may quote as much of the
+// question as the client liked to send.
 type refusal struct {
 	text      string
 	condition error // gate.Bare
@@ -74,7 +74,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 func (r *refusal) Unwrap() error { return r.condition }
 
-// count tells the metrics how the call ended.
+// count adds the call's outcome to the metrics.
 func (c *call) count(l *loop) {
 	model := c.gate.Counted()
 	if model == nil {
@@ -119,7 +119,7 @@ func (l *loop) dropQuestion(c *call) {
 	c.question.id = id
 }
 
-// recycle gives back the question of a call.
+// recycle releases the question of a call for reuse.
 func (l *loop) recycle(c *call) {
 	c.question.reset()
 	if c.message != nil {
@@ -128,7 +128,7 @@ func (l *loop) recycle(c *call) {
 	}
 }
 
-// freeCall counts the call and gives back the outputs, the question and the call, in this order.
+// freeCall counts the call and releases the outputs, the question and the call, in this order.
 func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)

@@ -9,34 +9,34 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A description is an answer about models, and until when it is given again.
+// A description is an answer about models that may be repeated for a while.
 type description struct {
 	answer []byte
 	until  time.Time
 }
 
-// A descriptionKey is what was asked, and who asked it: identities see different models.
+// A descriptionKey is what was asked and by whom: identities see different models.
 type descriptionKey struct {
 	path      string
 	onlyReady bool
 	who       *identity.Identity
 }
 
-// Lists of all models take the loop time, and memory for as long as they wait to be read; and a
-// client may ask for them as fast as it can write. So an answer is given again, the same bytes,
-// for a multiple of the time that making it took: no more than a tenth of the loop's time goes
-// into them, and one that costs microseconds is as good as new.
+// Lists of all models take the loop time, and memory while they wait to be read, and a client may
+// ask for them as fast as it can write. So the same bytes are sent again for a multiple of the time
+// that it took to make them: at most a tenth of the loop's time goes into them, and an answer that
+// costs microseconds is as good as new.
 const (
 	describeRarity   = 9
-	mostDescriptions = 64 // of a loop at one time
+	mostDescriptions = 64 // per loop
 )
 
 // describe answers m if it asks about the server or models by a path of the Predict Protocol;
-// ok is false if it does not.
+// otherwise ok is false.
 func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
-	// infer is what most requests are.
+	// Most requests are for inference.
 	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer"
 	if l.door.describe == nil || !ours || infer {
 		return nil, false, nil
@@ -60,7 +60,7 @@ func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte
 		return d.answer, true, nil
 	}
 	answer, ok, err = l.door.describe(who, route, onlyReady)
-	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and wanted as of now
+	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and wanted as it is now
 		return answer, ok, err
 	}
 	if l.descriptions == nil || len(l.descriptions) == mostDescriptions {

@@ -7,20 +7,19 @@
 //	                                                │                 │ any goroutine
 //	socket ◄── session.flush ◄── encode ◄── head answered? ◄── loop.post ◄── Complete
 //
-// Promises: one answer to every message, in the order of the messages, whatever order they are
-// completed in. A message that cannot be understood costs its sender an answer, and the
-// connection only if the next boundary is lost. What a client can make the server hold is
-// bounded: requests in flight, bytes of a half-received message, unread answers, connections;
-// each limit is named in the error it causes.
+// Promises: every message gets one answer, in the order of the messages, in whatever order they are
+// completed. A message that cannot be understood gets an error; it costs the connection only if the
+// next boundary is lost. What a client can make the server hold is bounded: requests in flight,
+// bytes of a half-received message, unread answers, connections. Each error names the limit that
+// caused it.
 //
-// Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly
-// all turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
-// loop.postRoom). Sessions know a transport; gnet.go and writable.go are the one for TCP, socket.go
-// is the one for Unix sockets, whose turns are taken by the goroutines that read them.
+// Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all
+// turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
+// loop.postRoom). Sessions know only a transport: gnet.go and writable.go have the one for TCP,
+// socket.go has the one for Unix sockets, where the goroutines that read take the turns.
 //
-// Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or
-// not at all when the rest of a large body is read straight into place. An answer's tensor
-// bytes are copied once, into the loop's write buffer, or not at all when they need no byte
-// swap. What the transport does not take stays where it is, in memory that the pool counts, until
-// it has room.
+// Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not
+// at all if the rest of a large body is read straight into place. An answer's tensor bytes are
+// copied once, into the loop's write buffer, or not at all if they need no byte swap. What the
+// transport does not take stays where it is, in memory that the pool counts, until there is room.
 package tcp

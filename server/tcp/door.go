@@ -22,17 +22,17 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Config of the door. All fields must be set but those that say what their zero means.
+// Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	Addrs  []string          // as of intake.Config
+	Addrs  []string          // see intake.Config
 	Access unixsocket.Access // to its Unix sockets
-	Open   intake.Opener     // as of intake.Config
+	Open   intake.Opener     // see intake.Config
 	Gate   *gate.Gate
-	// Describe answers the paths of the Predict Protocol that are not inference, for an identity:
-	// predict's function of that name. nil: there are none.
+	// Describe answers the paths of the Predict Protocol other than inference, for an identity:
+	// predict's function of that name. nil: the door has none.
 	Describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
 	Identities *identity.Registry
-	Addresses  *quota.Addresses  // quotas of where clients are; nil: there are none
+	Addresses  *quota.Addresses  // quotas of clients' addresses; nil: there are none
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
 	Log        *slog.Logger
@@ -40,22 +40,22 @@ type Config struct {
 	Metrics *metrics.Door
 	Loops   int // event loops; 0: one per core
 
-	Settings // to begin with
+	Settings // the first ones
 }
 
-// Settings of the door are those that can change while it is open.
+// Settings of the door can change while it is open.
 type Settings struct {
 	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	TLS            *secure.Config // of the addresses with TLS; nil: there are none
 	InFlight       int            // most requests of one connection in flight
-	IdleTimeout    time.Duration  // without a question or a waiting answer; 0: none
-	MessageTimeout time.Duration  // for a message that has begun, and a second more per 16 KiB
+	IdleTimeout    time.Duration  // without a question or an answer that waits; 0: none
+	MessageTimeout time.Duration  // for a message that has begun; a second more per 16 KiB
 	OutboundBytes  int            // of unread answers, beyond which requests wait; see gate.Outbox
 	OutboundStall  time.Duration  // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
 	Resync         bool         // look for the next header after rubbish, instead of closing
-	ResyncBytes    int          // how far
-	Streams        bool         // a connection is a stream of the requests that name no other
+	ResyncBytes    int          // how many bytes are searched
+	Streams        bool         // a request that names no stream is a frame of its connection's own
 	Keep           setting.Keep // of that stream; 0: as the application or the model is configured
 }
 
@@ -74,9 +74,9 @@ type Door struct {
 	carriers   map[string]carrier // by the network of the address
 
 	accepting sync.WaitGroup // the goroutine that accepts
-	copies    sync.WaitGroup // from and to shared memory
+	copies    sync.WaitGroup // to and from shared memory
 	settings  atomic.Pointer[Settings]
-	opened    atomic.Uint64 // connections let in, ever
+	opened    atomic.Uint64 // connections ever accepted
 }
 
 // Listen opens the door. It returns when clients can connect.
@@ -104,19 +104,19 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// A carrier has the loops of the sessions on transports of one kind.
+// A carrier runs the loops of sessions whose transports are of one kind.
 type carrier interface {
 	enroll(*intake.Conn) // makes a session of a connection
-	each(func(l *loop))  // has each loop do it, soon; what it does takes a turn
-	stop() error         // ends the loops, with the connections that are left
+	each(func(l *loop))  // runs a function on each loop, soon; what it does takes a turn
+	stop() error         // ends the loops and the connections that are left
 }
 
-// carry starts the carrier for connections of a network, unless there is one.
+// carry starts the carrier for the connections of a network, unless it runs.
 func (d *Door) carry(network string, loops int) error {
 	if d.carriers[network] != nil {
 		return nil
 	}
-	if network != "tcp" { // Unix sockets, TLS, and a network in memory
+	if network != "tcp" { // Unix sockets, TLS, and the network in memory
 		d.carriers[network] = newSockets(d, loops)
 		return nil
 	}
@@ -127,7 +127,7 @@ func (d *Door) carry(network string, loops int) error {
 	return err
 }
 
-// newDoor is a door without a way in.
+// newDoor makes a door that does not listen.
 func newDoor(cfg Config) *Door {
 	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cfg.Identities, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
@@ -138,20 +138,20 @@ func newDoor(cfg Config) *Door {
 	return d
 }
 
-// refuse is what a connection above a limit is sent.
+// refuse is what a connection above a limit gets.
 func refuse(err error) []byte {
 	var m shiva.Message
 	new(loop).refusal(new(call), &m, err)
-	answer, _ := shiva.AppendMessage(nil, &m) // its parts are all ours, and fit
+	answer, _ := shiva.AppendMessage(nil, &m) // the server made all parts, and they fit
 	return answer
 }
 
-// Addrs are the addresses that the door listens on.
+// Addrs are the addresses on which the door listens.
 func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
-// Configure returns the door other settings. Those about connections hold for the next that
-// comes, those about messages for the next that begins on any connection, and clocks from the
-// next look at them on. Any goroutine may call it.
+// Configure changes the door's settings. Those about connections apply to new ones, those about
+// messages to the next message that begins on any connection, and timeouts from the next time they
+// are checked. Any goroutine may call it.
 func (d *Door) Configure(s Settings) {
 	d.settings.Store(&s)
 	for _, c := range d.carriers {
@@ -159,15 +159,14 @@ func (d *Door) Configure(s Settings) {
 	}
 }
 
-// Settings are those that hold.
+// Settings are those that apply now.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The
-// requests inside must have been completed before (gate drained, scheduler drained), since
-// their answers have nowhere to go afterwards. A client that is still asking is answered (by a
-// gate that drains: ErrDraining) until it has been quiet for a moment, or for a second at most.
-// When ctx ends first, the connections that are left are cut, and it returns the context's
-// error.
+// Shutdown sends the waiting answers, ends every connection and stops the event loops. All requests
+// must have been completed before (gate drained, scheduler drained): their answers have nowhere to
+// go afterwards. A client that goes on asking is answered (by a draining gate: ErrDraining) until
+// it has been quiet for a moment, or for a second at most. If ctx ends first, the connections that
+// are left are cut, and Shutdown returns the context's error.
 func (d *Door) Shutdown(ctx context.Context) error {
 	const longest = time.Second
 	d.listener.Close()

@@ -18,14 +18,14 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
-// An engine has gnet tell the door's loops which sockets have bytes to read. It reads and writes
-// the descriptors itself: gnet's own writing copies what a socket does not take, into memory
-// that nobody counts. server/DESIGN.md has the measurements, and the other traps of gnet's that
-// this file and writable.go go round.
+// An engine runs the door's loops on gnet, which tells them which sockets have bytes to read. It
+// reads and writes the descriptors itself: gnet would copy what a socket does not take into memory
+// that nobody counts. server/DESIGN.md has the measurements, and gnet's other traps that this file
+// and writable.go avoid.
 type engine struct {
 	gnet.BuiltinEventEngine
 	door   *Door
-	client *gnet.Client // what gnet calls event loops for connections that somebody else accepts
+	client *gnet.Client // gnet's name for event loops whose connections others accept
 	waiter *waiter
 
 	mu      sync.Mutex
@@ -57,9 +57,9 @@ func newEngine(d *Door, loops int) (*engine, error) {
 	return e, nil
 }
 
-// stop ends the event loops, with the connections that are left.
+// stop ends the event loops and the connections that are left.
 func (e *engine) stop() error {
-	e.waiter.close() // first, as nobody may wake a loop that has ended
+	e.waiter.close() // first: nobody may wake a loop that has ended
 	e.mu.Lock()
 	e.stopped = true
 	e.mu.Unlock()
@@ -70,9 +70,9 @@ func (e *engine) stop() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.loops {
-		l.turns.Lock() // another goroutine may still be in the last one
+		l.turns.Lock() // another goroutine may still be in the last turn
 		for i := len(l.sessions) - 1; i >= 0; i-- {
-			l.sessions[i].close() // whose descriptor gnet does not know any more
+			l.sessions[i].close() // gnet has forgotten its descriptor
 		}
 		l.spares.Release()
 		l.turns.Unlock()
@@ -80,7 +80,7 @@ func (e *engine) stop() error {
 	return err
 }
 
-// each has every loop do f in a turn of its event loop, soon.
+// each runs f on every loop, in a turn of its event loop, soon.
 func (e *engine) each(f func(*loop)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +105,7 @@ func (e *engine) loopOf(el gnet.EventLoop) *loop {
 	return l
 }
 
-// execute does f in a turn of the event loop, soon.
+// execute runs f in a turn of the event loop, soon.
 func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 	// It fails only when the engine has ended.
 	_ = el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error {
@@ -117,14 +117,14 @@ func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 // enroll hands a connection to one of the event loops.
 func (e *engine) enroll(in *intake.Conn) {
 	k := &conn{engine: e, place: in}
-	// gnet closes it, and goes on with a duplicate.
+	// gnet closes it, and continues with a duplicate.
 	if _, err := e.client.EnrollContext(in.HandOver(), k); err != nil || k.session == nil {
 		e.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
 		in.Leave()
 	}
 }
 
-// OnOpen makes a session of a connection.
+// OnOpen makes a session for a connection.
 func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	k, l := c.Context().(*conn), e.loopOf(c.EventLoop())
 	k.gnet, k.fd = c, c.Fd()
@@ -136,12 +136,12 @@ func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	return nil, gnet.None
 }
 
-// OnClose is called when the peer has ended its direction, or the connection, or when it was
-// closed by us.
+// OnClose is called when the peer has ended its direction or the connection, or when the server has
+// closed it.
 func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
 	k := c.Context().(*conn)
 	l := k.session.loop
-	l.begin() // first: a turn elsewhere may be about to write to the socket
+	l.begin() // first: a turn on another goroutine may be about to write to the socket
 	defer l.end()
 	if errors.Is(err, io.EOF) && k.session.due() && k.detach() {
 		k.session.hangUp()
@@ -151,7 +151,7 @@ func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
 	return gnet.None
 }
 
-// OnTraffic is a turn of the loop with input.
+// OnTraffic takes a turn of the loop with input.
 func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	p, err := c.Next(-1)
 	if err != nil {
@@ -165,7 +165,7 @@ func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	return gnet.None
 }
 
-// after calls f after d, unless the engine has ended: nobody may wake its loops then.
+// after calls f after d, unless the engine has ended: its loops must not be woken any more then.
 func (e *engine) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() {
 		e.mu.Lock()
@@ -176,21 +176,21 @@ func (e *engine) after(d time.Duration, f func()) {
 	})
 }
 
-// A conn is a transport on the socket of a gnet connection. gnet closes a connection when it has
-// read its end, and cannot be kept from it. A client that has ended its direction may still be
-// due answers; then the conn is detached: it goes on with a duplicate of the descriptor, which
-// gnet does not know, and only the waiter watches it, for room and for the peer being gone.
+// A conn is a transport on the socket of a gnet connection. gnet closes a connection when it reads
+// its end, and cannot be told not to. A client that has ended its direction may still be owed
+// answers. Then the conn is detached: it continues with a duplicate of the descriptor, of which
+// gnet knows nothing. Only the waiter watches that one, for room and for the peer going away.
 type conn struct {
 	engine   *engine
-	place    *intake.Conn // among the connections that were let in
+	place    *intake.Conn // its place in the door's limits
 	session  *session
 	gnet     gnet.Conn
 	fd       int
-	watched  bool // by the waiter
+	watched  bool // the waiter watches it
 	detached bool // fd is the duplicate
 
-	paused bool      // it is in loop.paused
-	until  time.Time // then
+	paused bool      // in loop.paused
+	until  time.Time // the end of the pause
 }
 
 // detach is called in OnClose, before gnet closes its descriptor.
@@ -206,8 +206,8 @@ func (k *conn) detach() bool {
 	return err == nil
 }
 
-// watch has the waiter tell from now on when there is room. A duplicate is the same open file to
-// it: it stays watched when the descriptor that it was watched by is closed.
+// watch has the waiter report room from now on. The duplicate is the same open file: it stays
+// watched when the descriptor that the waiter was given is closed.
 func (k *conn) watch() error {
 	if k.watched {
 		return nil
@@ -216,7 +216,7 @@ func (k *conn) watch() error {
 	return k.engine.waiter.watch(k.fd, k.session)
 }
 
-// closed ends the session, and frees its place.
+// closed ends the session and frees its place.
 func (k *conn) closed() {
 	k.engine.waiter.forget(k.session)
 	k.session.closed()
@@ -232,7 +232,7 @@ func (k *conn) Write(vecs [][]byte) (int, error) {
 	return n, k.watch()
 }
 
-// write writes to a descriptor what it has room for.
+// write writes as much as the descriptor has room for.
 func write(fd int, vecs [][]byte) (n int, err error) {
 	err = unix.EINTR
 	for err == unix.EINTR {
@@ -248,7 +248,7 @@ func write(fd int, vecs [][]byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// size is how many bytes there are in vecs.
+// size is the number of bytes in vecs.
 func size(vecs [][]byte) (n int) {
 	for _, v := range vecs {
 		n += len(v)
@@ -261,7 +261,7 @@ func (k *conn) Read(p []byte) int {
 		return 0
 	}
 	n, _ := unix.Read(k.fd, p)
-	return max(n, 0) // gnet's next read finds the same end or fault, and closes the connection
+	return max(n, 0) // gnet's next read finds the same end or error, and closes the connection
 }
 
 func (k *conn) Unread() int {
@@ -276,13 +276,13 @@ func (k *conn) Unacknowledged() int {
 
 func (k *conn) Acknowledge() { acknowledge(k.fd) }
 
-// acknowledge is a request to the kernel for this moment; it goes back to delaying by itself.
+// acknowledge asks the kernel to acknowledge now; it returns to delaying by itself.
 func acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
 func (k *conn) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
 
-// Close has gnet close the connection on its loop. Until OnClose, which waits for its turn, has
-// returned, the descriptor stays what it is.
+// Close has gnet close the connection on its loop. The descriptor stays valid until OnClose, which
+// waits for its turn, has returned.
 func (k *conn) Close() {
 	if !k.detached {
 		_ = k.gnet.Close()
@@ -294,8 +294,8 @@ func (k *conn) Close() {
 
 func (k *conn) Peer() string { return k.place.RemoteAddr().String() }
 
-// gnetLog gives gnet's complaints to our log. They concern single connections (resets and the
-// like), so they are for debugging.
+// gnetLog passes gnet's complaints to the server's log. They concern single connections (resets and
+// the like), so they are debug messages.
 type gnetLog struct{ log *slog.Logger }
 
 func (g gnetLog) Debugf(string, ...any)     {}

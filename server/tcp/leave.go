@@ -14,7 +14,7 @@ import (
 // the session discards its input, its answers leave, and then the transport is closed in a way
 // that does not lose them.
 
-// leaveFor stops reading: the session ends when the answers to its questions so far have left.
+// leaveFor stops reading: the session ends when the questions so far have been answered.
 func (s *session) leaveFor(why metrics.Closed) {
 	if !s.deaf {
 		s.deaf, s.why, s.farewell = true, why, new(farewell)
@@ -22,7 +22,7 @@ func (s *session) leaveFor(why metrics.Closed) {
 	}
 }
 
-// refuse answers a message that will not come to its end, and stops reading.
+// refuse answers a message that will never be complete, and stops reading.
 func (s *session) refuse(why metrics.Closed, err error) {
 	c := s.line(nil)
 	c.err = err
@@ -41,7 +41,7 @@ func (s *session) goodbye() {
 	s.leave()
 }
 
-// expire ends the session because a message does not arrive.
+// expire ends the session because a message takes too long to arrive.
 func (s *session) expire() {
 	err := s.clock.Error("tcp", s.loop.now, s.loop.settings.MessageTimeout)
 	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.transport.Peer(), "error", err)
@@ -49,30 +49,30 @@ func (s *session) expire() {
 	s.hurried = true // it was slow enough
 }
 
-// halfReceived reports whether a message has begun that may still come to its end.
+// halfReceived reports whether a message has begun that may still become complete.
 func (s *session) halfReceived() bool {
 	return !s.deaf && s.decoder != nil && s.decoder.InMessage()
 }
 
-// leave ends the session when its answers have left. First only our direction ends, so that the
-// client reads the answers and then the end. Its input is read on for a while (lingers): unread
-// input at close makes the kernel reset the connection, and the client loses the last answers,
-// or never comes to read them, since its sending fails.
+// leave ends the session when its answers have left. First only the server's direction ends, so
+// that the client reads the answers and then the end. The input is read for a while longer
+// (lingers): unread input at close makes the kernel reset the connection, and the client then loses
+// the last answers, or never reads them because its sending fails.
 func (s *session) leave() {
 	switch {
 	case s.head != nil || s.outbound.first != nil || !s.shut.IsZero():
 	case !s.hungUp.IsZero():
-		s.close() // no more input can come
+		s.close() // no more input will come
 	default:
 		s.shut = s.loop.now
 		s.transport.CloseWrite()
 	}
 }
 
-// lingers reports whether to read on for a client that has been sent its last answer: until it
-// has been quiet for a second, but not before all of a message is there whose end was known,
-// such as one that is too large. A client that never stops has as long as a message of what it
-// has sent since may take, or a second if there is a hurry.
+// lingers reports whether to read on after the client's last answer: until it has been quiet for a
+// second, but not before a message of known length, such as one that is too large, has come whole.
+// A client that never stops gets as long as a message of the discarded size may take, or a second
+// if hurried is set.
 func (s *session) lingers() bool {
 	const quiet, longest = time.Second, 10 * time.Second
 	since := s.loop.now.Sub(s.shut)
@@ -86,14 +86,14 @@ func (s *session) lingers() bool {
 	}
 }
 
-// due reports whether a peer that ends its direction now is still due something.
+// due reports whether a peer that ends its direction now is still owed something.
 func (s *session) due() bool {
 	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
 }
 
-// hangUp is called when the peer, to whom something is due, has ended its direction. The end of a
-// program cannot be told from a client that has no more questions and waits for its answers, as
-// nc does; so the session continues, and finds out (see probe).
+// hangUp is called when the peer, which is owed answers, has ended its direction. A program that
+// has ended looks the same as a client that has no more questions and waits for its answers, as nc
+// does; so the session continues, and finds out (see probe).
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
@@ -104,10 +104,10 @@ func (s *session) hangUp() {
 	s.queue()
 }
 
-// probe finds out whether a client that has ended its direction is still there: if it is not,
-// its kernel refuses whatever is sent, and the session is lost, with all that it has waiting in
-// queues. What can be sent at any time is the first byte of the next answer, for all messages
-// begin alike. Answers that are known soon are written whole.
+// probe finds out whether a client that has ended its direction is still there. If it is not, its
+// kernel refuses whatever is sent, and the session ends with everything that it has in queues. The
+// first byte of the next answer can be sent at any time, since all messages begin alike. Answers
+// that come soon are written whole.
 func (s *session) probe() {
 	const (
 		begin = 6 // the first byte of a message
@@ -123,7 +123,7 @@ func (s *session) probe() {
 	}
 }
 
-// end closes the session for a reason that is not the client's wish.
+// end closes the session for a reason other than the client's wish.
 func (s *session) end(why metrics.Closed, text string, args ...any) {
 	s.why = why
 	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.transport.Peer()}, args...)...)
@@ -138,8 +138,8 @@ func (s *session) close() {
 	}
 }
 
-// closed is called by the transport, once, when it is closed. The queued requests of its client
-// are cancelled.
+// closed is called by the transport, once, when it is closed. The client's queued requests are
+// cancelled.
 func (s *session) closed() {
 	s.gone = true
 	s.dropHalf()

@@ -11,72 +11,72 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers
-// to the sockets in bursts: everything that one read of a socket returned is submitted at
-// once, and everything that was completed since is encoded and written at once, per session.
-// When sockets become readable one after the other, the turn is left for when all of them have
-// been read (see input).
+// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers to
+// the sockets in bursts: everything that one read of a socket returned is submitted at once, and
+// everything that was completed since is encoded and written at once, per session. When sockets
+// become readable one after another, the turn is deferred until all of them have been read (see
+// input).
 //
-// Completion reaches the loop by its mailbox. The first completion wakes the loop; those that
-// come before it runs ride along. One wake-up costs about as much as a small request, and on an
-// idle machine much more, for a core has to be woken as well. A batch of 64 rows pays it once;
-// a request that was alone in its batch does not pay it, nor does one whose deadline has
-// arrived, for whoever completed it takes the turn.
+// Completions reach the loop through its mailbox. The first one wakes the loop; those that come
+// before it runs need no wake-up. One wake-up costs about as much as a small request, and much more
+// on an idle machine, where a core has to be woken as well. A batch of 64 rows pays it once. A
+// request that was alone in its batch does not pay it, nor does one whose deadline has passed: the
+// goroutine that completed it takes the turn.
 type loop struct {
 	// Set once.
 	door *Door
-	wake func() // runs turn on the event loop, soon
-	arm  func() // runs tick there, a tick from now
+	wake func() // has the event loop take a turn, soon
+	arm  func() // has it take a tick, one tick from now
 
-	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the
-	// sessions, and what follows.
+	// turns is held during a turn, nearly always by the event loop. It guards all of the sessions,
+	// and the following fields.
 	turns      sync.Mutex
 	tally      *metrics.Tally
 	now        time.Time // of this turn
 	settings   *Settings // likewise
-	ended      time.Time // the last turn
-	deferred   bool      // a turn is on its way, for what has been read
-	armed      bool      // a tick is on its way
+	ended      time.Time // when the last turn ended
+	deferred   bool      // a turn has been requested for what was read
+	armed      bool      // a tick has been requested
 	sessions   []*session
-	timed      []*session // of these, those of which a clock runs; see tick
+	timed      []*session // those of them with a running clock; see tick
 	free       []*call
-	unused     int            // of these, since the last tick
+	unused     int            // free calls that the loop has not needed since the last tick
 	pending    []*call        // to submit at the end of this turn
-	submission []*gate.Call   // of these, memory for submit
+	submission []*gate.Call   // of pending, memory for submit
 	ready      []*session     // with answers to write at the end of this turn
-	decoder    *shiva.Decoder // for the next session that reads; nil when lent
-	spares     shiva.Spares   // messages for it
+	decoder    *shiva.Decoder // for the next session that reads; nil while lent
+	spares     shiva.Spares   // messages for decoder
 	out        []byte         // answers of one session, being encoded
 	vecs       []shiva.Vec
-	block      []byte   // for what is swapped between the wire and memory; nil until needed
+	block      []byte   // to swap bytes between wire and memory; nil until needed
 	iovecs     [][]byte // of one write
 	metadata   []byte
 	tensors    []tensor.Tensor
 	texts      []tensor.Tensor
 	spare      []mail  // the mailbox's other half
-	paused     []*conn // of gnet; its event loop's alone
+	paused     []*conn // gnet's connections; only the event loop uses it
 
 	descriptions map[descriptionKey]description
 
 	// Guarded by mu.
 	mu    sync.Mutex
 	mails []mail
-	awake bool // the loop is in a turn, or has been told to take one
+	awake bool // the loop is in a turn, or a wake-up is on its way
 }
 
-// A mail is a call that is complete, or whose inputs have been read, or, without one, the report of
+// A mail is a completed call, a call whose inputs have been read, or, without a call, the report of
 // a transport that had too little room.
 type mail struct {
 	call    *call
 	session *session // of the transport
-	gone    bool     // its peer has closed the connection: there never will be room
+	gone    bool     // its peer has closed the connection: there will never be room
 }
 
 func newLoop(d *Door, wake, arm func()) *loop {
 	return &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm}
 }
 
-// post brings a completed call; any goroutine may.
+// post delivers a completed call. Any goroutine may call it.
 func (l *loop) post(c *call) {
 	alone := c.gate.Alone
 	switch {
@@ -89,15 +89,15 @@ func (l *loop) post(c *call) {
 	}
 }
 
-// postRoom brings word that a session's transport has room again, or that its peer is gone; any
-// goroutine may.
+// postRoom reports that a session's transport has room again, or that its peer has gone. Any
+// goroutine may call it.
 func (l *loop) postRoom(s *session, gone bool) {
 	if l.deliver(mail{session: s, gone: gone}) {
 		l.wake()
 	}
 }
 
-// deliver puts something into the mailbox, and reports whether the loop has to be told.
+// deliver puts something into the mailbox, and reports whether the loop must be woken.
 func (l *loop) deliver(m mail) (idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,12 +107,12 @@ func (l *loop) deliver(m mail) (idle bool) {
 	return idle
 }
 
-// input is a turn with the bytes of one session's transport.
+// input is a turn with bytes that have come on one session's transport.
 //
-// If the loop came straight from its last turn, others are probably readable too: then what was
-// read waits for a turn that follows them, so that their requests share a submission, and their
-// answers a batch. That costs a loop with one busy connection a wake-up, and saves one with
-// many a third of what it spends on small requests. A loop that was idle answers at once.
+// If the loop's last turn has just ended, other sockets are probably readable too. What was read
+// then waits for a later turn, so that requests of several sockets share a submission, and their
+// answers a batch. That costs a loop with one busy connection a wake-up, and saves a loop with many
+// a third of what it spends on small requests. An idle loop answers at once.
 func (l *loop) input(s *session, p []byte) {
 	const straight = 5 * time.Microsecond
 	l.begin()
@@ -130,13 +130,13 @@ func (l *loop) input(s *session, p []byte) {
 	}
 }
 
-// begin starts a turn: completions from now on wait for its end instead of waking the loop.
+// begin starts a turn: completions from now on wait for its end and do not wake the loop.
 func (l *loop) begin() {
 	l.turns.Lock()
 	l.start()
 }
 
-// start is begin for whoever holds turns already.
+// start is begin for a caller that holds turns.
 func (l *loop) start() {
 	l.look()
 	if l.deferred {
@@ -147,11 +147,11 @@ func (l *loop) start() {
 	l.mu.Unlock()
 }
 
-// look takes the time and the door's settings for a turn.
+// look reads the clock and the door's settings for a turn.
 func (l *loop) look() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
-// end finishes a turn: submits what was read, then collects and writes answers until no
-// completion is left, and submits what these made room for.
+// end finishes a turn: it submits what was read, collects and writes answers until no completion is
+// left, and submits the calls for which these made room.
 func (l *loop) end() {
 	for {
 		if len(l.pending) > 0 {
@@ -173,7 +173,7 @@ func (l *loop) end() {
 	l.turns.Unlock()
 }
 
-// submit hands over what was read, but for the requests of clients that have gone since.
+// submit submits what was read, except the requests of clients that have gone since.
 func (l *loop) submit() {
 	for _, c := range l.pending {
 		switch {
@@ -191,8 +191,8 @@ func (l *loop) submit() {
 	l.submission, l.pending = l.submission[:0], l.pending[:0]
 }
 
-// collect empties the mailbox and reports whether there is something to write. When it reports
-// false, the next completion wakes the loop.
+// collect empties the mailbox and reports whether there is something to write. After it has
+// reported false, the next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
 	mails := l.mails
@@ -222,15 +222,15 @@ func (l *loop) collect() bool {
 	return true
 }
 
-// turn is a loop's turn without input, or for input that was deferred.
+// turn is a turn without input, or for deferred input.
 func (l *loop) turn() {
 	l.begin()
 	l.deferred = false
 	l.end()
 }
 
-// leave ends every session of the loop whose client is quiet, or every one, when its answers
-// have left. What a client has sent before it could know of the shutdown is not lost.
+// leave ends every session whose client is quiet, or all sessions, once their answers have left.
+// What a client sent before it could know of the shutdown is still answered.
 func (l *loop) leave(all bool) {
 	const quiet = 200 * time.Millisecond
 	l.begin()
@@ -242,11 +242,11 @@ func (l *loop) leave(all bool) {
 	l.end()
 }
 
-// tick is how soon a loop looks at its clocks, and how often as long as one runs.
+// tick is how soon a loop checks its clocks, and how often while one runs.
 const tick = 200 * time.Millisecond
 
-// keepTime has a tick follow if there is something to do in it. A server at rest has none: to wake
-// up five times a second is most of what it costs to wait for requests.
+// keepTime requests a tick if there is something to do in it. An idle server has none: waking up
+// five times a second would be most of what it costs to wait for requests.
 func (l *loop) keepTime() {
 	if !l.armed && (len(l.timed) > 0 || len(l.free) > fewCalls || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
 		l.armed = true
@@ -254,8 +254,8 @@ func (l *loop) keepTime() {
 	}
 }
 
-// tick is a turn that looks at the clocks that run. Most sessions of a server with many are idle:
-// to look at each of these, five times a second, would take most of what they cost.
+// tick is a turn that checks running clocks. Most sessions of a server with many are idle, and
+// checking each of them five times a second would be most of their cost.
 func (l *loop) tick() {
 	l.begin()
 	l.armed = false
@@ -277,7 +277,7 @@ func (l *loop) tick() {
 	l.end()
 }
 
-// time has a session's clocks looked at, as long as one runs.
+// time has a session's clocks checked for as long as one runs.
 func (l *loop) time(s *session) {
 	if !s.timed {
 		s.timed = true
@@ -285,11 +285,11 @@ func (l *loop) time(s *session) {
 	}
 }
 
-// fewCalls are as many as a loop keeps however long nobody needs them.
+// fewCalls is how many free calls a loop keeps even if it does not need them.
 const fewCalls = 64
 
-// trim drops an eighth of the calls that nobody has needed since the last tick, but for a few. A
-// stall of the machine leaves thousands behind, which are megabytes.
+// trim drops an eighth of the free calls that were not needed since the last tick, down to a few. A
+// stall of the machine leaves thousands of them, which are megabytes.
 func (l *loop) trim() {
 	n := len(l.free)
 	drop := max(0, l.unused-fewCalls+7) / 8
@@ -298,7 +298,7 @@ func (l *loop) trim() {
 	l.unused = len(l.free)
 }
 
-// newSession begins the session of a transport.
+// newSession makes the session of a transport.
 func (l *loop) newSession(id uint64, t transport) *session {
 	s := &session{
 		loop: l, transport: t, id: id, index: int32(len(l.sessions)), lastInput: l.now, progress: l.now,
@@ -317,9 +317,9 @@ func (l *loop) remove(s *session) {
 	l.sessions = l.sessions[:last]
 }
 
-// passage is the block through which large tensors pass that are swapped, on their way in as on
-// their way out: much of the second-level cache, where it stays from one piece to the next, so that
-// of a tensor's bytes each is brought from memory or back to it once.
+// passage is the block through which swapped tensors pass, both in and out. It has much of the size
+// of the second-level cache and stays there, so that each byte of a tensor goes to or from memory
+// once.
 func (l *loop) passage() []byte {
 	const size = 256 << 10
 	if l.block == nil {
@@ -328,13 +328,13 @@ func (l *loop) passage() []byte {
 	return l.block
 }
 
-// takeDecoder lends the loop's decoder to a session that reads, or makes one if it is lent
-// already to a session with a half-received message. So an idle connection has none.
+// takeDecoder lends the loop's decoder to a session that reads, or makes one if a session with a
+// half-received message has it. So idle connections have none.
 func (l *loop) takeDecoder() *shiva.Decoder {
 	if d := l.decoder; d != nil {
 		l.decoder = nil
 		return d
 	}
-	// Traffic sets the limits.
+	// session.traffic sets the limits.
 	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A question is the request in the metadata of a Shiva message. Byte slices are raw JSON
-// values inside the message and live as long as it does.
+// A question is the request in the metadata of a Shiva message. Byte slices are raw JSON values in
+// the message's memory.
 type question struct {
 	gate.Params
 	id    []byte // echoed in the answer, unchanged; nil if absent
-	names []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
+	names []byte // "__tensors__": names of the tensors in order; nil: they are positional
 
 	token []byte // shiva.TokenKey; nil: none
 
@@ -26,11 +26,11 @@ type question struct {
 	forward []byte // backs Params.Forward, reused by the next question
 }
 
-// parameters are the keys that are the server's beside those that give a message its form.
+// parameters are the server's keys other than those that shape the message.
 var parameters = parameter.Shiva.Keys()
 
 // parse reads meta, which the decoder has found to be a JSON object or empty. Keys that are neither
-// below nor among parameters go to the container.
+// below nor in parameters go to the container.
 func (q *question) parse(meta []byte) error {
 	q.reset()
 	if len(meta) <= len("{}") {
@@ -45,7 +45,7 @@ func (q *question) parse(meta []byte) error {
 			continue
 		case q.isField(key, value):
 			q.pass(key, value)
-			if string(key) == "id" { // is echoed whatever it is
+			if string(key) == "id" { // echoed, whatever it is
 				q.id = value
 			}
 			continue
@@ -82,7 +82,7 @@ func (q *question) parse(meta []byte) error {
 			}
 		}
 		if first == nil {
-			first = fault // the id may come last, and belongs to the refusal too
+			first = fault // the refusal needs the id too, which may come last
 		}
 	}
 	q.ID = q.id
@@ -93,14 +93,14 @@ func (q *question) parse(meta []byte) error {
 	return first
 }
 
-// isField reports whether a member is an input of a bridge, whatever it is called.
+// isField reports whether a member is a bridge's field for an input, whatever its key.
 func (q *question) isField(key, value []byte) bool {
 	return q.Bridge && string(key) != shiva.NamesKey && string(key) != shiva.TextsKey &&
 		(string(key) == "inputs" || gate.Refers(value))
 }
 
-// isAbsent reports whether a member is a bridge's field that is None. A key that no text fits
-// is absent also where nothing else shows a bridge.
+// isAbsent reports whether a member is a bridge's field that is None. If the key takes no text,
+// that is so even where nothing else shows a bridge.
 func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false
@@ -108,24 +108,24 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if p := parameters[string(key)]; p != nil && !p.TakesText() {
 		return true
 	}
-	return q.Bridge && string(key) != "id" // which is echoed, and is None in the bridge again
+	return q.Bridge && string(key) != "id" // it is echoed, and becomes None in the bridge again
 }
 
-// reset makes q what a message without metadata asks.
+// reset makes q the question of a message without metadata.
 func (q *question) reset() {
-	const keep = 4 << 10 // thousands of idle calls keep as much
+	const keep = 4 << 10 // each of thousands of idle calls keeps as much
 	if cap(q.forward) > keep {
 		q.forward = nil
 	}
 	*q = question{forward: q.forward[:0]}
 }
 
-// pass adds a member to the object that goes to the container.
+// pass adds a member to the object for the container.
 func (q *question) pass(key, value []byte) {
 	q.forward = jsontext.AppendMember(q.forward, key, value)
 }
 
-// parseVersion takes a string or a number.
+// parseVersion accepts a string or a number.
 func parseVersion(value []byte) (string, error) {
 	switch c := value[0]; {
 	case c == '"':

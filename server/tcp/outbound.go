@@ -5,20 +5,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// outbound is a run of answers, encoded and not yet taken by the transport. Its memory is the
-// loop's while a write is tried, and its own when that had too little room: then the small parts
-// stay in the buffer that they were encoded into, and large tensors where they are, in their
-// calls.
+// outbound is a run of answers that are encoded, and not yet taken by the transport. During a write
+// its memory is the loop's. If the transport had too little room the memory becomes its own: small
+// parts stay in the buffer that they were encoded into, and large tensors in their calls.
 type outbound struct {
 	first, last *call // nil: nothing is unsent
 	vecs        []shiva.Vec
-	cut         int  // bytes of the first vec's first unit that were written
-	bytes       int  // in vecs, without those
-	own         bool // vecs and what they are cut from are no longer the loop's
+	cut         int  // bytes of the first vec's first unit that have been written
+	bytes       int  // in vecs, without cut
+	own         bool // vecs and the buffers behind them no longer belong to the loop
 }
 
-// next is what is to be written next, as it goes on the wire: what needs no swap where it lies, and
-// of what does as much as the loop's block takes.
+// next returns the bytes to write next, in wire order: as they are if they need no swap, otherwise
+// as many as fit into the loop's block.
 func (u *outbound) next(l *loop) [][]byte {
 	l.iovecs = l.iovecs[:0]
 	var free []byte
@@ -44,7 +43,7 @@ func (u *outbound) next(l *loop) [][]byte {
 	return l.iovecs
 }
 
-// wrote takes the first n bytes off.
+// wrote removes the first n bytes.
 func (u *outbound) wrote(n int) {
 	u.bytes -= n
 	n += u.cut
@@ -58,17 +57,17 @@ func (u *outbound) wrote(n int) {
 	}
 }
 
-// keep takes the loop's buffers over.
+// keep takes over the loop's buffers.
 func (u *outbound) keep(l *loop) {
 	if !u.own {
 		l.out, l.vecs, u.own = nil, nil, true
 	}
 }
 
-// unpin copies the answers to a client that stands still out of their batches: a row of a few
-// bytes would hold the memory of all of its batch. Of answers that are encoded, what vecs refers
-// to is needed, and the rest is there as a copy or has been written. Answers from a cache may
-// refer to the same memory: one copy serves all of them, as they are released together.
+// unpin copies the answers to a client that does not read out of their batches: a row of a few
+// bytes would hold the memory of its whole batch. Of encoded answers, what vecs refers to is
+// needed; the rest has been copied or written. Answers from a cache may refer to the same memory:
+// one copy serves all of them, as they are released together.
 func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs
 	last := func(data []byte) *byte { return &data[len(data)-1] }
@@ -103,7 +102,7 @@ func (s *session) unpin() {
 	}
 }
 
-// release frees the calls, and gives the loop's buffers back to it unless they are its own.
+// release frees the calls, and returns the loop's buffers unless it owns them.
 func (u *outbound) release(s *session) {
 	const keep = 8 << 20 // a larger buffer was for one large answer
 	l := s.loop

@@ -7,15 +7,15 @@ import (
 )
 
 // A connection most of whose requests are refused is read seldom (intake.Conn.Pause). gnet reads
-// whatever epoll tells of, and cannot be kept from it. But epoll tells of no fewer bytes than the
-// socket's SO_RCVLOWAT, except for the end: the loop sleeps while few come, and reads them itself
-// after the pause, those of all such connections in one turn.
+// whenever epoll reports input, and cannot be told not to. But epoll reports no fewer bytes than
+// the socket's SO_RCVLOWAT, except at the end. So the loop sleeps while few bytes come, and reads
+// them itself after the pause, for all such connections in one turn.
 
-// lump is how many bytes of a connection that is paused wake its loop at once: what it may not have
-// does not stay in the kernel, either.
+// lump is how many bytes of a paused connection wake its loop at once, so that the kernel does not
+// hold what the client may not send.
 const lump = 16 << 10
 
-// pause has the connection read after a pause, by its event loop, which is where this is called.
+// pause has the connection read after a pause. The event loop calls it.
 func (k *conn) pause(pause time.Duration) {
 	l := k.session.loop
 	k.until = time.Now().Add(pause)
@@ -31,8 +31,8 @@ func (k *conn) pause(pause time.Duration) {
 	}
 }
 
-// readAfter reads the paused connections of a loop when the pause is over, and those that are paused
-// again after that pause. soon runs a function on the loop's event loop.
+// readAfter reads the paused connections of a loop after the pause, and those that are paused again
+// after the next one. soon runs a function on the loop's event loop.
 func (e *engine) readAfter(pause time.Duration, soon func(func(*loop))) {
 	e.after(pause, func() {
 		soon(func(l *loop) {
@@ -43,8 +43,8 @@ func (e *engine) readAfter(pause time.Duration, soon func(func(*loop))) {
 	})
 }
 
-// readPaused is a turn with what has come on the connections whose pause is over. It returns when
-// the next one's is; 0: none is paused any more.
+// readPaused is a turn with what has come on the connections whose pause is over. It returns the
+// time until the next pause ends; 0: no connection is paused.
 func (l *loop) readPaused() (next time.Duration) {
 	p := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(p)
@@ -70,7 +70,7 @@ func (l *loop) readPaused() (next time.Duration) {
 	return next
 }
 
-// readNow reads what has come during the pause, and returns how long the next one is; 0: there is
+// readNow reads what has come during the pause, and returns the length of the next one; 0: there is
 // none.
 func (k *conn) readNow(p []byte) (pause time.Duration) {
 	s := k.session

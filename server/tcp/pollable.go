@@ -8,36 +8,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A medium is what a socket is to its session: a pollable, or TLS on it. Its methods do not wait.
+// A medium is a socket as its session uses it: a pollable, or TLS on one. Its methods do not block.
 type medium interface {
-	// TryRead reads what has arrived; EAGAIN: nothing has. 0 without an error: nothing comes any
-	// more.
+	// TryRead reads what has arrived. EAGAIN: nothing has. 0 without an error: nothing will.
 	TryRead(p []byte) (int, error)
-	// TryWrite takes what there is room for. What it has not taken is where the next call begins.
+	// TryWrite writes as much as there is room for. The next call begins with the rest.
 	TryWrite(vecs [][]byte) (int, error)
-	CloseWrite() error // after everything has been taken
+	CloseWrite() error // after everything has been written
 	Unread() int       // bytes for TryRead that have arrived, as far as is known
 }
 
-// A pollable is what carries the bytes below TLS: the descriptor of a socket. A connection that has
-// these methods itself is its own, as those of a network in memory are, on which tests run this
-// door on virtual time.
+// A pollable carries the bytes below TLS: the descriptor of a socket, or a connection that has
+// these methods itself. Connections of the network in memory do, on which tests run this door on
+// virtual time.
 type pollable interface {
 	medium
-	// AwaitInput calls done, and again whenever something may have arrived since, or the peer has
-	// ended a direction, until it returns true. It fails when the connection is closed, or its
-	// deadline for reading passes.
+	// AwaitInput calls done, and again whenever something may have arrived or the peer has ended a
+	// direction, until done returns true. It fails when the connection is closed or its read
+	// deadline passes.
 	AwaitInput(done func() bool) error
 	// AwaitRoom is the same for room to write.
 	AwaitRoom(done func() bool) error
-	Room() bool // there is some, or nobody to write to
+	Room() bool // there is room, or nobody to write to
 	Gone() bool // the peer has closed the connection, or it is broken
 
 	Unacknowledged() int // see transport
 	Acknowledge()        // likewise
 }
 
-// pollableOf is the pollable of a connection.
+// pollableOf returns the pollable of a connection.
 func pollableOf(c net.Conn) (pollable, error) {
 	if w, ok := c.(pollable); ok {
 		return w, nil
@@ -58,15 +57,15 @@ func pollableOf(c net.Conn) (pollable, error) {
 	return d, raw.Control(func(fd uintptr) { d.fd = int(fd) })
 }
 
-// socketBuffer is asked of the system for what a client has not read, as for containers: with the
+// socketBuffer is the size of the send buffer that the door requests, as for containers: with the
 // usual 208 KiB an image leaves in thirty pieces.
 const socketBuffer = 1 << 20
 
-// A descriptor is the pollable of a socket of the standard library.
+// A descriptor is the pollable of a standard library socket.
 type descriptor struct {
 	raw   syscall.RawConn
 	fd    int
-	local bool // to this machine: there is nothing to acknowledge
+	local bool // on this machine, where there is nothing to acknowledge
 }
 
 func (d *descriptor) TryRead(p []byte) (int, error) {
@@ -95,7 +94,7 @@ func (d *descriptor) Room() bool {
 
 func (d *descriptor) Gone() bool { return d.polled(0)&(unix.POLLHUP|unix.POLLERR) != 0 }
 
-// polled is what the socket is ready for now.
+// polled returns the events for which the socket is ready.
 func (d *descriptor) polled(events int16) int16 {
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: events}}
 	_, _ = unix.Poll(fds, 0)

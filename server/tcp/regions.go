@@ -18,33 +18,33 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Shared memory over Shiva: regions are registered by the Predict Protocol's paths, and a request's
-// tensors that are there are listed in its metadata under shiva.MemoryKey, and so are an answer's.
+// Shared memory over Shiva: regions are registered through the Predict Protocol's paths. A request
+// lists its tensors in shared memory in its metadata under shiva.MemoryKey, and so does an answer.
 //
-// Who knows the sizes of outputs beforehand gives each a place; others give an area, which is
-// filled with the large ones in their order, as far as there is room.
+// A client that knows the sizes of outputs gives each of them a place. Others give an area, which
+// takes large outputs in order as far as there is room.
 //
-// A copy takes a millisecond for some megabytes, so neither is done by the loop: inputs are read
-// before the call is opened, which its place in the line waits for, and outputs are written before
-// it is complete.
+// A copy takes a millisecond per few megabytes, so the loop does none: inputs are read before the
+// call is opened, while its place in the line waits, and outputs are written before the call is
+// complete.
 
-// A placed tensor is one in shared memory, in metadata.
+// A placed tensor is the metadata of a tensor in shared memory.
 type placed struct {
 	Name string `json:"name"`
-	// Datatype is as in the Predict Protocol; of what is there, not of where an output is to go.
+	// Datatype is the Predict Protocol's. A place for an output has none.
 	Datatype string `json:"datatype,omitempty"`
 	Shape    []int  `json:"shape,omitempty"` // likewise
 	Region   string `json:"region"`
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
-	Index    int    `json:"index,omitempty"` // of an answer's: among all its tensors, placed or not
+	Index    int    `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
 }
 
-// shared is what of a question and its answer is in shared memory.
+// shared is the part of a question and its answer that is in shared memory.
 type shared struct {
 	Inputs  []placed `json:"inputs,omitempty"`
 	Outputs []placed `json:"outputs,omitempty"`
-	Area    *placed  `json:"area,omitempty"` // for other outputs; it has no name
+	Area    *placed  `json:"area,omitempty"` // for other outputs; it has no name itself
 
 	fetched []tensor.Tensor // the inputs
 	client  regions.Client
@@ -57,7 +57,7 @@ func (p *placed) place() parameter.Place {
 
 func (p *placed) valid() bool { return p.Region != "" && p.Offset >= 0 && p.Size >= 0 }
 
-// parseMemory reads what metadata says of shared memory.
+// parseMemory reads the metadata about shared memory.
 func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
 	m := new(shared)
 	if err := json.Unmarshal(value, m); err != nil || value[0] != '{' {
@@ -94,8 +94,8 @@ func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
 
 var errBridge = fmt.Errorf("%w: metadata key %q does not go with a question in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
 
-// place begins what of a question is in shared memory. It reports whether the call waits for its
-// inputs.
+// place begins to read the question's inputs in shared memory. waits reports that the call waits
+// for them.
 func (s *session) place(c *call) (waits bool, err error) {
 	q := &c.question
 	if c.shared, err = parseMemory(q.shared, &s.loop.settings.Limits); err != nil {
@@ -103,7 +103,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	}
 	switch named := len(c.message.Tensors) == 0 || q.names != nil; {
 	case q.Bridge && len(c.shared.Inputs)+len(c.shared.Outputs) == 0:
-		c.shared = nil // an area is for what there is room for: nothing
+		c.shared = nil // an area for outputs that has no room is left empty
 		return false, nil
 	case q.Bridge:
 		return false, errBridge
@@ -130,7 +130,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	return true, nil
 }
 
-// address is the client's, as gate.ClientOf has it.
+// address is the client's, in the form of gate.ClientOf.
 func (s *session) address() string {
 	if s.client == "" {
 		s.client = gate.ClientOf(s.transport.Peer())
@@ -151,7 +151,7 @@ func (c *call) fetch(left int64) {
 	c.session.loop.post(c)
 }
 
-// fetched goes on with a call whose inputs have been read, or not.
+// fetched continues with a call whose inputs have been read, or could not be.
 func (s *session) fetched(c *call) {
 	c.fetching = false
 	c.gate.Own(c.shared.fetched...)
@@ -170,7 +170,7 @@ func (s *session) fetched(c *call) {
 	s.finish(c)
 }
 
-// checkOutputs looks at the places of outputs before a model is asked in vain.
+// checkOutputs checks the places of outputs before a model is asked in vain.
 func (c *call) checkOutputs(d *Door) error {
 	if c.gate.Bridge && len(c.shared.Outputs) > 0 {
 		return errBridge
@@ -211,7 +211,7 @@ func (c *call) isPlaced(i int) bool {
 	return slices.ContainsFunc(c.shared.Outputs, func(p placed) bool { return p.Name == name })
 }
 
-// puts reports whether there are outputs that go to shared memory.
+// puts reports whether any output goes to shared memory.
 func (c *call) puts() bool {
 	m := c.shared
 	return m != nil && c.gate.Err == nil && (len(m.Outputs) > 0 || m.Area != nil && slices.ContainsFunc(c.gate.Outputs, worthPutting))
@@ -241,7 +241,7 @@ func (c *call) putNamed() error {
 	return nil
 }
 
-// putOutput writes an output to a place, and notes in p what is there.
+// putOutput writes an output to a place, and records in p what is there.
 func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
 	t := c.gate.Outputs[at]
 	t.Name = p.Name
@@ -258,16 +258,17 @@ func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
 }
 
 const (
-	areaWorth   = 64 << 10 // bytes from which on an output goes to the area
-	areaAligned = 64       // outputs there begin at multiples of it, from the area's beginning
+	areaWorth   = 64 << 10 // smallest output that goes to the area, in bytes
+	areaAligned = 64       // outputs begin at multiples of it, from the area's beginning
 )
 
-// worthPutting reports whether an output goes to the area, if there is room. Texts do not, nor does
-// bfloat16, which the message has as float32.
+// worthPutting reports whether an output goes to the area if there is room. Texts do not, nor does
+// bfloat16, which the message carries as float32.
 func worthPutting(t tensor.Tensor) bool { return len(t.Data) >= areaWorth && t.DType.OnWire() }
 
-// fillArea writes large outputs to the area, one behind the other. What has no room travels in the
-// message, and so does what cannot be written, and what a bridge or an adapter makes text of.
+// fillArea writes large outputs to the area, one after another. Outputs without room stay in the
+// message, as do those that cannot be written, and those that a bridge or an adapter turns into
+// text.
 func (c *call) fillArea() {
 	area := c.shared.Area
 	if area == nil || c.gate.Bridge || c.gate.Target.Spec.Adapter != nil {
@@ -286,7 +287,7 @@ func (c *call) fillArea() {
 	}
 }
 
-// appendPlaces appends the member that says which outputs are where.
+// appendPlaces appends the member that lists the outputs in shared memory.
 func (c *call) appendPlaces(b []byte) []byte {
 	text, err := json.Marshal(shared{Outputs: c.shared.Outputs})
 	if err != nil {
@@ -296,10 +297,10 @@ func (c *call) appendPlaces(b []byte) []byte {
 	return append(append(b, text...), ',')
 }
 
-// regionPath begins the paths of the Predict Protocol about shared memory.
+// regionPath begins the Predict Protocol's paths about shared memory.
 const regionPath = "v2/systemsharedmemory/"
 
-// region answers m if it is about regions; ok is false if it is not.
+// region answers m if it is about regions; otherwise ok is false.
 func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	path, ok := strings.CutPrefix(m.Namespace, regionPath)
 	if !ok {
@@ -344,7 +345,7 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 	return answer, true, err
 }
 
-// parseRegion reads what is to be registered, and whether it ends with the connection.
+// parseRegion reads the region to register, and whether it ends with the connection.
 func parseRegion(name string, metadata []byte) (r regions.Region, connected bool, err error) {
 	r.Name = name
 	for key, value := range jsontext.Members(metadata) {

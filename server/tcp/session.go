@@ -19,66 +19,66 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A session is one client connection: bytes in, answers out, in the order of the questions. All
-// of it runs in turns of its loop. It does not know what carries the bytes.
+// A session is one client connection: bytes in, answers out, in the order of the questions. It runs
+// in turns of its loop, and does not know what carries the bytes.
 type session struct {
 	loop      *loop
 	transport transport
-	conn      *intake.Conn   // of the transport, for quotas; nil: nobody has let it in
-	claimed   *quota.Account // for which conn counted last; nil: for none
+	conn      *intake.Conn   // the transport's, for quotas; nil in tests without an intake
+	claimed   *quota.Account // the one that conn counted for last; nil: none
 	id        uint64         // of the connection, never 0
-	client    string         // gate.ClientOf, once it has named a stream
+	client    string         // gate.ClientOf, once a frame needed it
 	index     int32          // in loop.sessions
 	waiting   int32          // length of the line of answers
 
-	decoder    *shiva.Decoder // borrowed from the loop while a message is half-received
+	decoder    *shiva.Decoder // the loop's, while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
-	inFlight   int            // of these, the ones the scheduler has
-	held       int            // and those that it does not have yet, for want of room
-	firstHeld  *call          // of these
+	inFlight   int            // of these, those that the scheduler has
+	held       int            // and those that wait for room before they are submitted
+	firstHeld  *call          // the first of these
 	outbox     gate.Outbox
 	shown      *identity.Shown // by its handshake and its first message; nil: nothing
 	stream     *gate.OwnStream // nil: it has had no frame
-	refusals   int             // bytes of those in the line
+	refusals   int             // bytes of the refusals in the line
 
 	lastInput time.Time    // for the idle timeout
-	clock     intake.Clock // of the half-received message; zero: there is none
+	clock     intake.Clock // of the half-received message; zero: not running
 
-	outbound       outbound  // answers that are encoded and that the transport has not taken
-	progress       time.Time // when it, or the peer, last took some, or there was nothing to take
-	unacknowledged int       // bytes when they were last looked at
+	outbound       outbound  // encoded answers that the transport has not taken
+	progress       time.Time // when transport or peer last took some, or nothing waited
+	unacknowledged int       // bytes, when last checked
 
-	// Together, as thousands of sessions are idle and take memory.
+	// One-byte fields together: thousands of sessions are idle, and their size counts.
 	met     bool           // it has had a message
-	regions bool           // it has registered some that end with it
-	why     metrics.Closed // why the session ends; by its client unless set otherwise
+	regions bool           // it has registered regions that end with it
+	why     metrics.Closed // why the session ends; unless set, because of its client
 	queued  bool           // in loop.ready
 	timed   bool           // in loop.timed
 	gone    bool           // the transport is closed; completed calls are only freed
-	ending  bool           // we have closed the transport, and it has not called closed yet
+	ending  bool           // the server has closed the transport, which has not called closed yet
 	deaf    bool           // input is discarded; the session ends when its answers have left
 	*farewell
 }
 
-// A farewell is how a session ends that is deaf.
+// A farewell is the state of a deaf session, which is about to end.
 type farewell struct {
 	discarded int64     // bytes of input
-	rest      int64     // bytes of the refused message that had not arrived
-	shut      time.Time // when our direction was ended; zero: it is not
-	hungUp    time.Time // when the peer ended its own and answers were due; zero: it has not
-	hurried   bool      // the input is not read for long after our direction was ended
-	probed    bool      // the first byte of the next answer has been sent ahead
+	rest      int64     // bytes of the refused message still to come
+	shut      time.Time // when the server's direction was ended; zero: not yet
+	hungUp    time.Time // when the peer ended its direction while answers were due; zero: not yet
+	hurried   bool      // after the server's direction has ended, read only briefly
+	probed    bool      // the first byte of the next answer has been sent
 }
 
-// none is the farewell of sessions that are not deaf. It does not change.
+// none is the farewell of all other sessions. It does not change.
 var none farewell
 
-// rescue, deferred, turns a panic into the end of the session. It would be that of the process.
+// rescue, deferred, ends the session after a panic, which would otherwise end the process.
 func (s *session) rescue() {
 	if r := recover(); r != nil {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
-		if !s.outbound.own { // what was being encoded is worth nothing now
+		if !s.outbound.own { // what was being encoded is lost
 			s.outbound = outbound{}
 			s.loop.out, s.loop.vecs = nil, nil
 		}
@@ -88,7 +88,7 @@ func (s *session) rescue() {
 	}
 }
 
-// traffic takes bytes that have arrived. p is valid during the call only.
+// traffic takes bytes that have arrived. p is valid only during the call.
 func (s *session) traffic(p []byte) {
 	defer s.rescue()
 	l := s.loop
@@ -129,11 +129,11 @@ func (s *session) traffic(p []byte) {
 			s.clock.Began = l.now
 			l.time(s)
 		}
-		// A client that writes a message in pieces may hold back the next one until this one is
-		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to
-		// acknowledge it with.
+		// A client that writes a message in pieces may hold back the next piece until this one is
+		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to carry
+		// the acknowledgement.
 		s.transport.Acknowledge()
-	case d.Buffered(): // it looks for a header, and nobody may be sending one
+	case d.Buffered(): // it looks for a header, and the client may send none
 		s.decoder, s.clock = d, intake.Clock{}
 	default:
 		s.decoder = nil
@@ -141,7 +141,7 @@ func (s *session) traffic(p []byte) {
 	}
 }
 
-// dropHalf gives up a message that is half received.
+// dropHalf drops a half-received message.
 func (s *session) dropHalf() {
 	s.clock = intake.Clock{}
 	if d := s.decoder; d != nil {
@@ -151,12 +151,12 @@ func (s *session) dropHalf() {
 	}
 }
 
-// readInto reads the rest of a large body: fewer turns than by gnet's buffer, and straight into its
-// tensor unless it is swapped on the way.
+// readInto reads the rest of a large body: in fewer turns than through gnet's buffer, and straight
+// into the tensor unless its bytes are swapped.
 func (s *session) readInto(d *shiva.Decoder) {
 	const (
-		worth = 32 << 10 // smaller rests come with the next event anyway
-		turn  = 4 << 20  // then the loop's other sessions are served
+		worth = 32 << 10 // smaller rests come with the next event
+		turn  = 4 << 20  // after which other sessions of the loop are served
 	)
 	for total := 0; total < turn; {
 		left := d.BodyLeft()
@@ -192,7 +192,7 @@ func (s *session) readInto(d *shiva.Decoder) {
 	}
 }
 
-// question takes one message, or the fault that stands in its place, into the line of answers.
+// question puts one message, or the error in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
 	c := s.line(m)
 	c.bytes = s.clock.Bytes
@@ -216,8 +216,8 @@ func (s *session) question(m *shiva.Message, err error) {
 	s.held++
 }
 
-// submit has a call submitted at the end of this turn, if there is room for its answer. An error is
-// the call's.
+// submit has a call submitted at the end of this turn if there is room for its answer. An error is
+// the call's answer.
 func (s *session) submit(c *call) (ok bool, err error) {
 	if c.fetching {
 		return false, nil
@@ -231,7 +231,7 @@ func (s *session) submit(c *call) (ok bool, err error) {
 	return ok, err
 }
 
-// submitHeld submits the calls for whose answers there is room by now, in their order.
+// submitHeld submits, in order, the held calls for whose answers there is room now.
 func (s *session) submitHeld() {
 	for s.held > 0 && !s.gone && !s.ending {
 		c := s.firstHeld
@@ -248,7 +248,7 @@ func (s *session) submitHeld() {
 	}
 }
 
-// unhold notes that a call is not held any more.
+// unhold notes that a call is no longer held.
 func (s *session) unhold(c *call) {
 	c.held = false
 	s.held--
@@ -258,7 +258,7 @@ func (s *session) unhold(c *call) {
 	s.firstHeld = c // nil: none is left
 }
 
-// line puts a new call at the end of the line of answers.
+// line appends a new call to the line of answers.
 func (s *session) line(m *shiva.Message) *call {
 	c := s.loop.newCall(s, m)
 	if s.tail == nil {
@@ -271,13 +271,13 @@ func (s *session) line(m *shiva.Message) *call {
 	return c
 }
 
-// tryOpen is open with a net below it.
+// tryOpen is open, with panics caught.
 func (s *session) tryOpen(c *call, fault error) error {
 	return s.attempt(c, func(c *call) error { return s.open(c, fault) })
 }
 
-// attempt takes a step of a call with a net below it: a panic is answered as what it is, a bug of
-// ours, and costs this connection and no other.
+// attempt takes a step of a call and turns a panic into an error. The panic is a bug of the server;
+// it ends this connection and no other.
 func (s *session) attempt(c *call, step func(*call) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -289,7 +289,7 @@ func (s *session) attempt(c *call, step func(*call) error) (err error) {
 	return step(c)
 }
 
-// open turns the message of c into a call, or feedback, or a control answer, or an error.
+// open turns the message of c into a call, feedback, a control answer or an error.
 func (s *session) open(c *call, fault error) error {
 	cfg := s.loop.settings
 	if int(s.waiting) > floodFactor*cfg.InFlight {
@@ -344,13 +344,13 @@ func (s *session) open(c *call, fault error) error {
 	return s.route(c)
 }
 
-// identify is whose message it is that brings that token, or none. A connection is one identity's,
-// which its first message shows: it is shared by no others, and its frames and its room are one
-// client's. The same token may come again, with each message of a client that knows no connections.
+// identify returns the identity of a message with that token, or without one. A connection belongs
+// to one identity, which its first message shows, so that its frames and its outbox are one
+// client's. The token may be repeated, since some clients send it with each message.
 func (s *session) identify(token []byte) (*identity.Identity, error) {
 	identities := s.loop.door.identities
 	if token != nil && string(token) != "null" {
-		text, _ := jsontext.Unquote(token) // "" of what is no text, which is no token either
+		text, _ := jsontext.Unquote(token) // "" for JSON that is no text, and so no token
 		shown := identity.Token(text)
 		if !s.met {
 			s.show(shown)
@@ -363,7 +363,7 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 	return identities.Who(s.shown), nil
 }
 
-// show notes the token of the first message.
+// show records the token of the first message.
 func (s *session) show(token identity.Shown) {
 	if s.shown != nil {
 		token.Certificate = s.shown.Certificate
@@ -371,7 +371,7 @@ func (s *session) show(token identity.Shown) {
 	s.shown = &token
 }
 
-// charge takes what a message needs of its client's quotas. One that asks for health takes nothing.
+// charge takes what a message costs from its client's quotas. Questions about health cost nothing.
 func (s *session) charge(c *call, who *identity.Identity) error {
 	switch {
 	case s.conn == nil:
@@ -389,7 +389,7 @@ func (s *session) charge(c *call, who *identity.Identity) error {
 	return s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
 }
 
-// route turns the message of c, whose inputs are there, into a call, or feedback, or an error.
+// route turns the message of c, whose inputs are there, into a call, feedback or an error.
 func (s *session) route(c *call) (err error) {
 	cfg, m, q := s.loop.settings, c.message, &c.question
 	if q.names != nil && !q.Bridge {
@@ -427,7 +427,7 @@ func (s *session) route(c *call) (err error) {
 	return nil
 }
 
-// fault is the answer to a message that could not be decoded.
+// fault answers a message that could not be decoded.
 func (s *session) fault(c *call, err error) error {
 	var d *shiva.DecodeError
 	if !errors.As(err, &d) {
@@ -450,7 +450,7 @@ func (s *session) fault(c *call, err error) error {
 	return fmt.Errorf("%w: %w", condition, err)
 }
 
-// finish notes that c's answer is known.
+// finish notes that c's answer is there.
 func (s *session) finish(c *call) {
 	c.answered = true
 	c.use.Answered()
@@ -465,8 +465,8 @@ func (s *session) finish(c *call) {
 	s.settle(c)
 }
 
-// settle makes an answer ready to leave. The line before it may be long, and what is not needed is
-// not to wait with it.
+// settle makes an answer ready to leave, and releases what it no longer needs: the line before it
+// may be long.
 func (s *session) settle(c *call) {
 	if err := c.failure(); err != nil {
 		r := &refusal{gate.Text(err), gate.Bare(err)}
@@ -481,8 +481,8 @@ func (s *session) settle(c *call) {
 	}
 }
 
-// room continues with what was left unsent. A session whose input has ended would not learn
-// otherwise that its peer is gone, and ends.
+// room continues to write what was left unsent. A session whose input has ended learns only here
+// that its peer has gone, and ends.
 func (s *session) room(gone bool) {
 	if gone && !s.hungUp.IsZero() {
 		s.close()
@@ -499,7 +499,7 @@ func (s *session) queue() {
 	}
 }
 
-// flush writes the answers at the head of the line, as many as are known and there is room for.
+// flush writes the answers at the head of the line, as many as are there and have room.
 func (s *session) flush() {
 	defer s.rescue()
 	for s.drain() && s.head != nil && s.head.answered {
@@ -510,7 +510,7 @@ func (s *session) flush() {
 	}
 }
 
-// encode takes answers from the line and makes them what is unsent.
+// encode takes answers from the line and encodes them.
 func (s *session) encode() {
 	const (
 		burst   = 1 << 20 // bytes encoded before they are written
@@ -554,7 +554,7 @@ func (s *session) drain() bool {
 		if err != nil {
 			s.why = metrics.ClosedError
 			s.close()
-			u.release(s) // the loop's buffers are needed for others
+			u.release(s) // other sessions need the loop's buffers
 			return false
 		}
 		if n > 0 {
@@ -571,32 +571,31 @@ func (s *session) drain() bool {
 	return true
 }
 
-// standing is how long a client whose answers wait may take none of them before it gets no more
-// room for others, and its requests that need some are refused. Busy clients are away for a
-// while, too.
+// standing is how long a client may leave its answers unread before it is refused further room and
+// requests that need some. Busy clients, too, stop reading for a while.
 const standing = time.Second
 
-// stalled reports whether answers wait for a peer that has taken none for d.
+// stalled reports whether answers wait for a peer that has read none for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
 	return s.outbound.bytes > 0 && now.Sub(s.progress) >= d
 }
 
-// floodFactor times the in-flight limit is how many questions of any kind, refused ones among
-// them, may wait behind unanswered ones.
+// floodFactor times the in-flight limit is how many questions of any kind, including refused ones,
+// may wait behind unanswered ones.
 const floodFactor = 16
 
-// runs reports whether one of the session's clocks runs, but for that of idle_timeout.
+// runs reports whether a clock of the session runs, other than that of idle_timeout.
 func (s *session) runs() bool {
 	return !s.gone && (s.outbound.first != nil || s.deaf || !s.clock.Began.IsZero())
 }
 
-// tick looks at the session's clocks.
+// tick checks the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
 	cfg, now := s.loop.settings, s.loop.now
 	if s.outbound.first != nil && !s.ending {
-		// A socket has room when a third of it is free, which is megabytes: a slow peer has
-		// read for long by then.
+		// A socket reports room when a third of its buffer is free, which is megabytes: a slow peer
+		// has read for a long time by then.
 		n := s.transport.Unacknowledged()
 		if n < s.unacknowledged {
 			s.progress = now

@@ -12,10 +12,10 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
-// sockets are the carrier on the standard library's sockets, for Unix sockets and for TLS: the
-// runtime's poller has a goroutine wait for the bytes of each connection, and the goroutine takes a
-// turn of its session's loop with them. server/DESIGN.md compares it with gnet. It carries the
-// connections of a network in memory as well, see pollable.
+// sockets is the carrier on the standard library's sockets, for Unix sockets and TLS. Each
+// connection has a goroutine that waits for bytes in the runtime's poller and takes a turn of its
+// session's loop with them. server/DESIGN.md compares it with gnet. It also carries connections of
+// the network in memory, see pollable.
 type sockets struct {
 	door  *Door
 	loops []*loop
@@ -37,11 +37,11 @@ func newSockets(d *Door, loops int) *sockets {
 		l := newLoop(d, func() {
 			select {
 			case wake <- struct{}{}:
-			default: // a turn is on its way
+			default: // a turn has been requested
 			}
 		}, func() { clock.Reset(tick) })
 		s.loops = append(s.loops, l)
-		s.turns.Go(func() { s.run(l, wake, clock) }) // until stop, which waits for it
+		s.turns.Go(func() { s.run(l, wake, clock) }) // ended by stop, which waits for it
 	}
 	return s
 }
@@ -105,14 +105,13 @@ func (s *sockets) enroll(in *intake.Conn) {
 	}
 	k.session.conn = in
 	l.turns.Unlock()
-	s.conns.Go(k.run) // until the session ends, for which stop waits
+	s.conns.Go(k.run) // ends with the session; stop waits for it
 }
 
-// A socket is a transport on a pollable. Its goroutine is in below.AwaitInput all the time, so a
-// descriptor stays what it is until the session knows that it is closed, and turns may use it as
-// they like.
+// A socket is a transport on a pollable. Its goroutine is always in below.AwaitInput, so a
+// descriptor stays valid until the session knows that it is closed, and turns may use it freely.
 type socket struct {
-	place   *intake.Conn // among the connections that were let in
+	place   *intake.Conn // its place in the door's limits
 	session *session
 	below   pollable
 	medium  medium
@@ -121,7 +120,7 @@ type socket struct {
 	hungUp  bool        // the peer has ended its direction
 }
 
-// buffers are for bytes that arrive, while they are looked at: an idle connection has none.
+// buffers hold bytes that have arrived while they are processed: idle connections have none.
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 func (k *socket) run() {
@@ -134,8 +133,8 @@ func (k *socket) run() {
 	k.place.Close()
 }
 
-// input takes what has arrived, and reports whether nothing can come any more. It reads until
-// there is nothing: the poller tells of each arrival once, and of several with one word.
+// input reads what has arrived, and reports whether nothing more can come. It reads until nothing
+// is left: the poller reports each arrival once, and several together as one.
 func (k *socket) input() (done bool) {
 	p := buffers.Get().(*[64 << 10]byte)
 	defer func() { buffers.Put(p) }()
@@ -171,7 +170,7 @@ func (k *socket) input() (done bool) {
 	return true
 }
 
-// look tells the session when a peer that has ended its direction is gone altogether.
+// look tells the session when a peer that has ended its direction has gone.
 func (k *socket) look() {
 	if k.below.Gone() {
 		k.session.loop.postRoom(k.session, true)
@@ -180,20 +179,20 @@ func (k *socket) look() {
 
 func (k *socket) Read(p []byte) int {
 	n, _ := k.medium.TryRead(p)
-	return max(n, 0) // input finds the same end or fault
+	return max(n, 0) // input finds the same end or error
 }
 
 func (k *socket) Write(vecs [][]byte) (int, error) {
 	all := size(vecs)
 	n, err := k.medium.TryWrite(vecs)
 	if err == nil && n < all && k.watched.CompareAndSwap(false, true) {
-		go k.watch() // until there is room, or the socket is closed
+		go k.watch() // ends when there is room, or the socket is closed
 	}
 	return n, err
 }
 
-// watch waits for room once, and takes a turn with it. The poller tells of room that has come since
-// it was asked, so the socket is looked at first.
+// watch waits for room once, and takes a turn with it. The poller reports only room that has come
+// since it was asked, so the socket is checked first.
 func (k *socket) watch() {
 	asked := false
 	err := k.below.AwaitRoom(func() bool {
@@ -215,7 +214,7 @@ func (k *socket) Unacknowledged() int { return k.below.Unacknowledged() }
 func (k *socket) Acknowledge()        { k.below.Acknowledge() }
 func (k *socket) CloseWrite()         { _ = k.medium.CloseWrite() }
 
-// Close ends the wait for input, and what comes after that closes the socket.
+// Close ends the wait for input, after which the socket is closed.
 func (k *socket) Close() {
 	k.closing.Store(true)
 	_ = k.place.SetReadDeadline(time.Unix(1, 0))

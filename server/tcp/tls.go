@@ -9,35 +9,34 @@ import (
 	"sync"
 )
 
-// recordBytes is the plaintext of a record of TLS, at most, and batchBytes that of the records that
-// are written by one call.
+// recordBytes is the most plaintext in a TLS record, batchBytes in the records of one write.
 const (
 	recordBytes = 16 << 10
 	batchBytes  = 4 * recordBytes
 )
 
-// An encrypted medium is TLS on a pollable. crypto/tls is written for connections that wait; that
-// it may be read without waiting is by its rule that a read which fails with a temporary error, as
-// EAGAIN is, may be repeated. It has no such rule for writing, so what it writes always succeeds:
-// what the socket does not take of a batch of records waits in the cipher. The bytes of that batch
-// count as taken only when the socket has all of it. So a session knows of each answer whether it
-// has left, and one that stands still holds one batch.
+// An encrypted medium is TLS on a pollable. crypto/tls is made for connections that block. Reading
+// without blocking relies on its rule that a read which failed with a temporary error, such as
+// EAGAIN, may be repeated. It has no such rule for writing, so writes of TLS always succeed: what
+// the socket does not take of a batch of records waits in the cipher. The bytes of the batch count
+// as taken only when the socket has all of it. So a session knows whether each answer has left, and
+// one whose client does not read holds one batch.
 type encrypted struct {
 	tls    *tls.Conn
 	cipher *ciphertext
-	ahead  int // bytes of what the next write begins with whose records are in the cipher
+	ahead  int // bytes at the start of the next write whose records are in the cipher
 }
 
 func (e *encrypted) TryRead(p []byte) (n int, err error) {
-	for n < len(p) && err == nil { // a record at a time
+	for n < len(p) && err == nil { // one record at a time
 		var more int
 		more, err = e.tls.Read(p[n:])
 		n += more
 	}
 	switch {
-	case n > 0: // an error that lasts comes again
+	case n > 0: // a lasting error comes again
 		return n, nil
-	// With close_notify, or without.
+	// With close_notify or without.
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return 0, nil
 	}
@@ -72,7 +71,8 @@ func (e *encrypted) TryWrite(vecs [][]byte) (n int, err error) {
 	}
 }
 
-// first is the first n bytes of vecs, where they lie if that is one piece, and else in block.
+// first returns the first n bytes of vecs: in place if they are one piece, otherwise copied to
+// block.
 func first(vecs [][]byte, n int, block []byte) []byte {
 	if len(vecs[0]) >= n {
 		return vecs[0][:n]
@@ -83,7 +83,7 @@ func first(vecs [][]byte, n int, block []byte) []byte {
 	return block
 }
 
-// skip takes the first n bytes off vecs, and what is empty behind them.
+// skip removes the first n bytes of vecs, and empty slices after them.
 func skip(vecs [][]byte, n int) [][]byte {
 	for len(vecs) > 0 && n >= len(vecs[0]) {
 		n -= len(vecs[0])
@@ -101,21 +101,20 @@ func (e *encrypted) CloseWrite() error {
 	return e.cipher.below.CloseWrite()
 }
 
-// A ciphertext is the pollable as TLS sees it: reading it does not wait, and writing it always
-// succeeds.
+// A ciphertext is the pollable as TLS sees it: reads do not block, and writes always succeed.
 type ciphertext struct {
-	net.Conn // for all else
+	net.Conn // for all other methods
 	below    pollable
 
-	// TLS reads a record in two pieces. What has arrived is read at once, and is gone before the
-	// goroutine that reads waits for more.
-	block *[64 << 10]byte // nil: there is nothing ahead
-	ahead []byte          // of block: what TLS has not read
+	// TLS reads a record in two pieces. Everything that has arrived is read at once, and consumed
+	// before the reading goroutine waits for more.
+	block *[64 << 10]byte // nil: nothing was read ahead
+	ahead []byte          // the part of block that TLS has not read
 
-	mu        sync.Mutex // TLS itself writes when it reads, as to change keys
+	mu        sync.Mutex // TLS also writes while it reads, to change keys
 	gathering bool       // records wait for those that follow
 	batch     *[batchBytes + 4<<10]byte
-	pending   []byte // that the socket has not taken, usually of batch
+	pending   []byte // not taken by the socket yet; usually within batch
 }
 
 func (c *ciphertext) Read(p []byte) (int, error) {
@@ -139,7 +138,7 @@ func (c *ciphertext) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// batches are for records, with what TLS adds to them.
+// batches are buffers for a batch of records with their overhead.
 var batches = sync.Pool{New: func() any { return new([batchBytes + 4<<10]byte) }}
 
 func (c *ciphertext) Write(p []byte) (int, error) {
@@ -164,14 +163,14 @@ func (c *ciphertext) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// gather has what is written from now on wait for flush, or no longer.
+// gather starts or stops gathering: records that are written wait for flush.
 func (c *ciphertext) gather(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gathering = on
 }
 
-// flush writes what is pending. It reports whether the socket is full.
+// flush writes the pending records. It reports whether the socket is full.
 func (c *ciphertext) flush() (full bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

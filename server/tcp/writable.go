@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter tells sessions when their sockets have room again. gnet has no such event: what a
-// socket does not take it would copy into a buffer of its own, and the answers to a client that
-// reads slowly would lie in memory that no budget counts. So answers stay where they are, and
-// one epoll set of ours, beside those of gnet's loops, watches the sockets that have been full.
-// Waiting by the runtime's poller instead would take a descriptor and a goroutine for each.
+// A waiter tells sessions when their sockets have room again. gnet has no such event: it would copy
+// what a socket does not take into a buffer of its own, and the answers to a slow reader would lie
+// in memory that nobody counts. So answers stay where they are, and one epoll set beside those of
+// gnet's loops watches the sockets that were full. Waiting in the runtime's poller instead would
+// cost a descriptor and a goroutine for each.
 type waiter struct {
 	stop  int // an event counter
 	ended sync.WaitGroup
@@ -36,16 +36,16 @@ func newWaiter() (*waiter, error) {
 		return nil, fmt.Errorf("tcp: epoll: %w", err)
 	}
 	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]*session)}
-	w.ended.Go(func() { w.run(epoll) }) // until close, which waits for it
+	w.ended.Go(func() { w.run(epoll) }) // ended by close, which waits for it
 	return w, nil
 }
 
-// watch has the session's loop told, until the socket is closed, whenever it has room after a
-// write for which it had too little, and when its peer is gone.
+// watch has the session's loop told, until the socket is closed, whenever there is room after a
+// write that found too little, and when the peer has gone.
 func (w *waiter) watch(fd int, s *session) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// An event's 64 bits of data are the session's id: descriptors are used again, ids are not.
+	// An event's 64 bits of data are the session's id: descriptors are reused, ids are not.
 	e := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLET, Fd: int32(s.id), Pad: int32(s.id >> 32)}
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		return fmt.Errorf("tcp: epoll: %w", err)
@@ -54,7 +54,7 @@ func (w *waiter) watch(fd int, s *session) error {
 	return nil
 }
 
-// forget ends the telling of a session; the set forgets its socket when that is closed.
+// forget ends the reports to a session. The set forgets its socket when that is closed.
 func (w *waiter) forget(s *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +83,7 @@ func (w *waiter) run(epoll int) {
 	}
 }
 
-// close ends the telling.
+// close ends all reports.
 func (w *waiter) close() {
 	_, _ = unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	w.ended.Wait()
