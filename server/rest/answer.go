@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// A refusal is an error with a status of HTTP that the table of conditions (gate.Status) lacks.
+// A refusal is an error with an HTTP status that the table of conditions (gate.Status) lacks.
 type refusal struct {
 	status int
 	err    error
@@ -39,8 +39,8 @@ func tooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
 }
 
-// errorBody is the body of every error. That of a superseded frame has the parameter "by", the
-// newer frame's "seq" or "id".
+// errorBody is the body of every error. For a superseded frame it has the parameter "by": the "seq"
+// or "id" of the newer frame.
 func errorBody(err error) []byte {
 	var body struct {
 		Error      string                     `json:"error"`
@@ -54,9 +54,9 @@ func errorBody(err error) []byte {
 	return append(b, '\n')
 }
 
-// fail answers with an error. An answer that has begun is broken off instead. The rest of the
-// body is read first, within its limits: a client that is still sending reads the answer only
-// afterwards, and would find the connection reset.
+// fail answers with an error, or breaks off an answer that has begun. The rest of the body is read
+// first, within its limits: a client that is still sending reads the answer only afterwards, and
+// would find the connection reset.
 func (c *call) fail(err error) {
 	if c.begun {
 		panic(http.ErrAbortHandler)
@@ -79,19 +79,19 @@ func (c *call) fail(err error) {
 	c.respond(status, errorBody(err))
 }
 
-// refused counts a request that was not understood, and returns its error.
+// refused counts a request that could not be understood, and returns its error.
 func (c *call) refused(err error, arrived time.Time) error {
 	c.door.predict.Refused(err, arrived)
 	return err
 }
 
-// retryAfter is the time until a new attempt makes sense, in whole seconds.
+// retryAfter is the time after which a new attempt makes sense, in whole seconds.
 func retryAfter(err error) string {
 	return strconv.FormatInt(int64((max(gate.Again(err), 1)+time.Second-1)/time.Second), 10)
 }
 
-// discard reads the rest of a request's body, within the time and size that a body may have, and
-// reports whether it has reached the end. A client that waits for 100 Continue does not get it.
+// discard reads the rest of a request's body, within the time and size allowed for one, and reports
+// whether it has reached the end. A client that waits for 100 Continue does not get it.
 func (c *call) discard() bool {
 	limit := c.settings.Limits.MessageBytes
 	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
@@ -121,8 +121,8 @@ func (c *call) answer(v any, err error) error {
 	return c.write(http.StatusOK, v)
 }
 
-// begin sends the head of an answer. While the server drains the head says Connection: close, so
-// that the client's next request goes to another server instead of being refused here.
+// begin sends the head of an answer. While the server drains, the head says Connection: close, so
+// that the client sends its next request to another server instead of being refused here.
 func (c *call) begin(status int) {
 	if c.door.predict.Draining() {
 		c.w.Header().Set("Connection", "close")

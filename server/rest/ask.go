@@ -13,7 +13,7 @@ import (
 //go:embed openapi.json
 var openAPISource []byte
 
-// openAPI is the description of this door.
+// openAPI describes this door.
 var openAPI = parameter.OpenAPI(openAPISource)
 
 func (c *call) openAPI() error {
@@ -21,7 +21,7 @@ func (c *call) openAPI() error {
 	return nil
 }
 
-// server reports what the server is.
+// server describes the server.
 func (c *call) server() error {
 	return c.answer(c.service().Server(c.conn.Door(), "binary_tensor_data"), nil)
 }
@@ -54,12 +54,12 @@ func (c *call) caller() predict.Caller {
 	return predict.Caller{Source: c.source(), Listener: c.conn.Door()}
 }
 
-// source is the same, for the trail.
+// source is the same for the audit trail.
 func (c *call) source() audit.Source {
 	return audit.Source{Identity: c.who.Name(), Address: c.r.RemoteAddr, Door: "rest"}
 }
 
-// load makes a model served.
+// load has a model served.
 func (c *call) load() error {
 	names, err := c.parameters("")
 	if err == nil {
@@ -68,8 +68,8 @@ func (c *call) load() error {
 	return c.answer(struct{}{}, err)
 }
 
-// unload makes a model no longer served. It has no dependents, so that it does not matter
-// whether they should be unloaded too.
+// unload ends the serving of a model. Models have no dependents here, so unload_dependents makes no
+// difference.
 func (c *call) unload() error {
 	names, err := c.parameters("unload_dependents")
 	if err == nil && len(names) > 0 {
@@ -81,8 +81,8 @@ func (c *call) unload() error {
 	return c.answer(struct{}{}, err)
 }
 
-// parameters reads the body of a request that changes the repository, if a program sent it. It
-// returns the names of its parameters, except for flag, which is to be a boolean.
+// parameters reads the body of a request that changes the repository, if a program and not a page
+// sent it. It returns the names of its parameters, except for flag, which must be a boolean.
 func (c *call) parameters(flag string) (names []string, err error) {
 	if err := c.byProgram(); err != nil {
 		return nil, err

@@ -15,11 +15,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An arrival is a request's body as it arrives on the socket, within message_timeout.
+// An arrival is a request's body as it arrives on the socket, limited by message_timeout.
 type arrival struct {
 	call  *call
 	clock intake.Clock
-	due   int64 // bytes after which the deadline is set anew
+	due   int64 // bytes after which the deadline is extended
 	err   error // how it ended; io.EOF: complete
 	turn  gate.Turn
 }
@@ -27,7 +27,7 @@ type arrival struct {
 // slack is how many bytes are read under one deadline.
 const slack = 64 << 10
 
-// arriving returns the request's body. One reader at a time uses it, and calls done.
+// arriving returns the request's body. One goroutine at a time reads it, and calls done.
 func (c *call) arriving() *arrival {
 	if c.in == nil {
 		c.in = &arrival{call: c, clock: intake.Clock{Began: time.Now()}}
@@ -46,7 +46,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 		a.call.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
 		a.due = a.clock.Bytes + slack
 	}
-	if a.turn.Give() { // a slow client holds no turn
+	if a.turn.Give() { // a request that waits for its client keeps no turn
 		defer a.turn.Take()
 	}
 	n, err := a.call.r.Body.Read(p)
@@ -58,7 +58,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 	return n, a.err
 }
 
-// ended makes the error that a body ended with one of gate's conditions.
+// ended maps the error that a body ended with to one of gate's conditions.
 func (a *arrival) ended(err error) error {
 	switch {
 	case err == io.EOF:
@@ -74,32 +74,33 @@ func (a *arrival) ended(err error) error {
 	return malformed("the body: %v", err)
 }
 
-// isNet reports whether err is one of the socket, not of its data.
+// isNet reports whether err is an error of the socket, not of its data.
 func isNet(err error) bool {
 	var e interface{ Timeout() bool }
 	return errors.As(err, &e)
 }
 
-// done ends the reading, and the time that the body had. See conn.arrived.
+// done ends the reading of the body and its deadline. See conn.arrived.
 func (a *arrival) done() {
 	a.due = a.clock.Bytes
 	a.call.conn.arrived(a.err == io.EOF)
 }
 
-// A body is a request's, uncompressed. It has at most limits.message_bytes, compressed and
+// A body is a request's body, uncompressed. limits.message_bytes bounds it both compressed and
 // uncompressed.
 type body struct {
 	in    *arrival
-	from  io.Reader // in, or its unpacker
-	known int64     // bytes of it, if announced; -1: unknown
+	from  io.Reader // arrival, or its unpacker
+	known int64     // its size, if announced; -1: unknown
 	got   int64
 	limit int64
 
-	charged int64     // bytes that its client's quotas know of
-	name    string    // of limit, as a setting
-	pack    *unpacker // nil: it is not compressed
+	charged int64     // bytes charged to its client's quotas
+	name    string    // the name of the setting behind limit
+	pack    *unpacker // nil: the body is not compressed
 	share   gate.Share
-	// buf is being filled. Until whole hands it over, close releases it, however reading ends.
+	// buf is being filled. close releases it, however the reading ends, unless whole has handed it
+	// over.
 	buf *tensor.Buffer
 }
 
@@ -134,10 +135,10 @@ func (b *body) close() {
 	}
 }
 
-// Read reads uncompressed bytes, up to the limit. Its errors, other than io.EOF, are for the
+// Read reads uncompressed bytes, up to the limit. Its errors other than io.EOF can be shown to the
 // client.
 func (b *body) Read(p []byte) (int, error) {
-	// One byte more than the limit shows whether the body goes on.
+	// One byte more than the limit tells whether the body goes on.
 	p = p[:min(int64(len(p)), b.limit-b.got+1)]
 	n, err := b.read(p)
 	b.got += int64(n)
@@ -158,7 +159,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, malformed("the body is not what Content-Encoding says: %v", err)
 }
 
-// read reads in a turn if the body is compressed.
+// read reads, in a turn if the body is compressed.
 func (b *body) read(p []byte) (int, error) {
 	if b.pack != nil {
 		b.in.turn.Take()
@@ -167,12 +168,12 @@ func (b *body) read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// firstStage is the least memory that a body has before any of its bytes has arrived. It spares
-// usual sizes a stage, since it is not known how much the socket holds already.
+// firstStage is the least memory for a body before any of its bytes has arrived. It spares usual
+// sizes a stage, as the door does not know how much the socket already holds.
 const firstStage = 32 << 10
 
-// fill reads n bytes, or as many as there are, into buf: memory of the pool, which grows as they
-// come by that factor, see [tensor.Stage].
+// fill reads n bytes, or as many as there are, into buf: memory of the pool that grows by factor as
+// bytes arrive, see [tensor.Stage].
 func (b *body) fill(n, factor int) (have int, err error) {
 	for {
 		size := tensor.Stage(min(max(have+1, firstStage), n), n, factor)
@@ -192,7 +193,7 @@ func (b *body) fill(n, factor int) (have int, err error) {
 	}
 }
 
-// take reads the next n bytes. When the body ends first, the error is an *ended.
+// take reads the next n bytes. If the body ends first, the error is an *ended.
 func (b *body) take(n int) (*tensor.Buffer, error) {
 	switch have, err := b.fill(n, b.share.StageFactor()); {
 	case err != nil:
@@ -203,7 +204,7 @@ func (b *body) take(n int) (*tensor.Buffer, error) {
 	return b.whole(), nil
 }
 
-// An ended error is that of a body that ends early.
+// An ended is the error of a body that ends early.
 type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
@@ -218,7 +219,7 @@ func (b *body) whole() *tensor.Buffer {
 // all reads the body to its end. The text lives as long as the buffer.
 func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 	most, factor := int(b.known), b.share.StageFactor()
-	// Nobody knows how much there will be: up to one byte more than the limit, as in Read.
+	// The size is unknown: up to one byte more than the limit, as in Read.
 	if most < 0 {
 		most, factor = int(b.limit)+1, 2
 	}
@@ -248,8 +249,8 @@ func (b *body) end() error {
 	return nil
 }
 
-// read reads the body of a request that is not an inference, of at most limit bytes, a bound
-// called name. The text lives as long as the call of use.
+// read reads the body of a request other than inference, of at most limit bytes; name is that of
+// the limit. The text lives until use returns.
 func (c *call) read(limit int64, name string, use func(*text) error) error {
 	b, err := c.open()
 	if err != nil {
@@ -270,7 +271,7 @@ func (c *call) read(limit int64, name string, use func(*text) error) error {
 	return use(newText(all, c.settings.Limits.JSONDepth, 0))
 }
 
-// object reads a body that is nothing or a JSON object of at most limits.metadata_bytes.
+// object reads a body that is empty or a JSON object of at most limits.metadata_bytes.
 func (c *call) object(member func(t *text, name []byte)) error {
 	return c.read(int64(c.settings.Limits.MetadataBytes), "limits.metadata_bytes", func(t *text) error {
 		if t.Peek(); t.At == len(t.Text) {

@@ -15,19 +15,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Clipper's clients send POST /name/predict and /name/update. Source: Clipper's query front end,
-// whose JSON members these are. Errors are this server's.
+// Clipper's clients send POST /name/predict and /name/update. The JSON members are those of
+// Clipper's query frontend, its source; errors are this server's.
 
 // maxClipper bounds the bodies of both, which are decoded as a whole.
 const maxClipper = 16 << 20
 
-// A clipperQuestion is the body of both.
+// A clipperQuestion is the body of either.
 type clipperQuestion struct {
 	UID   json.RawMessage   `json:"uid"` // the user, a text or a number
 	Input json.RawMessage   `json:"input"`
 	Batch []json.RawMessage `json:"input_batch"`
 
-	// Of an update. The gate reads the rest (label, loss, reward, losses).
+	// For updates. The gate reads the other members (label, loss, reward, losses).
 	ID json.RawMessage `json:"id"` // of a request, instead of the input: a text or number
 
 	Updates []json.RawMessage `json:"updates"` // several at once, each an object like this one
@@ -36,8 +36,8 @@ type clipperQuestion struct {
 	values parameter.Values // with the user of uid
 }
 
-// read reads an object, whose parameters are those of w. Members that are absent leave q as it
-// is, and so do those that are null, as in /v2.
+// read reads an object whose parameters are those of the wire w. Absent members leave q as it is,
+// and so do members that are null, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
 		return malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
@@ -60,7 +60,7 @@ func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	return nil
 }
 
-// textOrNumber is the error of a member that is neither.
+// textOrNumber is the error for a member that is neither.
 func textOrNumber(name string, value json.RawMessage) error {
 	if c := value[0]; c != '"' && c != '-' && (c < '0' || c > '9') {
 		return invalid("%s: expected a text or a number, got %.60s", name, value)
@@ -68,10 +68,10 @@ func textOrNumber(name string, value json.RawMessage) error {
 	return nil
 }
 
-// readClipper reads the body, whose parameters are those of w, and returns its text as well.
+// readClipper reads the body, with the parameters of the wire w, and also returns its text.
 func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
 	err = c.read(maxClipper, "the limit of this path (those of /v2 take more)", func(t *text) error {
-		t.Raw() // for the depth
+		t.Raw() // checks the depth
 		if err := t.end(); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 	return q, raw, err
 }
 
-// question makes a question of the protocol from one input, which is one row.
+// question makes a question of the protocol from one input, as one row.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
 	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source, Who: c.who}
 	if raw == nil {
@@ -105,7 +105,7 @@ type clipperAnswer struct {
 	Output      json.RawMessage `json:"output,omitempty"`
 	Default     bool            `json:"default"`
 	Explanation string          `json:"default_explanation,omitempty"`
-	Error       string          `json:"error,omitempty"` // of one input in a batch
+	Error       string          `json:"error,omitempty"` // for one input of a batch
 }
 
 // queries numbers the answers, as Clipper does.
@@ -133,8 +133,8 @@ func (c *call) clipperPredict() error {
 	return c.answer(map[string][]clipperAnswer{"batch_predictions": answers}, nil)
 }
 
-// each answers every part of a body, so many at a time, with failed if there is an error. A
-// panic is one, too: on a goroutine of its own it would be the end of the process.
+// each answers every part of a body, atOnce of them at a time; failed makes the answer of an error.
+// A panic is an error too: on a goroutine of its own it would end the process.
 func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part json.RawMessage) (T, error), failed func(error) T) []T {
 	answers := make([]T, len(parts))
 	places := make(chan struct{}, atOnce)
@@ -182,7 +182,7 @@ func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (
 	return answer, err
 }
 
-// clipperOutput is the value of the only output, or an object of all by name.
+// clipperOutput is the value of the only output, or an object of all outputs by name.
 func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	values := make(map[string]json.RawMessage, len(outputs))
 	for _, t := range outputs {
@@ -196,8 +196,8 @@ func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	return json.Marshal(values)
 }
 
-// nested is a tensor as JSON: lists in lists, with a list of one element, at any level, as that
-// element. A single text that is JSON is that JSON, as in Clipper's answers.
+// nested is a tensor as nested JSON lists, in which a list of one element, at any level, is that
+// element. A single text that is JSON becomes that JSON, as in Clipper's answers.
 func nested(t tensor.Tensor) json.RawMessage {
 	if n, _ := t.Shape.Elements(); n == 1 && t.DType == tensor.Bytes {
 		if text, _ := element(t.Data); json.Valid(text) {
@@ -228,7 +228,7 @@ func (e *emitter) lists(t tensor.Tensor) {
 				e.buf = append(e.buf, ',')
 			}
 			var row tensor.Tensor
-			row, t, _ = t.Cut(1) // which fails only for tensors that do not fit their shapes
+			row, t, _ = t.Cut(1) // an error would mean that data and shape differ
 			row.Shape = row.Shape[1:]
 			e.lists(row)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// An unpacker undoes a content coding. Its parts are made when they are first needed, and used
-// again: a gzip reader takes 40 KB.
+// An unpacker undoes a content coding. Its parts are made when first needed, and reused: a gzip
+// reader takes 40 KB.
 type unpacker struct {
 	in      *bufio.Reader
 	gzip    *gzip.Reader
@@ -31,7 +31,7 @@ func (u *unpacker) free() {
 	unpackers.Put(u)
 }
 
-// unpack has the body read through what undoes its content coding.
+// unpack has the body read through the unpackers of its content codings.
 func (b *body) unpack(c *call, codings []string) error {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ",")))
 	if coding == "identity" || coding == "" {
@@ -70,8 +70,8 @@ func (u *unpacker) gunzip() (io.Reader, error) {
 	return u.gzip, u.gzip.Reset(u.in)
 }
 
-// inflate reads the format of zlib, which HTTP calls deflate (RFC 9110, 8.4.1.2), or bare
-// deflate, which some clients send instead.
+// inflate reads zlib's format, which HTTP calls deflate (RFC 9110, 8.4.1.2), or bare deflate, which
+// some clients send instead.
 func (u *unpacker) inflate() (io.Reader, error) {
 	head, err := u.in.Peek(2)
 	if err != nil {
@@ -108,7 +108,7 @@ type packer interface {
 	Reset(io.Writer)
 }
 
-// packers are the content codings of answers, by preference.
+// packers are the content codings of answers, in order of preference.
 var packers = []struct {
 	name string
 	pool *sync.Pool
@@ -128,8 +128,8 @@ func acceptable(accept []string) int {
 	return best
 }
 
-// quality is the weight of a coding in Accept-Encoding, from 0 to 1 (RFC 9110, 12.5.3). A coding
-// that is not named has 0.
+// quality is the weight of a coding in Accept-Encoding, from 0 to 1 (RFC 9110, 12.5.3); 0 if it is
+// not named.
 func quality(accept []string, coding string) float64 {
 	for _, line := range accept {
 		for item := range strings.SplitSeq(line, ",") {

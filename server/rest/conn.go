@@ -17,13 +17,13 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A listener is what net/http accepts connections from.
+// A listener gives net/http its connections.
 type listener struct {
 	*intake.Listener
 	door *Door
 }
 
-// Accept waits for a connection that may be let in.
+// Accept waits for a connection that the limits let in.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		in, err := l.Listener.Accept()
@@ -39,7 +39,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add registers a connection for Shutdown to interrupt. It reports false once the door drains.
+// add registers a connection, which Shutdown interrupts. It returns false once the door drains.
 func (d *Door) add(c *conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *Door) add(c *conn) bool {
 	return true
 }
 
-// refuse is the answer to a connection that is not let in.
+// refuse is the answer to a connection above a limit.
 func refuse(err error) []byte {
 	body, status := errorBody(err), gate.StatusOf(err)
 	again := ""
@@ -61,33 +61,33 @@ func refuse(err error) []byte {
 		status.HTTP, http.StatusText(status.HTTP), again, len(body), body)
 }
 
-// A conn is a client's connection as net/http sees it. It bounds how long the client may make no
+// A conn is a client's connection as net/http uses it. It limits how long the client may make no
 // progress, and records why the connection ended.
 type conn struct {
 	*intake.Conn
 	door *Door
 
 	// Set once.
-	source      uint64                // for fairness
+	source      uint64                // for fairness between connections
 	client      string                // gate.ClientOf
 	certificate *identity.Certificate // nil: the client has shown none
 
 	state  atomic.Int32 // http.ConnState
-	unread atomic.Bool  // an answer was sent before the whole of its request had come
+	unread atomic.Bool  // an answer was sent before its request had come whole
 
 	// Owned by net/http's goroutine for this connection.
-	head      time.Time // when the next request's head began, or the connection; zero: not yet
+	head      time.Time // when the current head, or the connection, began; zero: not yet
 	answering bool      // a handler has begun
 
 	mu      sync.Mutex
-	reading bool // a body, under message_timeout
+	reading bool // a body, limited by message_timeout
 }
 
 // connKey finds the conn in a request's context.
 type connKey struct{}
 
 // Read gives a client header_timeout for the head of a request, and idle_timeout to begin one.
-// net/http has timeouts for both, but they cannot change while it serves.
+// net/http has both timeouts, but its own cannot change while it serves.
 func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
@@ -113,7 +113,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// headDue is when a connection that has sent no complete head is closed; zero: never.
+// headDue is when a connection without a complete head is closed; zero: never.
 func (c *conn) headDue() time.Time {
 	limits := c.door.settings.Load()
 	switch {
@@ -153,10 +153,9 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// Close is called by net/http when it has done with the connection. One whose client may still be
-// sending lingers: net/http by itself waits half a second for that, and closes the connection of a
-// request that is said to be its last at once, so that the client finds it reset, without the
-// answer.
+// Close is called when net/http is done with the connection. If the client may still be sending,
+// the connection lingers. net/http lingers for half a second, and not at all after a request that
+// was announced as the last: such a client would find the connection reset and lose the answer.
 func (c *conn) Close() error {
 	d := c.door
 	d.mu.Lock()
@@ -172,8 +171,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// expect sets the time by which more of a body must arrive; zero: there is no limit. While the
-// door drains no body is waited for.
+// expect sets the time by which more of a body must arrive; zero: no limit. A draining door waits
+// for no body.
 func (c *conn) expect(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,11 +183,11 @@ func (c *conn) expect(until time.Time) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
-// arrived takes the deadline of a body off. net/http then reads on to notice when the client
-// hangs up, which must not end by a deadline, or, if the body is not whole, to let a client that
-// is still sending read the answer.
+// arrived removes the deadline of a body. net/http then reads on: either to notice that the client
+// hangs up, which no deadline may end, or, if the body is not whole, to let a client that is still
+// sending read the answer.
 func (c *conn) arrived(whole bool) {
-	const rest = 500 * time.Millisecond // for which net/http reads on before it closes a connection
+	const rest = 500 * time.Millisecond // how long net/http reads before it closes a connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = false
@@ -199,8 +198,8 @@ func (c *conn) arrived(whole bool) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
-// interrupt ends the wait for a body, or for a first request, which net/http's Shutdown would
-// wait for 5 s.
+// interrupt ends the wait for a body, or for a first request, for which net/http's Shutdown would
+// wait 5 s.
 func (c *conn) interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

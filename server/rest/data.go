@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// data reads a tensor's data, an array of all elements or arrays nested by its shape, into the
-// memory of into, whose size fits shape and dtype. To a Bytes tensor, which has room for it, it
-// appends.
+// data reads a tensor's data, an array of all elements or arrays nested like its shape, into the
+// memory of into, whose size matches shape and dtype. For Bytes it appends to that memory, which
+// has room.
 func (t *text) data(what func() string, into *tensor.Tensor) {
 	t.Peek()
 	start := t.At
@@ -23,7 +23,7 @@ func (t *text) data(what func() string, into *tensor.Tensor) {
 	t.setApart(start)
 }
 
-// setApart takes the text since start off what limits.metadata_bytes counts.
+// setApart excludes the text since start from what limits.metadata_bytes counts.
 func (t *text) setApart(start int) {
 	t.apart += t.At - start
 	if t.Limit > 0 {
@@ -31,8 +31,7 @@ func (t *text) setApart(start int) {
 	}
 }
 
-// elements are how the elements of each dtype are read into a tensor's memory. Those of Bytes are
-// appended.
+// elements has the reader of each dtype into a tensor's memory. Bytes are appended.
 var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
 	tensor.Float64:  into(jsontext.Float64s),
 	tensor.Float32:  into(jsontext.Float32s),
@@ -52,15 +51,15 @@ var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
 	},
 }
 
-// into has elements read into a tensor's memory, which lies there as values of T do.
+// into reads elements into a tensor's memory as values of T.
 func into[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext.Elements {
 	return func(t *tensor.Tensor) jsontext.Elements {
 		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T)))))
 	}
 }
 
-// explain fails with what is wrong with data of which done elements could be read. It reads all
-// of it again, at the cost of its sender.
+// explain fails with what is wrong with data of which done elements could be read. It reads all of
+// the data again; the client waits for that.
 func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	raw := t.dataText()
 	if raw == nil {
@@ -102,7 +101,7 @@ func (t *text) dataText() []byte {
 	return raw
 }
 
-// A nesting compares how arrays are nested with a shape.
+// A nesting compares the nesting of arrays with a shape.
 type nesting struct {
 	shape tensor.Shape
 	want  int // index of the element whose offset is wanted

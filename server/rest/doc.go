@@ -11,16 +11,16 @@
 //	                     JSON and bytes into                         memory
 //	                     the pool's memory
 //
-// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}.
-// The exception is net/http's answer to a malformed head, before any handler: 400, 417, 431, 501
-// or 505 as plain text, after which it closes the connection.
+// Every answer is JSON, except that of a binary inference, and every error is {"error": "..."}. The
+// exception is net/http's answer to a malformed head, before any handler: 400, 417, 431, 501 or 505
+// as plain text, after which it closes the connection.
 //
-// Concurrency: net/http has a goroutine for each connection, which serves its requests one
-// after the other. Nothing is shared between requests but the Door.
+// Concurrency: net/http has a goroutine for each connection, which serves its requests one by one.
+// Requests share nothing but the Door.
 //
 // Memory: the text of a request and its tensors are in buffers of the pool, which grow as bytes
-// arrive. The text is released before Infer, which takes the tensors over. Outputs are written
-// from the buffers of the container's answer.
+// arrive. The text is released before Infer, which takes over the tensors. Outputs are written from
+// the buffers of the container's answer.
 //
 // Sources: the protocol's text (Predict Protocol, version 2, HTTP/REST), and the extension for
 // binary tensor data as Triton documents it.

@@ -21,40 +21,41 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// headerBytes bounds the head of a request: what net/http calls MaxHeaderBytes.
+// headerBytes bounds the head of a request (net/http's MaxHeaderBytes).
 const headerBytes = 64 << 10
 
-// Config of the door. All fields must be set but those that say what their zero means.
+// Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	Addrs   []string          // as of intake.Config
+	Addrs   []string          // see intake.Config
 	Access  unixsocket.Access // to its Unix sockets
-	Open    intake.Opener     // as of intake.Config
+	Open    intake.Opener     // see intake.Config
 	Predict *predict.Service
-	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	// Identities has the identities of clients; nil: none is declared, and everybody has all
+	// rights.
 	Identities *identity.Registry
-	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
+	Addresses  *quota.Addresses // quotas of clients' addresses; nil: there are none
 	Metrics    *metrics.Door
 	Log        *slog.Logger
 
-	Settings // until Configure
+	Settings // the first ones
 }
 
 // Settings can change while the door is open.
 type Settings struct {
 	Memory gate.Memory // of requests
-	// Limits are of one request: MessageBytes of its body, compressed and uncompressed, and of its
-	// tensors; MetadataBytes of the JSON in it without the tensors' data; Tensors of inputs, and of
-	// requested outputs.
+	// Limits are those of one request: MessageBytes of its body, compressed and uncompressed, and
+	// of its tensors; MetadataBytes of its JSON without the tensors' data; Tensors of inputs, and
+	// of requested outputs.
 	Limits gate.Limits
 
 	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	TLS            *secure.Config // of the addresses with TLS; nil: there are none
 	IdleTimeout    time.Duration  // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration  // for the head of a request to arrive
 	MessageTimeout time.Duration  // for its body, and a second more per 16 KiB; 0: none
-	StallTimeout   time.Duration  // in which a client that reads an answer must make progress
-	// Origins of pages that may read answers in a browser, such as "https://example.org", or
-	// "*" for all. Without any only pages of this address may.
+	StallTimeout   time.Duration  // for a client to make progress in reading an answer
+	// Origins of pages that may read answers in a browser, such as "https://example.org", or "*"
+	// for all. Without any, only pages of the server's own address may.
 	Origins []string
 }
 
@@ -70,7 +71,7 @@ type Door struct {
 
 	settings  atomic.Pointer[Settings]
 	draining  atomic.Bool
-	largeJSON sync.Once // the warning about tensors as text
+	largeJSON sync.Once // warns once about large tensors as text
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -91,7 +92,7 @@ func Listen(cfg Config) (*Door, error) {
 	}); err != nil {
 		return nil, err
 	}
-	d.http = http.Server{ // without timeouts: see conn
+	d.http = http.Server{ // timeouts are conn's
 		Handler:                      d,
 		MaxHeaderBytes:               headerBytes,
 		DisableGeneralOptionsHandler: true, // its answer is not JSON
@@ -104,7 +105,7 @@ func Listen(cfg Config) (*Door, error) {
 			}
 		},
 	}
-	d.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it
+	d.serving.Go(func() { // ends when Shutdown closes the listener; Shutdown waits for it
 		if err := d.http.Serve(&listener{d.listener, d}); !errors.Is(err, http.ErrServerClosed) {
 			d.failed <- fmt.Errorf("rest: %w", err)
 		}
@@ -112,27 +113,26 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// Addrs are the addresses that the door listens on.
+// Addrs are the addresses on which the door listens.
 func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
-// Failed receives the error if serving ends before Shutdown.
+// Failed receives the error that ends serving before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure changes the settings. Limits on connections hold for the next one, those of requests
-// for the next request, and timeouts from the next time that they are set. Any goroutine may
+// Configure changes the settings. Limits on connections apply to the next connection, those on
+// requests to the next request, and timeouts from the next time they are set. Any goroutine may
 // call it.
 func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
 
 // Settings returns the current ones.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown stops listening, sends the answers that are complete, and closes every connection.
-// The gate and the scheduler must have been drained before; requests whose bodies are still
-// arriving are refused at once. When ctx ends first, the connections that are left are cut. Call
-// it once.
+// Shutdown stops listening, sends the complete answers, and closes every connection. The gate and
+// the scheduler must have been drained before; requests whose bodies are still arriving are refused
+// at once. If ctx ends first, the connections that are left are cut. Call it once.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
-	d.draining.Store(true) // from here on none is added
+	d.draining.Store(true) // no connection is added from here on
 	for c := range d.conns {
 		c.interrupt()
 	}

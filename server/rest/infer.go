@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// headLength is the header with the length of a body's JSON, which binary inputs follow.
+// headLength is the header with the length of a body's JSON, after which binary inputs follow.
 const headLength = "Inference-Header-Content-Length"
 
 // infer answers a request for inference.
@@ -39,7 +39,7 @@ func (c *call) infer() error {
 	return q.answer(a)
 }
 
-// parent reads the client's span from the header, if the body names none.
+// parent reads the client's span from the header, unless the body names one.
 func (c *call) parent(v *parameter.Values) {
 	if header := c.r.Header["Traceparent"]; len(header) == 1 && v.Parent == (trace.Context{}) {
 		v.Parent, _ = trace.Parse(header[0])
@@ -49,7 +49,7 @@ func (c *call) parent(v *parameter.Values) {
 // read reads the body of an inference.
 func (q *request) read() error {
 	c := q.call
-	// An unknown model needs no memory for its inputs.
+	// A request to an unknown model gets no memory for its inputs.
 	if err := c.service().CheckAsked(c.model, c.version); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 	return int64(n), true, nil
 }
 
-// readBinary reads length bytes of JSON, and then the inputs that are not in it.
+// readBinary reads length bytes of JSON, and then the inputs that follow it.
 func (q *request) readBinary(b *body, length int64) error {
 	if b.known >= 0 && length > b.known {
 		return invalid("header %s is %d, but the body has %d bytes", headLength, length, b.known)
@@ -128,8 +128,7 @@ func (q *request) readBinary(b *body, length int64) error {
 	return q.fetch(b)
 }
 
-// readHead reads length bytes of JSON. Their memory is released before that of the inputs is
-// taken.
+// readHead reads length bytes of JSON. It releases their memory before the inputs' memory is taken.
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
 	if short := (*ended)(nil); errors.As(err, &short) {
@@ -186,7 +185,7 @@ func (in *input) read(b *body) error {
 	return nil
 }
 
-// readRaw reads a body that is one tensor and nothing else, for a model with one input.
+// readRaw reads a body that is one bare tensor, for a model with one input.
 func (q *request) readRaw(b *body) error {
 	c := q.call
 	m, err := c.service().Model(c.model, c.version)
@@ -220,8 +219,8 @@ func (q *request) readRaw(b *body) error {
 	return err
 }
 
-// rawShape is the shape of a tensor of that many bytes, by its declaration: one open dimension
-// follows from the size. Of two the first counts rows, and is 1.
+// rawShape is the shape of a tensor of size bytes by its declaration: one open dimension follows
+// from the size. If two are open, the first counts rows and is 1.
 func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Shape, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
 	open, each := -1, 1

@@ -8,20 +8,20 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A text is the JSON of a request, which is read once from its start to its end. The names in
-// each of its objects differ. When a method does not find what it expects, the reading fails.
-// In the error, what (unless nil) is the tensor and part its member.
+// A text is the JSON of a request, which is read once from start to end. The names in each of its
+// objects must differ. When a method does not find what it expects, reading fails; the error names
+// the tensor by what (unless nil) and its member by part.
 type text struct {
 	jsontext.Scanner
-	apart int // bytes of tensors' data so far, which limits.metadata_bytes does not count
+	apart int // bytes of tensors' data so far, excluded from limits.metadata_bytes
 }
 
-// newText makes a text, of which at most limit bytes are read beside tensors' data; 0: all.
+// newText makes a text with at most limit bytes besides tensors' data; 0: no limit.
 func newText(b []byte, depth, limit int) *text {
 	return &text{Scanner: jsontext.Scanner{Text: b, Depth: depth, Limit: limit, Rules: jsontext.Distinct}}
 }
 
-// end checks that nothing follows, and returns the first fault as an error of this door.
+// end checks that nothing follows, and returns the first error, as one of this door's.
 func (t *text) end() error {
 	err := t.End()
 	e, ok := errors.AsType[*jsontext.Error](err)
@@ -36,7 +36,7 @@ func (t *text) end() error {
 	return malformed("JSON: %v", e)
 }
 
-// wrong fails for a value of the wrong kind, if it is a value at all.
+// wrong fails with the kind of a value that should be another, if it is a value at all.
 func (t *text) wrong(what func() string, part, want string) {
 	raw := t.Raw()
 	if raw == nil {
@@ -55,8 +55,8 @@ func (t *text) wrong(what func() string, part, want string) {
 	t.Fail(invalid("%s: expected %s, got %s%s", part, want, raw, more))
 }
 
-// members are those of an object that are not null, which serializers of many languages write for
-// what is not set.
+// members are the members of an object that are not null: serializers of many languages write null
+// for what is not set.
 func (t *text) members(yield func(name []byte) bool) {
 	for name := range t.Members {
 		if !t.Null() && !yield(name) {

@@ -11,20 +11,20 @@ import (
 	"github.com/shivad/shivad/server/internal/browser"
 )
 
-// A page in a browser may send requests anywhere, but may read answers only where the server
-// permits it (the CORS protocol of the Fetch standard). Before a request that no form could send,
-// the browser asks for permission: a preflight.
+// A page in a browser may send requests anywhere, but may read answers only if the server permits
+// it (the CORS protocol of the Fetch standard). Before a request that no form could send, the
+// browser asks for permission: a preflight.
 
 const (
 	allowOrigin    = "Access-Control-Allow-Origin"
 	exposedHeaders = headLength + ", Server-Timing, Retry-After"
-	// preflightSeconds is how long a browser may keep the answer to a preflight.
+	// preflightSeconds is how long a browser may cache the answer to a preflight.
 	preflightSeconds = "600"
 )
 
-// crossOrigin sets the headers of the CORS protocol, and answers preflights. Without origins in
-// the configuration it does nothing: OPTIONS is then a method that no path takes. Credentials
-// are never permitted.
+// crossOrigin sets the headers of the CORS protocol, and answers preflights. Without configured
+// origins it does nothing, and OPTIONS is a method that no path takes. Credentials are never
+// permitted.
 func (c *call) crossOrigin(found *route) (answered bool) {
 	origins, origin := c.settings.Origins, c.r.Header.Get("Origin")
 	if len(origins) == 0 {
@@ -33,7 +33,7 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	h := c.w.Header()
 	all := slices.Contains(origins, "*")
 	if !all {
-		// Also without an Origin: a cached answer must not be given to a page.
+		// Without an Origin too: a cached answer must not be given to a page.
 		h.Add("Vary", "Origin")
 	}
 	if origin == "" {
@@ -66,14 +66,13 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	return true
 }
 
-// byProgram refuses a request that changes the server if a page could have sent it that nobody
-// permitted to: a page of another origin, one whose own name resolves to this server (DNS
-// rebinding), or any form. cors_origins permits pages by their names; "*" does not, since it is
-// about reading answers.
+// byProgram refuses a request that changes the server if a page without permission could have sent
+// it: a page of another origin, one whose own name resolves to this server (DNS rebinding), or any
+// form. cors_origins permits pages by their names; "*" does not, since it is about reading answers.
 func (c *call) byProgram() error {
 	if kind := c.r.Header.Get("Content-Type"); kind != "" || browser.Sent(c.r) {
-		// octet-stream is aiohttp's default for bytes, which Triton's client for asyncio sends. No
-		// form sends it, and a script of another page needs a preflight for it.
+		// octet-stream is aiohttp's default for bytes, which Triton's asyncio client sends. No form
+		// sends it, and a script of another origin needs a preflight for it.
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
 			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
 		}
@@ -81,7 +80,7 @@ func (c *call) byProgram() error {
 	return c.ownPage()
 }
 
-// ownPage is the error for a request of a page that is neither the server's nor one of
+// ownPage is the error for a request from a page that is neither the server's nor of an origin in
 // cors_origins.
 func (c *call) ownPage() error {
 	trusted := func(origin *url.URL) bool {

@@ -24,14 +24,14 @@ import (
 func (q *request) answer(a *predict.Answer) error {
 	w := q.call.w
 	forms := make([]parameter.Form, len(a.Outputs))
-	following := int64(0) // bytes after the JSON
+	following := int64(0) // bytes that follow the JSON
 	binaries := false
 	for i := range a.Outputs {
 		if forms[i] = q.Values.Form; q.forms != nil && q.forms[i] != parameter.AsUsual {
 			forms[i] = q.forms[i]
 		}
 		if a.Place(i).Region != "" {
-			forms[i] = parameter.AsUsual // it has no data here
+			forms[i] = parameter.AsUsual // its data is not in the answer
 		} else if forms[i] == parameter.Bytes {
 			following += int64(len(a.Outputs[i].Data))
 			binaries = true
@@ -53,7 +53,7 @@ func (q *request) answer(a *predict.Answer) error {
 		pack := packers[i].pool.Get().(packer)
 		pack.Reset(w)
 		defer func() {
-			_ = pack.Close() // an error means the client has gone
+			_ = pack.Close() // an error means that the client has gone
 			pack.Reset(nil)
 			packers[i].pool.Put(pack)
 		}()
@@ -67,7 +67,7 @@ func (q *request) answer(a *predict.Answer) error {
 		return to
 	}
 	if binaries {
-		// The header says how long the JSON is, so all of it has to be known; a long one is
+		// The header has the length of the JSON, so all of it must be known first; a long one is
 		// written twice.
 		e.json(a, forms)
 		length := e.length()
@@ -83,7 +83,7 @@ func (q *request) answer(a *predict.Answer) error {
 	} else {
 		e.begin = begin
 		e.json(a, forms)
-		e.buf = append(e.buf, '\n') // for eyes
+		e.buf = append(e.buf, '\n') // for people at a terminal
 		if e.to == nil && to == w {
 			h.Set("Content-Length", strconv.FormatInt(e.length(), 10))
 		}
@@ -94,12 +94,12 @@ func (q *request) answer(a *predict.Answer) error {
 			_, e.err = to.Write(a.Outputs[i].Data)
 		}
 	}
-	return nil // an error of writing means the client has gone
+	return nil // an error of writing means that the client has gone
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// writable reports whether an output can be JSON.
+// writable reports whether an output can be written as JSON.
 func writable(t *tensor.Tensor) error {
 	switch t.DType {
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
@@ -116,17 +116,17 @@ func writable(t *tensor.Tensor) error {
 	return nil
 }
 
-// element splits the first one off the data of a Bytes tensor, which has been checked.
+// element splits the first element off the data of a Bytes tensor, which has been checked.
 func element(data []byte) (elem, rest []byte) {
 	end := 4 + int(binary.LittleEndian.Uint32(data))
 	return data[4:end], data[end:]
 }
 
-// An emitter writes JSON in steps of bounded size. As long as it has no writer, it only counts
-// what does not fit its buffer.
+// An emitter writes JSON in steps of bounded size. Without a writer, it only counts what does not
+// fit its buffer.
 type emitter struct {
 	buf     []byte
-	begin   func() io.Writer // returns the writer at the first write; nil: there is none yet
+	begin   func() io.Writer // returns the writer at the first write; nil: no writer yet
 	to      io.Writer
 	dropped int64
 	err     error // of writing
@@ -146,7 +146,7 @@ func (e *emitter) free() {
 	}
 }
 
-// length is how many bytes of JSON there are, of an emitter without a writer.
+// length is how many bytes of JSON an emitter without a writer has got.
 func (e *emitter) length() int64 { return e.dropped + int64(len(e.buf)) }
 
 // flush empties the buffer.
@@ -222,7 +222,7 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	e.buf = append(e.buf, "]}"...)
 }
 
-// parameters writes those of an answer or an output, if it has any.
+// parameters writes the parameters of an answer or an output, if it has any.
 func (e *emitter) parameters(all iter.Seq2[string, any]) {
 	b, before := e.buf, `,"parameters":{`
 	for name, value := range all {
@@ -246,7 +246,7 @@ func (e *emitter) parameters(all iter.Seq2[string, any]) {
 	e.buf = b
 }
 
-// str writes a string, a long one in parts.
+// str writes a string, long ones in parts.
 func (e *emitter) str(s []byte) {
 	e.buf = append(e.buf, '"')
 	for len(s) > 0 {
@@ -264,7 +264,7 @@ func (e *emitter) str(s []byte) {
 	e.buf = append(e.buf, '"')
 }
 
-// data writes the elements of a tensor, flat.
+// data writes the elements of a tensor as a flat list.
 func (e *emitter) data(t *tensor.Tensor) {
 	if t.DType == tensor.Bytes {
 		first := true
@@ -316,9 +316,9 @@ var writers = map[tensor.DType]func(b, v []byte) []byte{
 
 var host = binary.NativeEndian
 
-// appendFloat writes the shortest text that is read as the same float of so many bits. JSON has
-// neither NaN nor infinities: they are null, as in JavaScript. Many clients read -0 as an
-// integer, which has no sign, so it gets a fraction.
+// appendFloat writes the shortest text from which the same float of that many bits is read. NaN and
+// infinities, which JSON lacks, become null, as in JavaScript. -0 gets a fraction, since many
+// clients would read it as an integer, which has no sign.
 func appendFloat(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f) || math.IsInf(f, 0):

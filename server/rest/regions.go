@@ -10,14 +10,14 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
-// sharer is whose regions a request may name.
+// sharer is the client whose regions a request may name.
 func (c *call) sharer() regions.Client {
 	return regions.Client{Address: c.conn.client, Who: c.who, Source: c.source()}
 }
 
-// fetch reads the inputs that are in shared memory. Their memory is taken when the body has been
-// read, so that a slow one does not hold it. A page of another origin uses no region: it could not
-// read an answer, but a region is the same memory for all.
+// fetch reads the inputs in shared memory. Their memory is taken after the body has been read, so
+// that a slow body does not hold it. Pages of other origins may use no region: they could not read
+// an answer, but a region is memory that all share.
 func (q *request) fetch(b *body) error {
 	placed := slices.ContainsFunc(q.inputs, func(in input) bool { return in.place.Region != "" }) ||
 		slices.ContainsFunc(q.Outputs, func(out predict.Output) bool { return out.Place.Region != "" })
@@ -27,14 +27,14 @@ func (q *request) fetch(b *body) error {
 	if err := q.call.byProgram(); err != nil {
 		return err
 	}
-	memory := q.call.settings.Memory.Plain() // also of a compressed request: these are not
+	memory := q.call.settings.Memory.Plain() // even if the request is compressed: regions are not
 	left := b.limit - b.got
 	for i := range q.inputs {
 		in := &q.inputs[i]
 		if in.place.Region == "" {
 			continue
 		}
-		// Fetch refuses what is larger.
+		// Fetch refuses larger ones.
 		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func (q *request) fetch(b *body) error {
 	return nil
 }
 
-// notOffered makes the error of a server without shared memory that of a path that there is not.
+// notOffered turns the error of a server without shared memory into that of an unknown path.
 func notOffered(err error) error {
 	if regions.IsOff(err) {
 		return &refusal{status: http.StatusNotFound, err: err}
@@ -54,13 +54,13 @@ func notOffered(err error) error {
 	return err
 }
 
-// regionStatus lists the regions of shared memory, or one.
+// regionStatus lists all regions of shared memory, or one.
 func (c *call) regionStatus() error {
 	list, err := c.door.predict.Regions().Status(c.sharer(), c.model)
 	return c.answer(list, notOffered(err))
 }
 
-// registerRegion makes part of a file a region of shared memory.
+// registerRegion registers part of a file as a region of shared memory.
 func (c *call) registerRegion() error {
 	if err := c.byProgram(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c *call) registerRegion() error {
 	return c.answer(struct{}{}, notOffered(err))
 }
 
-// unregisterRegion forgets a region of shared memory or, without a name, all.
+// unregisterRegion unregisters a region of shared memory or, without a name, all of the client's.
 func (c *call) unregisterRegion() error {
 	if err := c.byProgram(); err != nil {
 		return err

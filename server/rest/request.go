@@ -11,29 +11,28 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A request is the JSON of an inference, and its tensors.
+// A request is the JSON of an inference, with its tensors.
 type request struct {
-	predict.Question // Inputs, when all of them have been read
+	predict.Question // its Inputs are set when all have been read
 
 	call   *call
 	body   *body
 	inputs []input
 	forms  []parameter.Form // of each of Outputs
 
-	// Parameters for the container: the request's, and those of single inputs and outputs by
-	// name.
+	// Parameters for the container: those of the request, and those of inputs and outputs by name.
 	pass, inputPass, outputPass members
 }
 
 // An input is a tensor of a request. Its Data is nil until it has been read.
 type input struct {
 	tensor.Tensor
-	size  int64           // binary_data_size: its bytes follow the JSON; -1: they do not
+	size  int64           // binary_data_size: its bytes follow the JSON; -1: none do
 	place parameter.Place // in shared memory; zero: it is in the body
 }
 
 // release releases the inputs. It is called once for every request, however it ends: an input is
-// in q.inputs before it has memory, so that errors and panics need no cleanup of their own.
+// added to q.inputs before it has memory, so errors and panics need no cleanup of their own.
 func (q *request) release() {
 	for i := range q.inputs {
 		q.inputs[i].Release()
@@ -42,7 +41,7 @@ func (q *request) release() {
 	q.Release()
 }
 
-// complete hands the inputs over to the Question.
+// complete hands the inputs to the Question.
 func (q *request) complete() {
 	q.Inputs = make([]tensor.Tensor, len(q.inputs))
 	for i := range q.inputs {
@@ -51,14 +50,14 @@ func (q *request) complete() {
 	q.inputs = nil
 }
 
-// members is a JSON object being written; nil if it has none.
+// members is a JSON object under construction; nil while it is empty.
 type members []byte
 
 func (m *members) add(name, value []byte) {
 	*m = jsontext.AppendMember(*m, name, value)
 }
 
-// end returns the object, nil if it has no members.
+// end returns the object; nil if it is empty.
 func (m members) end() []byte {
 	if m == nil {
 		return nil
@@ -66,7 +65,7 @@ func (m members) end() []byte {
 	return append(m, '}')
 }
 
-// Names under which parameters of single tensors go to the container.
+// Keys under which parameters of single tensors go to the container.
 const (
 	inputParameters  = "input_parameters"
 	outputParameters = "output_parameters"
@@ -119,7 +118,7 @@ func (q *request) tensors(t *text, what string, read func(q *request, t *text, i
 }
 
 // parameters reads the request's parameters. Those that are not the server's go to the container,
-// also if they are null.
+// even if they are null.
 func (q *request) parameters(t *text) {
 	keys := parameter.HTTP.Keys()
 	for name := range t.Members {
@@ -136,8 +135,7 @@ func (q *request) parameters(t *text) {
 	}
 }
 
-// place reads one of a tensor's parameters, if it is of those that say where in shared memory the
-// tensor is.
+// place reads a parameter of a tensor if it is one of those that place the tensor in shared memory.
 func (t *text) place(what func() string, name []byte, p *parameter.Place) bool {
 	key, ok := parameter.PlaceKey(string(name))
 	if !ok || t.Null() {
@@ -188,7 +186,7 @@ func (q *request) input(t *text, i int) {
 		case "data":
 			if later = -1; in.Name != "" && typed && shaped {
 				q.data(t, in)
-			} else { // datatype or shape follow
+			} else { // datatype or shape follows
 				t.Peek()
 				later = t.At
 				t.dataText()
@@ -226,7 +224,7 @@ func (q *request) input(t *text, i int) {
 	}
 }
 
-// complete is the error for an input without a name, datatype or shape.
+// complete is the error for an input without name, datatype or shape.
 func (in *input) complete(what func() string, typed, shaped bool) error {
 	for _, must := range []struct {
 		name string
@@ -266,15 +264,15 @@ func (q *request) shape(t *text, what func() string) tensor.Shape {
 	return shape
 }
 
-// what is the input in errors.
+// what names the input in errors.
 func (in *input) what() string { return fmt.Sprintf("input %q", in.Name) }
 
-// bytes returns the number of elements of an input and the bytes they take, without the text of
-// Bytes.
+// bytes returns the number of elements of an input and the bytes that they take, without the text
+// of Bytes.
 func (q *request) bytes(in *input) (count, size int, err error) {
 	limit := q.call.settings.Limits.MessageBytes
 	count, ok := in.Shape.Elements()
-	each := max(in.DType.Size(), 4) // of Bytes the length; small ones are rounded up
+	each := max(in.DType.Size(), 4) // of Bytes the length; small dtypes are rounded up
 	if !ok || int64(count) > math.MaxInt64/int64(each) {
 		return 0, 0, tooLarge("%s: shape %s has more elements than can be counted in bytes; limits.message_bytes is %d", in.what(), in.Shape, limit)
 	}
@@ -301,8 +299,8 @@ func (q *request) data(t *text, in *input) {
 	}
 	t.Peek()
 	start := t.At
-	// An element takes at least a digit and a comma: no memory is taken for a shape with more
-	// elements than the text can have.
+	// An element takes at least a digit and a comma. A shape with more elements than the text can
+	// hold gets no memory.
 	if left := len(t.Text) - t.At; count > left/2+1 {
 		t.explain(in.what, &in.Tensor, -1)
 		return
@@ -329,7 +327,7 @@ func (q *request) data(t *text, in *input) {
 	}
 }
 
-// largeJSON is from how many bytes on the text of a tensor is worth a warning.
+// largeJSON is the size of a tensor's text that is worth a warning, in bytes.
 const largeJSON = 64 << 10
 
 func (d *Door) warnLarge(model, input string, n int) {

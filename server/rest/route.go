@@ -20,32 +20,32 @@ import (
 // A call is a request on its way through a handler.
 type call struct {
 	door     *Door
-	settings *Settings // when the request began
+	settings *Settings // those at the start of the request
 	w        http.ResponseWriter
 	r        *http.Request
 	conn     *conn
 	who      *identity.Identity
-	model    string   // from the path, decoded; of a path about shared memory the region
+	model    string   // from the path, decoded; for shared memory, the region's name
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
 	use      quota.Use
 }
 
-// A handler answers a request. If it has not answered, its error is the answer.
+// A handler serves a request. If it has not answered yet, its error is the answer.
 type handler func(*call) error
 
-// A route is a path and what it does. A step in braces is a name.
+// A route is a path and its handler. A step in braces is a name.
 type route struct {
-	method string // GET, which HEAD goes with, or POST
+	method string // GET, which includes HEAD, or POST
 	path   string
 	serve  handler
-	open   bool     // to all, without an identity: health, and what is the same on all servers
-	does   string   // to a model or a region, what changes it; "": it changes nothing
+	open   bool     // to all, without an identity: health, and what is the same on every server
+	does   string   // what the route changes about a model or a region; "": nothing
 	steps  []string // of the path
 }
 
-// methods are those that it takes.
+// methods are those that the route takes.
 func (r *route) methods() []string {
 	if r.method == http.MethodGet {
 		return []string{http.MethodGet, http.MethodHead}
@@ -80,8 +80,8 @@ var routes = func() []route {
 	return list
 }()
 
-// find returns the route of an escaped path, and the names in the path. A slash at its end is
-// ignored. Steps are decoded one by one, so that a name with an escaped slash stays one step.
+// find returns the route of an escaped path, and the names in the path. It ignores a slash at the
+// end. Steps are decoded one by one, so that a name with an escaped slash stays one step.
 func find(escaped string) (found *route, model, version string) {
 	path, ok := strings.CutPrefix(strings.TrimSuffix(escaped, "/"), "/")
 	if !ok {
@@ -131,7 +131,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit has a request served, if its client may ask at all and has not asked too much.
+// admit serves a request if its client has the right and the quota for it.
 func (c *call) admit(found *route) error {
 	if found.open {
 		return found.serve(c)
@@ -150,8 +150,8 @@ func (c *call) admit(found *route) error {
 	return err
 }
 
-// identify is whose request it is. A browser shows its reader's certificate for any page that asks,
-// so that of a page of another origin is none.
+// identify returns the identity that a request comes from. A browser shows its user's certificate
+// for any page that asks, so requests of pages of other origins have no identity.
 func (c *call) identify() *identity.Identity {
 	shown := identity.Bearer(identity.InHeader, c.r.Header["Authorization"])
 	if c.conn.certificate != nil && (!browser.Sent(c.r) || c.ownPage() == nil) {
@@ -160,8 +160,8 @@ func (c *call) identify() *identity.Identity {
 	return c.door.identities.Who(&shown)
 }
 
-// charge takes what the request needs of its client's quotas. What of its body was not announced is
-// charged as it arrives.
+// charge takes what the request costs from its client's quotas. Parts of the body that were not
+// announced are charged as they arrive.
 func (c *call) charge() error {
 	now := time.Now()
 	err := c.conn.Claim(c.who.Account())
@@ -177,17 +177,17 @@ func (c *call) charge() error {
 	return nil
 }
 
-// announced is the size of the body as far as the head tells it. What is larger than a body may be
-// is refused before any of it is read.
+// announced is the size of the body as far as the head tells it. A size above the limit is refused
+// before any of the body is read.
 func (c *call) announced() int64 {
 	return max(0, min(c.r.ContentLength, c.settings.Limits.MessageBytes))
 }
 
-// service is what the door's service is to whoever asks.
+// service is the door's service for the caller.
 func (c *call) service() *predict.Service { return c.door.predict.As(c.who) }
 
-// rescue, deferred, answers a panic with an error. An answer that has begun is broken off, so
-// that the client does not take it for complete.
+// rescue, deferred, answers a panic with an error. An answer that has begun is broken off, so that
+// the client does not take it for complete.
 func (c *call) rescue() {
 	switch p := recover(); p {
 	case nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// update takes feedback: about an input, as Clipper's, or about the request with an id; one, or
+// update takes feedback: about an input, as Clipper's, or about the request with an id; one or
 // several at once.
 func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
@@ -29,9 +29,9 @@ func (c *call) update() error {
 	if err != nil {
 		return c.refused(err, arrived)
 	}
-	const atOnce = 16 // those of one user wait for each other in the store
+	const atOnce = 16 // feedbacks of one user wait for each other in the store
 	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
-		// What it does not say, such as the user, is as for all.
+		// Members that it lacks, such as the user, are those of the body.
 		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
@@ -45,7 +45,7 @@ func (c *call) update() error {
 	return c.answer(map[string][]json.RawMessage{"updates": answers}, nil)
 }
 
-// several splits a body with more than one feedback into objects with one each.
+// several splits a body with several feedbacks into objects with one each.
 func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
 		return nil, invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
