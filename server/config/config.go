@@ -19,13 +19,13 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// A Config is everything that can be set. Its toml tags are the keys of the file; the same
-// keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door. A
-// setting with the tag restart cannot change while the server runs, for the reason that it gives;
-// one of a model with the tag file changes with the file alone. The tag default is its value
-// without a file, in the words of Set, and min and max are its bounds: without max that is
-// [setting.MaxWait] of a duration and [setting.MaxBytes] of a size. What a room declares has its
-// defaults and bounds there.
+// A Config has every setting of the server. Its toml tags are the keys of the file; joined by dots,
+// they name a setting in errors, in Set and at the admin door. A setting with the tag restart
+// cannot change while the server runs, for the reason given there; a setting of a model with the
+// tag file can change in the file only. The tag default is the value without a file, as Set takes
+// it; min and max are its bounds. Without max, the bound is [setting.MaxWait] for durations and
+// [setting.MaxBytes] for sizes. Settings that belong to a room have their defaults and bounds
+// there.
 type Config struct {
 	Server     Server     `toml:"server"`
 	Log        Log        `toml:"log"`
@@ -41,17 +41,17 @@ type Config struct {
 	// SharedMemory is for clients on the same machine.
 	SharedMemory SharedMemory `toml:"shared_memory"`
 	Defaults     Policy       `toml:"defaults"`
-	// Models are by model name, for all versions of a model, and complete: what the file leaves
-	// out is from Defaults.
+	// Models are the settings of each model, by name, for all of its versions. They are complete:
+	// what the file leaves out comes from Defaults.
 	Models map[string]Model `toml:"model"`
-	// Supervised are processes that the server starts and stops itself, and containers that it
-	// calls.
+	// Supervised are processes that the server starts and stops, and containers that it connects
+	// to.
 	Supervised []Container `toml:"container"`
-	// Identities are who clients, operators and containers can be; none = everybody may do
-	// everything.
+	// Identities are those that clients, operators and containers can have; none = everybody has
+	// all rights.
 	Identities []Identity `toml:"identity"`
 
-	origins map[string]origin // key -> where its value is from; a missing key has its default
+	origins map[string]origin // key -> origin of its value; without an entry it has its default
 }
 
 // Bytes is a size: see [setting.Bytes].
@@ -60,40 +60,40 @@ type Bytes = setting.Bytes
 // Addrs is a list of addresses; the file may give a single string.
 type Addrs []string
 
-// Server is what concerns the process as a whole.
+// Server has what concerns the process as a whole.
 type Server struct {
-	// Drain is the longest time that a shutdown waits for requests in flight; the rest is
+	// Drain is how long a shutdown waits at most for requests in flight; those that are left are
 	// answered Draining.
 	Drain time.Duration `toml:"drain" default:"30s" min:"0s"`
-	// LimitLoopback has connections_per_address hold for clients on this machine, too.
+	// LimitLoopback applies connections_per_address to clients on this machine too.
 	LimitLoopback bool `toml:"limit_loopback"`
-	// RequiredModels are "name" or "name/version"; the server is ready only while each has a
-	// live replica.
+	// RequiredModels are "name" or "name/version"; the server is ready only while each of them has
+	// a live replica.
 	RequiredModels []string `toml:"required_models" default:""`
-	// ReadyWhen is what else that asks for: ReadyModels or ReadyRequired.
+	// ReadyWhen says what else the server needs to be ready: ReadyModels or ReadyRequired.
 	ReadyWhen string `toml:"ready_when" default:"models"`
-	// Repository is who may load and unload models over HTTP and gRPC: RepositoryLocal,
+	// Repository says who may load and unload models over HTTP and gRPC: RepositoryLocal,
 	// RepositoryAll or RepositoryNone.
 	Repository string `toml:"repository" default:"local"`
 }
 
 // Values of Server.Repository.
 const (
-	RepositoryLocal = "local" // by doors that listen on this machine alone
+	RepositoryLocal = "local" // through doors that listen for this machine only
 	RepositoryAll   = "all"
 	RepositoryNone  = "none"
 )
 
 // Values of Server.ReadyWhen.
 const (
-	// ReadyModels asks that the models of every [[container]] have a live replica, but for those
-	// that were unloaded.
+	// ReadyModels requires a live replica for the models of every [[container]], except those that
+	// were unloaded.
 	ReadyModels = "models"
-	// ReadyRequired asks for nothing else.
+	// ReadyRequired requires nothing else.
 	ReadyRequired = "required"
 )
 
-// Log is how the server writes about itself, on standard error.
+// Log is the server's own log, on standard error.
 type Log struct {
 	// Level is debug, info, warn or error.
 	Level string `toml:"level" default:"info"`
@@ -103,47 +103,47 @@ type Log struct {
 
 // TCP is the Shiva door.
 type TCP struct {
-	// Listen are "host:port", of which port 0 takes a free one, "tls://host:port", or "unix:PATH";
-	// a string or a list. Without any the door is left out.
+	// Listen are "host:port", where port 0 stands for any free one, "tls://host:port", or
+	// "unix:PATH"; a string or a list. Without any, the door is not opened.
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
-	TLS Certificates `toml:"tls"` // whatever is given here, goes before TLS of all doors
+	TLS Certificates `toml:"tls"` // its settings override TLS of all doors
 	// Loops is the number of event loops; 0 = one per core.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
-	// Connections is the most there are, and never more than the process's descriptors allow;
-	// ConnectionsPerAddress the most of one client address, 0 = half of them. See
+	// Connections is the most that may be open; the process's descriptors may allow fewer.
+	// ConnectionsPerAddress is the most for one client address; 0 = half of them. See
 	// Server.LimitLoopback.
 	Connections           int `toml:"connections" default:"65536" min:"1" max:"16777216"`
 	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
-	// InFlightPerConnection is how many requests of one connection may wait for an answer; one
+	// InFlightPerConnection is how many requests of one connection may wait for their answers; one
 	// more is answered Overloaded.
 	InFlightPerConnection int `toml:"in_flight_per_connection" default:"256" min:"1" max:"1048576"`
-	// IdleTimeout is after what a connection with nothing in flight and nothing half-received is
-	// closed; 0 = never.
+	// IdleTimeout closes a connection with nothing in flight and nothing half-received; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" min:"0s" max:"8760h"`
-	// MessageTimeout is for a message to be complete that has begun, and a second more for each
-	// 16 KiB of it; 0 = no limit.
+	// MessageTimeout is the time for a message to become complete once it has begun; each 16 KiB of
+	// it adds a second; 0 = no limit.
 	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
-	// OutboundBytes is how much of answers a client may leave unread, with what it is about to
-	// get; beyond it requests wait until it reads. One that reads gets up to eight times as much.
+	// OutboundBytes is how much of its answers a client may leave unread, including answers still
+	// to come. Beyond it, requests wait until the client reads. A client that reads may have up to
+	// eight times as much.
 	OutboundBytes Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
-	// StallTimeout is after what a client is closed that takes nothing of the answers that wait
-	// for it.
+	// StallTimeout closes a connection whose client reads none of the waiting answers.
 	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
-	// Resync has the door look for the next valid header after rubbish instead of closing, for
-	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all,
-	// at least a header.
+	// Resync makes the door look for the next valid header after invalid bytes instead of closing,
+	// for serial bridges. ResyncBytes is how much it skips before it closes the connection after
+	// all; at least a header.
 	Resync      bool  `toml:"resync"`
 	ResyncBytes Bytes `toml:"resync_bytes" default:"1MiB" min:"12B"`
-	// Stream is what requests are frames of that name no stream: StreamNone or StreamConnection.
-	// Keep is that of the latter; 0 = as the application or the model is configured.
+	// Stream says of which stream a request is a frame if it names none: StreamNone or
+	// StreamConnection. Keep applies to the latter; 0 = as the application or the model is
+	// configured.
 	Stream string       `toml:"stream" default:"none"`
 	Keep   setting.Keep `toml:"keep"`
 }
 
-// Socket is who may connect to the Unix sockets of a door, or as a container: whoever may write to
-// their files. Abstract names, "unix:@name" or "ipc://@name", have no files, and take every user of
-// the machine.
+// Socket says who may connect to the Unix sockets of a door, or as a container: users with write
+// permission on their files. Abstract names, "unix:@name" or "ipc://@name", have no files, and
+// admit every user of the machine.
 type Socket struct {
 	Mode string `toml:"socket_mode" default:"0660" restart:"it is open"` // permissions, in octal
 	// Owner and Group are names or numbers; "" = those of the server.
@@ -151,7 +151,7 @@ type Socket struct {
 	Group string `toml:"socket_group" restart:"it is open"`
 }
 
-// Access is that of the sockets to be opened, of a Socket that is valid.
+// Access returns the permissions for opening the sockets. s must be valid.
 func (s Socket) Access() unixsocket.Access {
 	mode, _ := strconv.ParseUint(s.Mode, 8, 32)
 	return unixsocket.Access{Mode: fs.FileMode(mode), Owner: s.Owner, Group: s.Group}
@@ -160,70 +160,72 @@ func (s Socket) Access() unixsocket.Access {
 // Values of TCP.Stream.
 const (
 	StreamNone       = "none"
-	StreamConnection = "connection" // their connection is a stream
+	StreamConnection = "connection" // that of their connection
 )
 
-// REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment are as those
-// of TCP.
+// REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment mean the same as
+// in TCP.
 type REST struct {
 	Listen Addrs `toml:"listen" default:":8000" restart:"it is open"`
 	Socket
 	TLS                   Certificates `toml:"tls"`
 	Connections           int          `toml:"connections" default:"4096" min:"1" max:"16777216"`
 	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
-	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the
-	// head of a request to be complete that has begun, MessageTimeout for its body, likewise.
+	// IdleTimeout closes a connection on which no request begins, 0 = never; HeaderTimeout is the
+	// time for the head of a request to become complete once it has begun, MessageTimeout the same
+	// for its body.
 	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
 	HeaderTimeout  time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
 	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	StallTimeout   time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
-	// CORSOrigins are those whose pages may read answers in a browser, "https://example.org" or
-	// "*"; none = the server's own address alone.
+	// CORSOrigins are origins whose pages may read answers in a browser, "https://example.org" or
+	// "*"; none = pages of the server's own address only.
 	CORSOrigins []string `toml:"cors_origins" default:""`
 }
 
-// GRPC is the door for clients that speak the Predict Protocol V2 over gRPC. Fields without a
-// comment are as those of TCP.
+// GRPC is the door for the Predict Protocol V2 over gRPC. Fields without a comment mean the same as
+// in TCP.
 type GRPC struct {
 	Listen Addrs `toml:"listen" default:":8001" restart:"it is open"`
 	Socket
 	TLS                   Certificates `toml:"tls"`
 	Connections           int          `toml:"connections" default:"1024" min:"1" max:"16777216"`
 	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
-	// StreamsPerConnection is how many calls one connection has at a time; a client's library
-	// holds more back.
+	// StreamsPerConnection is how many calls one connection may have at a time; a client's library
+	// holds back the others.
 	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
-	// InFlightPerStream is how many requests of one ModelStreamInfer wait for an answer; more
-	// are not read.
+	// InFlightPerStream is how many requests of one ModelStreamInfer may wait for their answers;
+	// further ones are not read.
 	InFlightPerStream int           `toml:"in_flight_per_stream" default:"64" min:"1" max:"65536"`
 	MessageTimeout    time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	OutboundBytes     Bytes         `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	StallTimeout      time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
-	// IdleTimeout is after what a connection without a call is told to go; 0 = never.
+	// IdleTimeout asks a client whose connection has no call to disconnect; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h" restart:"grpc-go takes it once"`
-	// PingInterval is after what a silent connection is pinged, PingTimeout how long it has to
-	// answer before it is closed. A client that pings more often than MinPingInterval is closed.
-	// The library rounds PingInterval up to a second.
+	// PingInterval is the silence on a connection after which the server pings it, PingTimeout how
+	// long the client has to answer before the connection is closed. A connection on which the
+	// client pings more often than MinPingInterval is closed. The library rounds PingInterval up to
+	// a second.
 	PingInterval    time.Duration `toml:"ping_interval" default:"1m" min:"1s" restart:"grpc-go takes it once"`
 	PingTimeout     time.Duration `toml:"ping_timeout" default:"20s" min:"10ms" restart:"grpc-go takes it once"`
 	MinPingInterval time.Duration `toml:"min_ping_interval" default:"100ms" min:"1ms" restart:"grpc-go takes it once"`
 }
 
-// Containers is where model containers connect.
+// Containers has the addresses to which model containers connect.
 type Containers struct {
 	// Listen are "host:port", "tcp://host:port", "tls://host:port" or "ipc://path"; a string or a
-	// list. The others are addresses for generations that cannot be told apart there: see
+	// list. The other addresses are for generations that cannot be distinguished there: see
 	// [containers.Dialect].
 	Listen Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
-	// ListenV1b is for RPC v1b and v3, as v1b registers like v1.
+	// ListenV1b is for RPC v1b and v3: v1b registers exactly like v1.
 	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"`
-	// ListenV2 is for v1 and v2, as v2 beats like v3.
+	// ListenV2 is for v1 and v2: v2's heartbeat is v3's.
 	ListenV2 Addrs `toml:"listen_v2" default:"" restart:"it is open"`
-	// ListenV2a is for v1 and v2a, which is v2 with floats for answers.
+	// ListenV2a is for v1 and v2a, which is v2 with floats as answers.
 	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"`
 	Socket
-	// TLS is whose certificates its addresses of TLS have. A handshake of TLS is part of
-	// HandshakeTimeout, and counts among Handshakes, and not those of TLS of all doors.
+	// TLS has the certificates of the addresses with TLS. HandshakeTimeout and Handshakes below
+	// include their TLS handshakes; those of TLS of all doors do not apply.
 	TLS Certificates `toml:"tls"`
 	// The other settings are [containers.Settings].
 	Heartbeat        time.Duration `toml:"heartbeat"`
@@ -232,13 +234,13 @@ type Containers struct {
 	MessageBytes     Bytes         `toml:"message_bytes" default:"1GiB"`
 	Frames           int           `toml:"frames"`
 	Sessions         int           `toml:"sessions"`
-	// Arena has large payloads in memory that containers on this machine map instead of receiving
-	// them, if they can; false = all tensors go to containers as bytes.
+	// Arena puts large payloads into memory that containers on this machine map, if they can,
+	// instead of receiving them; false = all tensors are sent as bytes.
 	Arena      bool `toml:"arena" default:"true" restart:"payloads lie in it"`
 	Handshakes int  `toml:"handshakes"`
 }
 
-// Settings are those that the listener of containers takes.
+// Settings returns the settings of the listener for containers.
 func (k Containers) Settings() containers.Settings {
 	return containers.Settings{
 		Limits: containers.Limits{
@@ -254,84 +256,84 @@ type Admin struct {
 	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as in TCP.Listen
 	Socket
 	TLS Certificates `toml:"tls"`
-	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
-	// pages may use it; "*" = be asked by any.
+	// Hosts are names, besides addresses and localhost, under which the door may be asked and whose
+	// pages may use it; "*" = any name may be asked for.
 	Hosts []string `toml:"hosts" default:""`
-	// Profiling shows profiles of the process under /debug/pprof/.
+	// Profiling offers profiles of the process under /debug/pprof/.
 	Profiling bool `toml:"profiling"`
-	// ImportBytes is the size of the largest document that an import takes.
+	// ImportBytes is the size of the largest document that can be imported.
 	ImportBytes Bytes `toml:"import_bytes" default:"256MiB" min:"4KiB"`
-	// MetricsModels is how many models and applications have series of their own on /metrics;
+	// MetricsModels is how many models and applications have their own series on /metrics; the
 	// others share.
 	MetricsModels int `toml:"metrics_models" default:"256" min:"1" max:"100000"`
-	// MetricsTriton shows Triton's nv_inference_* names beside ours.
+	// MetricsTriton adds series under Triton's names, nv_inference_*.
 	MetricsTriton bool `toml:"metrics_triton"`
 }
 
-// Traces is which requests are followed on their way, and who is told.
+// Traces says which requests are traced, and where the traces go.
 type Traces struct {
-	// Endpoint is the URL of a collector that takes OTLP over HTTP, such as
-	// "http://127.0.0.1:4318"; "" = no request is followed.
+	// Endpoint is the URL of a collector for OTLP over HTTP, such as "http://127.0.0.1:4318"; "" =
+	// no request is traced.
 	Endpoint string `toml:"endpoint" restart:"doors have or have not got what follows requests"`
-	// OneIn is of how many requests one is followed, of those whose client does not say: a
-	// traceparent decides for its request. 0 = none of them.
+	// OneIn is how many requests without a traceparent make one that is traced. A traceparent
+	// decides for its own request. 0 = no request without one.
 	OneIn int `toml:"one_in" default:"100" min:"0" max:"1000000000"`
 }
 
-// Redacted is Endpoint without a password.
+// Redacted is Endpoint without its password.
 func (t Traces) Redacted() string { return redacted(t.Endpoint) }
 
-// State is where applications, and what their policies have learned, are stored.
+// State is the store of applications and of what their policies have learned.
 type State struct {
-	// At is the path of a file, or "redis://host:port/db", which several servers share; "" = in
-	// memory, until the server stops.
+	// At is the path of a file, or "redis://host:port/db", which several servers can share; "" = in
+	// memory, lost when the server stops.
 	At string `toml:"at"`
-	// Required keeps the server from starting while Redis cannot be read.
+	// Required makes the server fail to start while Redis cannot be read.
 	Required bool `toml:"required" default:"true"`
-	// Users is for how many of each application it is stored what the policy has learned; beyond
-	// it the least recently used go.
+	// Users is for how many users of each application the learned state is stored; beyond it the
+	// least recently used are forgotten.
 	Users int `toml:"users" default:"10000" min:"1" max:"10000000"`
-	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters.
+	// Namespace is the prefix of all keys in Redis, so that one Redis can serve several clusters.
 	Namespace string `toml:"namespace" default:"shivad"`
 }
 
-// Limits is what a client's message may be, whatever door it comes through.
+// Limits are the bounds of a client's message, the same through every door.
 type Limits struct {
-	// Tensors and Rank are counts of one byte on the Shiva wire.
+	// Tensors and Rank each have one byte on the Shiva wire.
 	MessageBytes  Bytes `toml:"message_bytes" default:"256MiB" min:"4KiB"`
 	MetadataBytes Bytes `toml:"metadata_bytes" default:"1MiB" min:"64B"`
 	Tensors       int   `toml:"tensors" default:"255" min:"1" max:"255"`
 	Rank          int   `toml:"rank" default:"64" min:"1" max:"255"`
 	JSONDepth     int   `toml:"json_depth" default:"128" min:"1" max:"10000"`
-	// PayloadBytes is the memory of the process for payloads, in and out; beyond it requests are
-	// answered Overloaded.
+	// PayloadBytes is the memory of the process for payloads in both directions; beyond it requests
+	// are answered Overloaded.
 	PayloadBytes Bytes `toml:"payload_bytes" default:"4GiB" min:"1MiB" restart:"caches and the limit of the heap follow it"`
 	// A compressed request that unpacks to more than UnpackRatio times its size is charged to
-	// UnpackBytes, the part of PayloadBytes that such requests share; beyond it they are answered
-	// Overloaded. 0 = a quarter. Deflate ends at a ratio of 1,032.
+	// UnpackBytes, a part of PayloadBytes that such requests share; beyond it they are answered
+	// Overloaded. 0 = a quarter. Deflate reaches a ratio of 1,032 at most.
 	UnpackRatio int   `toml:"unpack_ratio" default:"32" min:"1" max:"2000"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
-	// PerAddress is the quota of each address from which clients connect that show no identity. See
-	// Server.LimitLoopback; each door has connections_per_address.
+	// PerAddress is the quota of each address whose clients show no identity. See
+	// Server.LimitLoopback; each door has its own connections_per_address.
 	PerAddress Quota `toml:"per_address"`
 }
 
-// A Quota is how much a client may ask for in a second, and have at a time; 0 = any. What is above
-// it is answered Overloaded. Bounds are those of package quota.
+// A Quota is how much a client may ask for per second, and have at a time; 0 = no limit. Requests
+// above it are answered Overloaded. Its bounds are those of package quota.
 type Quota struct {
 	RequestsPerSecond int `toml:"requests_per_second"`
-	// BytesPerSecond is of requests, those in shared memory too.
+	// BytesPerSecond counts requests, with their tensors in shared memory.
 	BytesPerSecond   Bytes `toml:"bytes_per_second" default:"0B"`
 	RequestsInFlight int   `toml:"requests_in_flight"`
-	BytesInFlight    Bytes `toml:"bytes_in_flight" default:"0B"` // of these requests
-	// UnreadBytes is how much of answers may wait to be read, with those that are about to come.
+	BytesInFlight    Bytes `toml:"bytes_in_flight" default:"0B"` // of the requests in flight
+	// UnreadBytes is how much of its answers may wait to be read, including answers still to come.
 	UnreadBytes Bytes `toml:"unread_bytes" default:"0B"`
-	GRPCStreams int   `toml:"grpc_streams"` // calls, each of which is a stream of HTTP/2
-	// Burst is how much of a second's requests and bytes may come at once; 0 = those of a second.
+	GRPCStreams int   `toml:"grpc_streams"` // calls; each is a stream of HTTP/2
+	// Burst is how much of the rate may come at once; 0 = that of one second.
 	Burst time.Duration `toml:"burst"`
 }
 
-// limits are those of package quota.
+// limits converts the quota to package quota's form.
 func (q Quota) limits() quota.Limits {
 	return quota.Limits{Burst: q.Burst, Of: [quota.Kinds]int64{
 		quota.RequestsPerSecond: int64(q.RequestsPerSecond), quota.BytesPerSecond: int64(q.BytesPerSecond),
@@ -340,28 +342,28 @@ func (q Quota) limits() quota.Limits {
 	}}
 }
 
-// AddressQuota is that of an address.
+// AddressQuota is the quota of one address.
 func (l Limits) AddressQuota() quota.Limits { return l.PerAddress.limits() }
 
-// SharedMemory is which files clients may register as regions of shared memory, for tensors that
+// SharedMemory says which files clients may register as regions of shared memory, for tensors that
 // do not travel through their connection.
 type SharedMemory struct {
-	// Directory is where these files are, as a rule /dev/shm; "" = no client may register any.
+	// Directory holds these files, usually /dev/shm; "" = no client may register any.
 	Directory string `toml:"directory"`
-	// Owners are users, by name or number, whose files these may be; "*" = all, none = the server's
-	// own.
+	// Owners are users, by name or number, who may own these files; "*" = all, none = only the
+	// server's own user.
 	Owners []string `toml:"owners" default:""`
-	// RegionBytes is the largest region, Regions how many there are at one time: each is an open
-	// file.
+	// RegionBytes is the size of the largest region, Regions how many there may be at a time: each
+	// is an open file.
 	RegionBytes Bytes `toml:"region_bytes" default:"1GiB" min:"1B"`
 	Regions     int   `toml:"regions" default:"256" min:"1" max:"65536"`
-	// Clients are those that may register and use regions: ClientsLocal or ClientsAll.
+	// Clients says who may register and use regions: ClientsLocal or ClientsAll.
 	Clients string `toml:"clients" default:"local"`
 }
 
 // Values of SharedMemory.Clients.
 const (
-	ClientsLocal = "local" // by their address on this machine: loopback, or a Unix socket
+	ClientsLocal = "local" // with an address on this machine: loopback, or a Unix socket
 	ClientsAll   = "all"
 )
 
@@ -373,21 +375,21 @@ func (l Limits) Unpacked() Bytes {
 	return l.PayloadBytes / 4
 }
 
-// Shared reports whether other servers may share the state.
+// Shared reports whether the state can be shared with other servers.
 func (s State) Shared() bool { return strings.Contains(s.At, "://") }
 
-// Redacted is At without a password.
+// Redacted is At without its password.
 func (s State) Redacted() string { return redacted(s.At) }
 
-// password finds one in a URL, also in one that no parser takes: from the first colon after the
+// password matches the password in a URL, even a malformed one: from the first colon after the
 // scheme to the last @ before a space.
 var password = regexp.MustCompile(`(://[^\s:/?#@]*:)\S*@`)
 
-// redacted is text without the passwords of URLs in it.
+// redacted returns text without the passwords of URLs in it.
 func redacted(text string) string { return password.ReplaceAllString(text, "${1}xxxxx@") }
 
-// Policy is how requests for a model are batched, bounded and tried again. But for Deadline and
-// Cast it is [scheduler.ModelConfig], which has the meaning of each field.
+// Policy says how requests to a model are batched, bounded and retried. Except for Deadline and
+// Cast it is [scheduler.ModelConfig], which explains each field.
 type Policy struct {
 	Strategy   string        `toml:"strategy"`
 	Objective  time.Duration `toml:"objective"`
@@ -396,7 +398,7 @@ type Policy struct {
 	Delay      time.Duration `toml:"delay"`
 	QueueRows  int           `toml:"queue_rows"`
 	QueueBytes Bytes         `toml:"queue_bytes"`
-	// Deadline is that of a request that brings none.
+	// Deadline applies to requests that bring none.
 	Deadline         time.Duration `toml:"deadline" default:"30s" min:"1ms" file:"only"`
 	ExecutionTimeout time.Duration `toml:"execution_timeout"`
 	Retry            bool          `toml:"retry"`
@@ -406,11 +408,11 @@ type Policy struct {
 	StreamsPerClient int           `toml:"streams_per_client"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
-	// Cast accepts other dtypes when no value changes.
+	// Cast accepts other dtypes if no value changes.
 	Cast bool `toml:"cast" file:"only"`
 }
 
-// Scheduler is the part of a policy that the scheduler follows.
+// Scheduler is the scheduler's part of a policy.
 func (p Policy) Scheduler() scheduler.ModelConfig {
 	return scheduler.ModelConfig{
 		Strategy:    p.Strategy,
@@ -440,52 +442,52 @@ func (c Config) SchedulerModels() map[string]scheduler.ModelConfig {
 	return out
 }
 
-// Model is the policy of one model, with what only makes sense for one.
+// Model has the settings of one model.
 type Model struct {
 	Policy
-	// DefaultVersion is what the bare name means; "" = the newest version that is ready.
+	// DefaultVersion is what the bare name stands for; "" = the newest version that is ready.
 	DefaultVersion string `toml:"default_version"`
-	// RetireAfter is how long containers of older versions stay; 0 = for ever.
+	// RetireAfter is how long containers of older versions are kept; 0 = for ever.
 	RetireAfter time.Duration `toml:"retire_after"`
-	// Cache is the memory for answers to equal requests, of all versions together and out of
-	// limits.payload_bytes; 0 = none. CacheTTL is how long an answer serves; 0 = until others
-	// need the room.
+	// Cache is the memory for answers to equal requests, of all versions together and part of
+	// limits.payload_bytes; 0 = none. CacheTTL is how long an answer is valid; 0 = until it is
+	// evicted.
 	Cache    Bytes         `toml:"cache"`
 	CacheTTL time.Duration `toml:"cache_ttl"`
 }
 
 // Container is a process that the server starts, restarts and stops, and that connects like any
-// other; or, with an address, a container of RPC v0 that runs elsewhere and waits to be called.
+// other; or, with an address, a container of RPC v0 that runs elsewhere and waits for a connection.
 type Container struct {
-	// Name is what logs and status call it; unique.
+	// Name identifies it in logs and status; unique.
 	Name string `toml:"name"`
 	// Command is the program and its arguments; no shell.
 	Command []string `toml:"command"`
-	// Replicas is how many processes there are.
+	// Replicas is the number of processes.
 	Replicas int `toml:"replicas" default:"1" min:"1" max:"1024"`
-	// Env is added to what inherit_env names.
+	// Env is added to the variables that inherit_env names.
 	Env map[string]string `toml:"env"`
 	// Dir is the working directory, relative to the file; "" = the server's own.
 	Dir string `toml:"dir"`
 	// StopTimeout is the time from SIGTERM to SIGKILL.
 	StopTimeout time.Duration `toml:"stop_timeout" default:"10s" min:"1ms"`
 
-	// What it may do: see [containers.Privileges].
+	// Its privileges: see [containers.Privileges].
 	User string `toml:"user"` // name or number; "" = the server's
-	// InheritEnv is what it gets of the server's environment; * stands for any rest.
+	// InheritEnv are the variables that it inherits from the server; a name may end in *.
 	InheritEnv    []string `toml:"inherit_env" default:"*"`
 	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
 	ReadOnly      bool     `toml:"read_only"`               // changes no file but below writable
 	Writable      []string `toml:"writable"`                // directories, relative to the file
-	Memory        Bytes    `toml:"memory" default:"0B"`     // of each; 0 = no limit of its own
+	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no own limit
 	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // likewise: the size of a file ...
 	OpenFiles     int      `toml:"open_files"`              // ... and open descriptors
-	Processes     int      `toml:"processes"`               // of the user, threads with them
+	Processes     int      `toml:"processes"`               // of the user, including threads
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
-	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
-	// Model and Version are what is served: a container of RPC v0 cannot say it. Of a command,
-	// Model is what loads and unloads it; "" = its name.
+	RPC     string `toml:"rpc"`     // "v0": those of all other generations connect by themselves
+	// Model and Version are what it serves, since containers of RPC v0 do not say. For a command,
+	// Model is the name for loading and unloading it; "" = Name.
 	Model   string `toml:"model"`
 	Version string `toml:"version"`
 	Input   string `toml:"input"` // of RPC v0, likewise: see [containers.Input]
@@ -499,23 +501,24 @@ func (c Container) Privileges() containers.Privileges {
 	}
 }
 
-// An Identity is a client, an operator or a container, or several of one kind, and what it may.
+// An Identity is a client, an operator or a container, or several of one kind, with its rights.
 type Identity struct {
-	// Name is in errors, logs and status; unique. identity.Anonymous is whoever shows nothing.
+	// Name appears in errors, logs and status; unique. Callers that show nothing are
+	// identity.Anonymous.
 	Name string `toml:"name"`
-	// TokenSHA256 are the SHA-256 of its tokens in hexadecimal, as "shivactl tokens new" prints
-	// one; a string, or a list while one token follows another.
+	// TokenSHA256 are the SHA-256 hashes of its tokens in hexadecimal, as "shivactl tokens new"
+	// prints them; a string, or a list while one token replaces another.
 	TokenSHA256 Hashes `toml:"token_sha256"`
-	// Certificate are patterns of names in the certificates that its clients show, each behind the
-	// part of a certificate that has the name: "cn:camera-*", "subject:CN=*,O=Cameras",
-	// "dns:*.example.org", "email:", "uri:" or "ip:"; a string, or a list. A * stands for
-	// characters but a slash. A door whose client_auth is not "none" verifies them.
+	// Certificate are patterns for names in the certificates of its clients, each after the part of
+	// the certificate: "cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.example.org", "email:",
+	// "uri:" or "ip:"; a string, or a list. A * stands for any characters except a slash. Doors
+	// whose client_auth is not "none" verify certificates.
 	Certificate Patterns `toml:"certificate"`
-	// May are its rights: "infer", "feedback", "load", "serve", each of all names or, behind a
-	// colon, of those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
+	// May are its rights: "infer", "feedback", "load", "serve", each for all names or, after a
+	// colon, for those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
 	// "admin:write".
 	May []string `toml:"may"`
-	// Quota is for all of its clients together, whatever doors they come through.
+	// Quota is shared by all of its clients, through all doors.
 	Quota IdentityQuota `toml:"quota"`
 }
 
@@ -531,7 +534,7 @@ type Hashes []string
 // Patterns is a list of patterns; the file may give a single string.
 type Patterns []string
 
-// Declarations are the identities as package identity takes them.
+// Declarations are the identities in the form of package identity.
 func (c Config) Declarations() (list []identity.Declaration) {
 	for _, i := range c.Identities {
 		limits := i.Quota.limits()
@@ -541,14 +544,14 @@ func (c Config) Declarations() (list []identity.Declaration) {
 	return list
 }
 
-// newContainer is what a [[container]] begins as.
+// newContainer returns a [[container]] with its defaults.
 func newContainer() (c Container) {
 	setDefaults(reflect.ValueOf(&c).Elem())
 	return c
 }
 
-// Default returns the configuration of a server started without a file. The maps and slices are the
-// caller's.
+// Default returns the configuration of a server that is started without a file. Its maps and slices
+// belong to the caller.
 func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	c := Config{
@@ -579,7 +582,7 @@ func Default() Config {
 	return c
 }
 
-// setDefaults gives the settings of a table the values of their tags.
+// setDefaults sets the settings of a table to the values of their tags.
 func setDefaults(v reflect.Value) {
 	for f := range fieldsOf(v) {
 		if text, ok := f.tag.Lookup("default"); ok {
@@ -590,7 +593,7 @@ func setDefaults(v reflect.Value) {
 	}
 }
 
-// Model returns what is in effect for the model of that name.
+// Model returns the settings that apply to the model of that name.
 func (c Config) Model(name string) Model {
 	if m, ok := c.Models[name]; ok {
 		return m
@@ -624,17 +627,17 @@ func (c Config) Clone() Config {
 	return c
 }
 
-// cloned is a copy that can be written to, also of nil.
+// cloned is a copy that can be written to, even of nil.
 func cloned[V any](m map[string]V) map[string]V {
 	out := make(map[string]V, len(m))
 	maps.Copy(out, m)
 	return out
 }
 
-// Redacted returns a copy for eyes and logs: the values of environment variables, which is
-// where people put passwords, are replaced, and so are those in URLs: of Redis, and in the
-// commands of containers. Of the hashes of tokens it has the first digits, which tell them apart: a
-// token that somebody has thought up could be guessed by its hash.
+// Redacted returns a copy that may be shown and logged. It replaces the values of environment
+// variables, which often are passwords, and passwords in URLs: of Redis, and in the commands of
+// containers. Of token hashes it keeps the first digits, which tell them apart: a token that a
+// person made up could be guessed from its hash.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()

@@ -9,10 +9,10 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// A Fault is one thing wrong with a configuration.
+// A Fault is one error in a configuration.
 type Fault struct {
 	Key  string // "tcp.connections", "container[0].command"; "" when the file is not TOML at all
-	Text string // what was expected, and the value
+	Text string // what was expected, and the value that was found
 
 	Origin string // file or flag of the value; "" for a value set by a program or a default
 	Line   int    // in the file, from 1; 0 = unknown
@@ -37,12 +37,12 @@ func (f Fault) String() string {
 	return b.String()
 }
 
-// An Error is all that is wrong with a configuration, in the order of the file.
+// An Error has all faults of a configuration, in the order of the file.
 type Error struct {
 	Faults []Fault
 }
 
-// Error is one line per fault.
+// Error has one line per fault.
 func (e *Error) Error() string {
 	if len(e.Faults) == 1 {
 		return "config: " + e.Faults[0].String()
@@ -62,14 +62,14 @@ type origin struct {
 	line, column int
 }
 
-// faults gathers what is wrong; origins finds the place of each.
+// faults collects the faults; origins locates each of them.
 type faults struct {
 	setting.Faults
 	origins map[string]origin
-	own     map[string]origin // go before origins
+	own     map[string]origin // take precedence over origins
 }
 
-// of adds what a room has against its settings, which stand in a table of the file.
+// of adds the faults that a room found in its settings, which are in a table of the file.
 func (fs *faults) of(table string, list setting.Faults) {
 	for _, f := range list {
 		key := table
@@ -80,8 +80,8 @@ func (fs *faults) of(table string, list setting.Faults) {
 	}
 }
 
-// find returns the origin of key, or of the nearest thing around it: for an element its list,
-// for a setting that is missing from a [[container]] that container.
+// find returns the origin of key, or of what encloses it: the list of an element, or the
+// [[container]] in which a setting is missing.
 func (fs *faults) find(key string) origin {
 	for key != "" {
 		if o, ok := fs.own[key]; ok {

@@ -12,9 +12,9 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Load reads a file over the defaults. Its error lists every unknown key and every value of a
-// wrong type, each with its line. Ranges and rules between settings are for Validate, after
-// flags have had their say.
+// Load reads a file over the defaults. Its error lists every unknown key and every value of a wrong
+// type, each with its line. Ranges and rules between settings are left to Validate, which runs
+// after flags have been set.
 func Load(path string) (Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -24,7 +24,7 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	// Seen from the file, so that the same file works whatever directory the server is started in.
+	// Relative to the file, so that the same file works in any working directory.
 	tables := []*Certificates{&c.TLS.Certificates}
 	for _, l := range c.listening() {
 		tables = append(tables, l.own)
@@ -53,9 +53,9 @@ func Load(path string) (Config, error) {
 
 // parse is Load without the disk; name is the file's name in faults.
 //
-// go-toml reads the text into a tree and set.go puts the tree into the struct. go-toml would do
-// the second step too, but it stops at the first value of a wrong type, speaks of Go types to
-// someone who wrote TOML, and keeps no position for the checks that come later.
+// go-toml reads the text into a tree, and set.go puts the tree into the struct. go-toml can do
+// both, but it stops at the first value of a wrong type, names Go types to readers of TOML, and
+// keeps no positions for later checks.
 func parse(name string, text []byte) (Config, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
@@ -73,10 +73,10 @@ func parse(name string, text []byte) (Config, error) {
 	return c, fs.err()
 }
 
-// places returns where each key of a well-formed document stands.
+// places returns the position of each key in a well-formed document.
 func places(name string, text []byte) map[string]origin {
 	out := map[string]origin{}
-	tables := map[string]int{} // array of tables -> how many have begun
+	tables := map[string]int{} // array of tables -> number of its tables so far
 
 	var p unstable.Parser
 	p.Reset(text)
@@ -86,8 +86,8 @@ func places(name string, text []byte) map[string]origin {
 			out[key] = origin{name, start.Line, start.Column}
 		}
 	}
-	// walk follows a dotted key from a table, into the newest element of each array of tables
-	// on its way.
+	// walk follows a dotted key from a table, through the newest element of each array of tables on
+	// its way.
 	walk := func(table string, it unstable.Iterator, element bool) string {
 		for it.Next() {
 			table = joinKey(table, string(it.Node().Data))
@@ -133,7 +133,7 @@ func places(name string, text []byte) map[string]origin {
 	return out
 }
 
-// joinKey appends parts to a dotted key, quoted where TOML needs it.
+// joinKey appends parts to a dotted key, quoted if TOML requires it.
 func joinKey(key string, parts ...string) string {
 	for _, part := range parts {
 		if key != "" {

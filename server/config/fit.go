@@ -2,22 +2,21 @@ package config
 
 import "fmt"
 
-// besideBytes is the least that a process needs beside payloads: the program itself, its heap,
-// and what clients and containers cost.
+// besideBytes is the least that a process needs besides payloads: the program itself, its heap, and
+// the cost of clients and containers.
 const besideBytes = 56 << 20
 
-// room is what a process that may have that many bytes leaves for payloads, in whole MiB: three
-// in thirteen stay free, so that a cgroup of limits.payload_bytes and 30 % takes a server with
-// that setting.
+// room is the memory for payloads, in whole MiB, in a process that may have that many bytes. Three
+// thirteenths stay free, so that a cgroup of limits.payload_bytes and 30 % is enough for a server
+// with that setting.
 func room(bytes int64) Bytes {
 	return Bytes(max(0, bytes-max(bytes/13*3, besideBytes)) >> 20 << 20)
 }
 
-// Fit makes limits.payload_bytes what a process can keep to that may have no more than that
-// many bytes, as source says, and is killed beyond them. lowered says what was changed, for the
-// log; it is empty if nothing needed to be. A setting that only has its default gives way; the
-// error is about one that was given and does not fit any more. Fit is for a program whose
-// memory is the server's: New does not call it.
+// Fit makes limits.payload_bytes fit into a process that is killed above that many bytes, a limit
+// that comes from source. lowered describes the change for the log; it is empty if there was none.
+// Only a default is lowered; a value that was set and does not fit is an error. Fit is for programs
+// whose memory is the server's: New does not call it.
 func (c Config) Fit(bytes int64, source string) (fit Config, lowered string, err error) {
 	have := room(bytes)
 	if c.Limits.PayloadBytes <= have {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// changeable are the settings of a model that operators can change while it serves: all that do
-// not have the tag file.
+// changeable are the settings of a model that operators can change while it serves: those without
+// the tag file.
 var changeable = func() (keys []string) {
 	for f := range fieldsOf(reflect.ValueOf(Model{})) {
 		if f.tag.Get("file") == "" {
@@ -18,8 +18,8 @@ var changeable = func() (keys []string) {
 	return keys
 }()
 
-// Changeable says why an operator cannot change a setting of [model.NAME] while the model
-// serves, or returns nil.
+// Changeable returns the error for a setting of [model.NAME] that an operator cannot change while
+// the model serves, or nil.
 func Changeable(key string) error {
 	if slices.Contains(changeable, key) {
 		return nil
@@ -27,10 +27,10 @@ func Changeable(key string) error {
 	return errors.New("not a setting that can be changed while running" + didYouMean(key, changeable))
 }
 
-// Overlay returns c with settings of models over its own: by model, with the keys and the words
-// of [model.NAME]. c is valid. Settings of a model that cannot be changed, or do not hold, in
-// themselves or beside c and those of the models before it by name, are left out, and refused
-// says why. It takes time in proportion to what there is of models and settings.
+// Overlay returns c with settings of models on top: by model, under the keys and in the form of
+// [model.NAME]. c must be valid. Settings that cannot be changed are left out, as are those that
+// are invalid, alone or together with c and with the models before theirs by name; refused has the
+// reasons. It takes time in proportion to the number of models and settings.
 func (c Config) Overlay(settings map[string]map[string]string) (with Config, refused map[string]error) {
 	c = c.Clone()
 	refused = map[string]error{}

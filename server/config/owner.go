@@ -8,10 +8,10 @@ import (
 	"strconv"
 )
 
-// AnyOwner among owners is every user.
+// AnyOwner, among owners, stands for every user.
 const AnyOwner = "*"
 
-// OwnerIDs are the numbers of SharedMemory.Owners; nil: all users. After an error it is nobody's.
+// OwnerIDs are the numbers of SharedMemory.Owners; nil: all users. With an error, no user is meant.
 func (m SharedMemory) OwnerIDs() ([]uint32, error) {
 	if len(m.Owners) == 0 {
 		return []uint32{uint32(os.Geteuid())}, nil

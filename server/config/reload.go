@@ -6,19 +6,18 @@ import (
 	"slices"
 )
 
-// A Change is a setting that another configuration has another value for. Values are JSON's,
-// and show no password.
+// A Change is a setting whose value differs in another configuration. Values are those of JSON,
+// without passwords.
 type Change struct {
 	Key           string
-	Before, After any  // nil: there was, or is, none
-	Restart       bool // it holds from the next start on
+	Before, After any  // nil: there is none
+	Restart       bool // it applies from the next start
 }
 
-// Adopt returns c with what next has of the settings that can change while the server runs, and
-// all settings that differ, by key. What is returned has not been validated.
+// Adopt returns c with the values of next for all settings that can change while the server runs,
+// and lists all settings that differ, by key. The result has not been validated.
 //
-// A setting can change unless its field has the tag restart, or its table has. The tag says what
-// makes it wait.
+// A setting can change unless its field or its table has the tag restart, which gives the reason.
 func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 	adopted, next = c.Clone(), next.Clone()
 	adopted.origins = next.origins
@@ -34,7 +33,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		adopted.Models[name] = m
 	}
 	adopted.Identities = next.Identities
-	// Containers that are called keep their connections: what is new of them waits.
+	// Connections to containers that are called stay as they are: their changes wait for a restart.
 	called := func(p Container) bool { return p.Address != "" }
 	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), called)
 	for _, p := range c.Supervised {
@@ -52,7 +51,7 @@ type single struct {
 	restart bool
 }
 
-// settings lists the settings in the tables of v, which is a table itself if it has a key.
+// settings lists the settings in the tables of v; v is a table itself if it has a key.
 func settings(table string, v reflect.Value, restart bool) (list []single) {
 	for f := range fieldsOf(v) {
 		restart := restart || f.tag.Get("restart") != ""
@@ -66,8 +65,8 @@ func settings(table string, v reflect.Value, restart bool) (list []single) {
 	return list
 }
 
-// differences are the settings of which next has another value, and the containers and identities
-// that have arrived, gone or changed, each as a whole.
+// differences lists the settings whose values differ in next, and the containers and identities
+// that were added, removed or changed, each as a whole.
 func (c Config) differences(next Config) (list []Change) {
 	models, containers, identities := map[string]bool{}, []string{}, []string{}
 	for _, one := range []Config{c, next} {
@@ -85,7 +84,7 @@ func (c Config) differences(next Config) (list []Change) {
 			}
 		}
 	}
-	// The same settings of each of the four, in the same order.
+	// The same settings of all four, in the same order.
 	all := func(c Config) []single {
 		list := settings("", reflect.ValueOf(c), false)
 		for _, name := range slices.Sorted(maps.Keys(models)) {

@@ -14,14 +14,14 @@ import (
 	"github.com/shivad/shivad/shiva/nearest"
 )
 
-// Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as
-// on a command line: without quotes, lists separated by commas. from ("--tcp") is named in
-// faults about it.
+// Set sets the setting with that key ("tcp.listen", "model.digits.objective") to a value as written
+// on a command line: without quotes, lists separated by commas. Faults name from ("--tcp") as its
+// origin.
 func (c *Config) Set(key, value, from string) error {
 	fs := &faults{origins: map[string]origin{key: {name: from}}}
 	next, place := c.Clone(), key
 	if rest, ok := strings.CutPrefix(key, "model."); ok && strings.Contains(rest, ".") {
-		dot := strings.LastIndexByte(rest, '.') // a name may have dots, a setting has none
+		dot := strings.LastIndexByte(rest, '.') // names may contain dots, keys of settings do not
 		name := rest[:dot]
 		m := next.Model(name)
 		set(fs, reflect.ValueOf(&m).Elem(), key, []string{rest[dot+1:]}, value)
@@ -53,7 +53,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 		fs.Add(key, "no such setting%s", didYouMean(rest[0], known))
 		return
 	}
-	var value any = text // where it does not parse, put says what is wrong with it
+	var value any = text // if it does not parse, put reports that
 	switch v.Addr().Interface().(type) {
 	case *string, *time.Duration, *Bytes:
 	case *bool:
@@ -79,9 +79,9 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	put(fs, v, key, value)
 }
 
-// setTree puts a whole document into c.
+// setTree puts a document into c.
 func (c *Config) setTree(fs *faults, tree map[string]any) {
-	// The defaults first: they are what the models start from, wherever they stand in the file.
+	// Defaults first: models start from them, wherever they are in the file.
 	if t, ok := tree["defaults"]; ok {
 		put(&faults{}, reflect.ValueOf(&c.Defaults).Elem(), "defaults", t)
 	}
@@ -129,7 +129,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			fs.Add(key, "expected %s, got %s", setting.KeepValues, describe(value))
 			return
 		}
-		*p = k // "" is the zero value
+		*p = k // "" becomes the zero value
 	case *Addrs:
 		if s, ok := value.(string); ok {
 			value = []any{s}
@@ -176,14 +176,14 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			put(fs, reflect.ValueOf(&s).Elem(), joinKey(key, k), t[k])
 			(*p)[k] = s
 		}
-	case *map[string]Model: // setTree has taken the models out, unless they are no table
+	case *map[string]Model: // setTree has removed models, unless it is no table
 		fs.Add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
 	default:
 		putStruct(fs, dst, key, value)
 	}
 }
 
-// assign stores a value of the type that dst wants, or adds a fault.
+// assign stores a value of the type of dst, or adds a fault.
 func assign[T any](fs *faults, dst *T, key string, value any, want string) bool {
 	v, ok := value.(T)
 	if !ok {
@@ -236,7 +236,7 @@ type field struct {
 	tag   reflect.StructTag
 }
 
-// fieldsOf yields the settings of a struct in order, those of an embedded struct as its own.
+// fieldsOf yields the settings of a struct in order. Those of an embedded struct are its own.
 func fieldsOf(v reflect.Value) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for i := range v.NumField() {
@@ -256,7 +256,7 @@ func fieldsOf(v reflect.Value) iter.Seq[field] {
 	}
 }
 
-// describe names a value in the words of TOML.
+// describe names a value in TOML's terms.
 func describe(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -276,7 +276,7 @@ func describe(value any) string {
 	}
 }
 
-// didYouMean names the known key nearest to k if it is near, else all of them.
+// didYouMean suggests the known key nearest to k, or lists all of them if none is near.
 func didYouMean(k string, known []string) string {
 	if len(known) == 0 {
 		return ""

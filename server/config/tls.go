@@ -10,23 +10,23 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// TLS is of the addresses that begin with "tls://", of all doors.
+// TLS applies to the addresses of all doors that begin with "tls://".
 type TLS struct {
 	Certificates
-	// HandshakeTimeout is for a client's handshake; Handshakes is how many of a door may not be
-	// done yet: one more ends the oldest, of the address that has the most.
+	// HandshakeTimeout is the time for a client's handshake. Handshakes is how many handshakes of a
+	// door may be unfinished: one more ends the oldest one of the address that has the most.
 	HandshakeTimeout time.Duration `toml:"handshake_timeout" default:"10s" min:"10ms"`
 	Handshakes       int           `toml:"handshakes" default:"256" min:"1" max:"1048576"`
 }
 
-// Certificates are files, in PEM, and what clients are asked for. A path is relative to the
+// Certificates are PEM files, and what is required of clients. Paths are relative to the
 // configuration file. The files are read at the start and by a reload.
 type Certificates struct {
-	// Cert is the server's certificate, followed by those between it and a root, and Key its key. A
-	// table that has one has both.
+	// Cert is the server's certificate, followed by those up to a root, and Key its key. A table
+	// has both or neither.
 	Cert string `toml:"cert"`
 	Key  string `toml:"key"`
-	// ClientCA are those who sign clients' certificates, and ClientCRL which of these are revoked.
+	// ClientCA signs clients' certificates; ClientCRL lists those that are revoked.
 	ClientCA  string `toml:"client_ca"`
 	ClientCRL string `toml:"client_crl"`
 	// ClientAuth is AuthNone, AuthOptional or AuthRequired.
@@ -37,16 +37,16 @@ type Certificates struct {
 // Values of Certificates.ClientAuth.
 const (
 	AuthNone     = secure.AuthNone     // no client is asked for a certificate
-	AuthOptional = secure.AuthOptional // a certificate that a client shows has to be good
+	AuthOptional = secure.AuthOptional // a certificate is optional, and has to be valid if shown
 	AuthRequired = secure.AuthRequired
 )
 
-// A listening is a door as far as TLS goes.
+// A listening is a door with its TLS settings.
 type listening struct {
 	table     string
 	addrs     Addrs
 	own       *Certificates
-	protocols []string // its names in ALPN
+	protocols []string // its protocols in ALPN
 }
 
 func (c *Config) listening() []listening {
@@ -59,7 +59,7 @@ func (c *Config) listening() []listening {
 	}
 }
 
-// encrypted is the first address of TLS; "": there is none.
+// encrypted is the first address with TLS; "" if there is none.
 func (l listening) encrypted() string {
 	for _, addr := range l.addrs {
 		if _, ok := secure.Cut(addr); ok {
@@ -69,8 +69,8 @@ func (l listening) encrypted() string {
 	return ""
 }
 
-// files are those of a door: its own, and for what it has not, those of all doors. table is where
-// each is from, by its key.
+// files returns the files of a door: its own, or those of all doors where it has none. table is the
+// table that each key comes from.
 func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 	own, all := *l.own, c.TLS.Certificates
 	if own.Cert != "" || own.Key != "" { // they belong together
@@ -91,7 +91,7 @@ func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 	}, table
 }
 
-// verifiesClients reports whether a listener takes certificates of clients.
+// verifiesClients reports whether any listener accepts certificates of clients.
 func (c *Config) verifiesClients() bool {
 	return slices.ContainsFunc(c.listening(), func(l listening) bool {
 		f, _ := c.files(l)
@@ -99,11 +99,12 @@ func (c *Config) verifiesClients() bool {
 	})
 }
 
-// Secured is the TLS of doors, by their tables. A door without an address of TLS has none.
+// Secured is the TLS configuration of each door, by its table. A door without an address with TLS
+// has none.
 type Secured map[string]*secure.Config
 
-// Secure reads the files of the doors that have an address of TLS. The TLS of a door whose files
-// are as they were is that of old, which may be nil. The error has all faults.
+// Secure reads the files of the doors that have an address with TLS. A door whose files have not
+// changed keeps its entry of old, which may be nil. The error has all faults.
 func (c Config) Secure(old Secured) (Secured, error) {
 	fs := &faults{origins: c.origins}
 	read := c.secure(fs, old)
@@ -112,7 +113,7 @@ func (c Config) Secure(old Secured) (Secured, error) {
 
 func (c *Config) secure(fs *faults, old Secured) Secured {
 	read := Secured{}
-	used := map[string]bool{} // settings of [tls] that a door goes by
+	used := map[string]bool{} // settings of [tls] that some door uses
 	for _, l := range c.listening() {
 		addr := l.encrypted()
 		if addr == "" {
@@ -127,7 +128,7 @@ func (c *Config) secure(fs *faults, old Secured) Secured {
 		}
 		switch {
 		case f.Cert == "" || f.Key == "":
-			if f.Cert == f.Key { // else checkCertificates says it
+			if f.Cert == f.Key { // otherwise checkCertificates reports it
 				fs.Add(l.table+".listen", "%s needs a certificate: give tls.cert and tls.key, of all doors, or %s.tls.cert and %[2]s.tls.key", addr, l.table)
 			}
 			continue
@@ -138,7 +139,7 @@ func (c *Config) secure(fs *faults, old Secured) Secured {
 		config, wrong := f.Load(time.Now(), old[l.table])
 		for _, one := range wrong {
 			one.Key = table[one.Key] + "." + one.Key
-			if !slices.Contains(fs.Faults, one) { // of [tls], it is every door's
+			if !slices.Contains(fs.Faults, one) { // one of [tls] concerns every door
 				fs.Faults = append(fs.Faults, one)
 			}
 		}
@@ -148,7 +149,7 @@ func (c *Config) secure(fs *faults, old Secured) Secured {
 	return read
 }
 
-// validateTLS checks what needs no file, and then the files.
+// validateTLS checks what can be checked without files, and then the files.
 func (c *Config) validateTLS(fs *faults) {
 	check := func(table string, t, all Certificates) {
 		fs.OneOf(table+".client_auth", cmp.Or(t.ClientAuth, all.ClientAuth), AuthNone, AuthOptional, AuthRequired)
@@ -162,7 +163,7 @@ func (c *Config) validateTLS(fs *faults) {
 	before := len(fs.Faults)
 	check("tls", c.TLS.Certificates, Certificates{})
 	for _, l := range c.listening() {
-		// A door's own are checked whatever [tls] has.
+		// A door's own settings are checked whatever [tls] has.
 		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
 	}
 	if len(fs.Faults) == before {
@@ -170,8 +171,7 @@ func (c *Config) validateTLS(fs *faults) {
 	}
 }
 
-// uselessCertificates are settings that nobody goes by: somebody believes that they protect
-// something.
+// uselessCertificates reports settings that have no effect: somebody may rely on their protection.
 func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	check := func(table, need string, t Certificates) {
 		for _, f := range []struct{ key, value string }{{"cert", t.Cert}, {"client_ca", t.ClientCA}, {"client_crl", t.ClientCRL}} {
@@ -192,7 +192,7 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	}
 }
 
-// absolute makes the paths of files relative to the directory dir.
+// absolute makes relative paths start from the directory dir.
 func (t *Certificates) absolute(dir string) error {
 	for _, path := range []*string{&t.Cert, &t.Key, &t.ClientCA, &t.ClientCRL} {
 		if *path != "" && !filepath.IsAbs(*path) {

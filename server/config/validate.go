@@ -24,10 +24,9 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Validate checks every value and the rules between values, and reports all faults at once as
-// an *Error. A setting that makes another unreachable is a fault that gives both numbers. What
-// concerns a room alone the room checks; here are the bounds of the tags, and the rules between
-// rooms.
+// Validate checks every value and the rules between values, and reports all faults at once as an
+// *Error. A setting that makes another one unreachable is a fault that gives both numbers. Each
+// room checks its own settings; here are the bounds in tags, and the rules between rooms.
 func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	checkBounds(&fs.Faults, "", reflect.ValueOf(c))
@@ -45,15 +44,15 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		m := c.Models[name]
 		own := c.modelFaults(name, m, caches)
-		// A fault that a model has from [defaults] is reported once, there.
+		// A fault that a model inherits from [defaults] is reported once, there.
 		fs.of(joinKey("model", name), slices.DeleteFunc(own, func(f setting.Fault) bool { return slices.Contains(defaults, f) }))
 		caches += m.Cache
 	}
 	return fs.err()
 }
 
-// checkBounds adds the settings of a table, and of the tables in it, that are beyond the bounds of
-// their tags.
+// checkBounds adds faults for the settings in a table, and in tables within it, that are out of the
+// bounds in their tags.
 func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 	for f := range fieldsOf(v) {
 		key, low, high := joinKey(table, f.key), f.tag.Get("min"), f.tag.Get("max")
@@ -64,7 +63,7 @@ func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 			within(fs, key, n, low, cmp.Or(high, setting.MaxBytes.String()), setting.ParseBytes)
 		case time.Duration:
 			within(fs, key, n, low, cmp.Or(high, setting.MaxWait.String()), setting.ParseDuration)
-		case Policy: // of [defaults]: policyFaults
+		case Policy: // [defaults], which policyFaults checks
 		default:
 			if f.value.Kind() == reflect.Struct {
 				checkBounds(fs, key, f.value)
@@ -75,18 +74,18 @@ func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 
 func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, low, high string, parse func(string) (N, error)) {
 	if low == "" {
-		return // its room checks it, or it has a rule of its own
+		return // its room checks it, or there is another rule
 	}
 	least, err := parse(low)
 	most, wrong := parse(high)
 	if err != nil || wrong != nil {
-		// A bug: tags are constant.
+		// A bug: tags are constants.
 		panic(fmt.Sprintf("config: the bounds of %s: %v, %v", key, err, wrong))
 	}
 	setting.Between(fs, key, n, least, most)
 }
 
-// modelFaults are those of one model, beside others whose caches have that many bytes.
+// modelFaults are the faults of one model; caches is the size of the other models' caches.
 func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faults) {
 	fs.Check("", naming.CheckModel(name))
 	if m.DefaultVersion != "" {
@@ -104,11 +103,11 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 	}
 	fs = append(fs, c.policyFaults(m.Policy)...)
 
-	// Full caches leave requests the memory to be served with.
+	// Full caches must leave memory for requests.
 	room := c.Limits.PayloadBytes - c.Limits.MessageBytes
 	switch {
-	case m.Cache == 0 || caches > room: // reported of the first that is too much
-	case caches+m.Cache <= room || room < 0: // less than a message fits anyway: reported there
+	case m.Cache == 0 || caches > room: // reported for the first model that exceeds it
+	case caches+m.Cache <= room || room < 0: // room for less than a message is reported elsewhere
 	case caches == 0:
 		fs.Add("cache", "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: cached answers count against that memory, and no message of that size would fit beside a full cache",
 			m.Cache, c.Limits.PayloadBytes, c.Limits.MessageBytes)
@@ -119,12 +118,12 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 	return fs
 }
 
-// policyFaults are those of [defaults] or of a model: the scheduler's, and those that its
-// settings have beside others.
+// policyFaults are the faults of [defaults] or of a model: the scheduler's, and those that depend
+// on other settings.
 func (c Config) policyFaults(p Policy) setting.Faults {
 	fs := p.Scheduler().Faults()
 	checkBounds(&fs, "", reflect.ValueOf(p))
-	// Where gRPC is left out, whose streams carry many requests each.
+	// Only without gRPC, whose streams carry many requests each.
 	if reach, how := c.reach(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > reach {
 		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
 	}
@@ -137,7 +136,8 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	return fs
 }
 
-// reach is how many requests can be in flight, and by which settings; "" if no door is open.
+// reach is how many requests can be in flight, and the settings that limit it; "" if no door is
+// open.
 func (c Config) reach() (n int, how string) {
 	if t := c.TCP; len(t.Listen) > 0 {
 		n = t.Connections * t.InFlightPerConnection
@@ -188,7 +188,7 @@ func (c Config) validateServer(fs *faults) {
 	fs.Check("state.namespace", state.CheckNamespace(c.State.Namespace))
 }
 
-// isOrigin reports whether s is what a browser calls the origin of a page, or all of them.
+// isOrigin reports whether s is an origin of pages, as browsers write it, or "*".
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	return s == "*" || err == nil && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
@@ -228,8 +228,8 @@ func (c Config) validateContainers(fs *faults) {
 	c.validateTrust(fs)
 }
 
-// validateTrust: where containers have TLS alone to connect by, those that the server starts know
-// whom they trust.
+// validateTrust checks that containers which the server starts know whom to trust, if they can only
+// connect with TLS.
 func (c Config) validateTrust(fs *faults) {
 	plain := func(addr string) bool { _, encrypted := secure.Cut(addr); return !encrypted }
 	if list := c.Containers.Listen; len(list) == 0 || slices.ContainsFunc(list, plain) {
@@ -242,10 +242,10 @@ func (c Config) validateTrust(fs *faults) {
 	}
 }
 
-// trustEnv names, to containers, the file of those whose certificates they trust.
+// trustEnv is the variable with the file of certificates that a container trusts.
 const trustEnv = "SHIVA_TLS_CA"
 
-// commandFaults are those of a container that the server starts.
+// commandFaults are the faults of a container that the server starts.
 func commandFaults(p Container) (fs setting.Faults) {
 	for _, f := range []struct{ key, value string }{{"rpc", p.RPC}, {"version", p.Version}, {"input", p.Input}} {
 		if f.value != "" {
@@ -267,7 +267,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 	return append(fs, p.Privileges().Faults()...)
 }
 
-// calledFaults are those of a container that the server calls.
+// calledFaults are the faults of a container that the server connects to.
 func calledFaults(p Container) (fs setting.Faults) {
 	switch rest, ipc := strings.CutPrefix(p.Address, "ipc://"); {
 	case ipc && rest == "":
@@ -293,7 +293,7 @@ func calledFaults(p Container) (fs setting.Faults) {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}
 	}
-	// Programs in Go, unlike files, leave all of them at their zero values.
+	// Programs in Go, unlike files, leave them all at their zero values.
 	if has := p.Privileges(); !reflect.DeepEqual(has, process.Privileges()) && !reflect.DeepEqual(has, new(Container).Privileges()) {
 		fs.Add("", "a user, privileges and limits have no meaning with address: that container is not a process of this server")
 	}
@@ -348,11 +348,11 @@ func (c Config) validateIdentities(fs *faults) {
 	}
 }
 
-// validateListeners checks every address, and that none is listed twice.
+// validateListeners checks every address, and that none occurs twice.
 func (c Config) validateListeners(fs *faults) {
 	type door struct{ key, host, port string }
 	var taken []door
-	paths := map[string]string{} // the key of each
+	paths := map[string]string{} // path -> key of the setting
 	unix := func(key, addr, path string) {
 		if err := unixsocket.Check(path); err != nil {
 			fs.Add(key, "%q: %v", addr, err)
@@ -390,7 +390,7 @@ func (c Config) validateListeners(fs *faults) {
 			if len(d.addrs) > 1 {
 				key = indexKey(key, i)
 			} else if d.name == "admin" && addr == "" {
-				continue // it is left out
+				continue // the door is not opened
 			}
 			if path, ok := unixsocket.Cut(addr); ok {
 				unix(key, addr, path)
@@ -421,7 +421,8 @@ func (c Config) validateListeners(fs *faults) {
 	}
 }
 
-// validate checks the permissions; who may have the files is known when they are made.
+// validate checks the permissions. Whether users and groups exist shows when the sockets are
+// opened.
 func (s Socket) validate(fs *faults, table string) {
 	mode, err := strconv.ParseUint(s.Mode, 8, 32)
 	if err != nil || mode > 0o777 || mode&0o222 == 0 {

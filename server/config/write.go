@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// WriteTOML writes all of c as a file that Load reads back to the same configuration.
+// WriteTOML writes c as a file from which Load reads the same configuration.
 func (c Config) WriteTOML(w io.Writer) error {
 	var b bytes.Buffer
 	writeTable(&b, "", reflect.ValueOf(c))
@@ -22,7 +22,7 @@ func (c Config) WriteTOML(w io.Writer) error {
 	return err
 }
 
-// writeTable writes the settings of a struct, first the plain ones, then those that are tables.
+// writeTable writes the settings of a struct, plain ones before tables.
 func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 	for f := range fieldsOf(v) {
 		if text, ok := tomlValue(f.value); ok {
@@ -57,7 +57,7 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 	}
 }
 
-// tomlValue writes a value that stands behind a key; false for tables.
+// tomlValue returns the TOML of a plain value; false for a table.
 func tomlValue(v reflect.Value) (string, bool) {
 	switch x := v.Interface().(type) {
 	case string:
@@ -106,25 +106,25 @@ func quote(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.Encode(s) // a string into memory cannot fail
+	e.Encode(s) // encoding a string into memory cannot fail
 	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
 }
 
-// MarshalJSON writes c with the keys and the words of the file: durations and sizes are strings.
+// MarshalJSON encodes c with the keys and the forms of the file: durations and sizes are strings.
 func (c Config) MarshalJSON() ([]byte, error) {
 	return json.Marshal(jsonTree(reflect.ValueOf(c)))
 }
 
-// MarshalJSON is Config's, for one policy.
+// MarshalJSON is as Config's.
 func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(p))) }
 
-// MarshalJSON is Config's, for one model.
+// MarshalJSON is as Config's.
 func (m Model) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(m))) }
 
-// MarshalJSON is Config's, for the limits.
+// MarshalJSON is as Config's.
 func (l Limits) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(l))) }
 
-// jsonList is a list of tables as JSON shows it.
+// jsonList is the JSON form of a list of tables.
 func jsonList[T any](list []T) []any {
 	out := make([]any, len(list))
 	for i := range list {
@@ -133,7 +133,7 @@ func jsonList[T any](list []T) []any {
 	return out
 }
 
-// jsonTree is a value as JSON shows it; nil of none.
+// jsonTree is the JSON form of a value; nil if there is none.
 func jsonTree(v reflect.Value) any {
 	if !v.IsValid() {
 		return nil

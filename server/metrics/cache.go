@@ -2,12 +2,12 @@ package metrics
 
 import "sync/atomic"
 
-// A Cache counts what the prediction cache does for one model version.
+// A Cache counts the uses of the prediction cache by one model version.
 type Cache struct {
 	Hits    atomic.Uint64 // requests answered from the cache
 	Shared  atomic.Uint64 // requests that waited for the answer to an equal one
 	Misses  atomic.Uint64 // all others
-	NotKept atomic.Uint64 // answers too large for the cache, or with no payload memory for them
+	NotKept atomic.Uint64 // answers too large for the cache, or for the payload memory left
 
 	removed [cacheReasons]atomic.Uint64
 	entries atomic.Int64
@@ -19,18 +19,18 @@ type Cache struct {
 // CacheCounts are the counts of a Cache at one moment.
 type CacheCounts struct {
 	Hits, Misses, Shared, NotKept uint64
-	Evicted                       uint64 // entries that made room for others
-	Expired                       uint64 // entries that were too old
+	Evicted                       uint64 // entries removed to make room for others
+	Expired                       uint64 // entries older than cache_ttl
 	Entries, Bytes                int64  // now
 }
 
-// Cache is what a cache of the model counts with. From the first call on it is shown.
+// Cache returns the counts for a cache of the model. They are shown from the first call on.
 func (m *Model) Cache() *Cache {
 	m.cache.used.Store(true)
 	return &m.cache
 }
 
-// Counts reads all at once, though not at one instant.
+// Counts reads the counts, though not at one instant.
 func (c *Cache) Counts() CacheCounts {
 	return CacheCounts{
 		Hits: c.Hits.Load(), Misses: c.Misses.Load(), Shared: c.Shared.Load(), NotKept: c.NotKept.Load(),
@@ -45,22 +45,22 @@ func (c *Cache) Stored(bytes int64) {
 	c.bytes.Add(bytes)
 }
 
-// Removed counts its end.
+// Removed counts the removal of an entry.
 func (c *Cache) Removed(why CacheReason, bytes int64) {
 	c.entries.Add(-1)
 	c.bytes.Add(-bytes)
 	c.removed[why].Add(1)
 }
 
-// A CacheReason is why an entry of a cache went.
+// A CacheReason is why an entry was removed from a cache.
 type CacheReason uint8
 
 // The reasons there are.
 const (
-	CacheFull    CacheReason = iota // it made room for others
+	CacheFull    CacheReason = iota // to make room for others
 	CacheExpired                    // it was older than cache_ttl
-	// CacheCleared: the operator cleared the cache or changed its settings, or the version's last
-	// replica went.
+	// CacheCleared: an operator cleared the cache or changed its settings, or the version's last
+	// replica has gone.
 	CacheCleared
 	cacheReasons
 )

@@ -85,11 +85,11 @@ var (
 	buildDesc            = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
-// Describe sends nothing: which series there are depends on the models, so Metrics is what the
-// library calls an unchecked collector.
+// Describe sends nothing: the series depend on the models. The library calls such a collector
+// unchecked.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
-// A collection writes series to Prometheus.
+// A collection sends series to Prometheus.
 type collection chan<- prometheus.Metric
 
 func (out collection) counter(d *prometheus.Desc, v uint64, labels ...string) {
@@ -100,7 +100,7 @@ func (out collection) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-// Collect makes the metrics from the counts.
+// Collect makes the metrics of the counts.
 func (m *Metrics) Collect(series chan<- prometheus.Metric) {
 	out := collection(series)
 	m.mu.Lock()
@@ -141,11 +141,11 @@ func (m *Metrics) collectDoor(out collection, d *Door) {
 	out.counter(sentDesc, d.sent.Load(), d.name)
 }
 
-const second = 1e9 // in the unit of durations
+const second = 1e9 // in nanoseconds
 
 func (m *Model) collectRequests(out collection, doors []*Door) {
 	for _, d := range doors {
-		if !m.asked(d.index) { // one at rest shows that it can be asked
+		if !m.asked(d.index) { // a door without requests shows that it exists
 			out.counter(requestsDesc, 0, m.name, m.version, d.name, OK.String())
 			continue
 		}
@@ -157,10 +157,10 @@ func (m *Model) collectRequests(out collection, doors []*Door) {
 	}
 }
 
-// collectWork is for what became of the requests of a model that has had any.
+// collectWork adds what happened to the requests of a model that has had any.
 func (m *Model) collectWork(out collection) {
 	name, version := m.name, m.version
-	for _, o := range scheduler.Outcomes()[1:] { // but OK
+	for _, o := range scheduler.Outcomes()[1:] { // all but OK
 		out.counter(dropsDesc, m.drops[o].Load(), name, version, o.String())
 	}
 	if name != "" {
@@ -175,7 +175,7 @@ func (m *Model) collectWork(out collection) {
 		}
 	}
 	if m.id == (id{}) {
-		return // no model, so no queue and no batch
+		return // without a model there are no queue and no batches
 	}
 	for _, reason := range scheduler.CloseReasons() {
 		out.counter(closedByDesc, m.closed[reason].Load(), name, version, reason.String())
@@ -216,7 +216,7 @@ func (m *Model) collectWork(out collection) {
 	}
 }
 
-// model is for what the scheduler knows of one.
+// model adds what the scheduler knows of a model.
 func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(replicasDesc, float64(g.Live), name, version)
 	out.gauge(failingDesc, float64(g.Failing), name, version)
@@ -229,7 +229,7 @@ func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(queueRowsDesc, float64(g.QueueRows), name, version)
 	out.gauge(queueBytesDesc, float64(g.QueueBytes), name, version)
 
-	// Containers choose their labels, and two may have the same; no two series may.
+	// Containers choose their labels, so two may have the same; two series may not.
 	byLabel := make(map[string]scheduler.ReplicaStats, len(g.Replicas))
 	for _, r := range g.Replicas {
 		label := strings.ToValidUTF8(r.Label, "\uFFFD")
@@ -246,7 +246,7 @@ func (out collection) model(g *scheduler.Stats, name, version string) {
 	}
 }
 
-// collectSources is for what other rooms know.
+// collectSources adds the values of other rooms.
 func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 	if s.Models != nil {
 		for _, g := range s.Models() {
@@ -255,7 +255,7 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 				if triton {
 					out.gauge(tritonPendingDesc, float64(g.Pending), shown.name, shown.version)
 				}
-			} // else one of those that share: the sum of several would look like one
+			} // a shared series: the sum of several would look like one of them
 		}
 	}
 	if s.Server != nil {
@@ -304,7 +304,7 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 	}
 	if s.Addresses != nil {
 		for _, q := range s.Addresses() {
-			if q.Name != "connections" { // see connections_closed_total
+			if q.Name != "connections" { // connections_closed_total has these
 				out.counter(addressRefusedDesc, q.Refused, q.Name)
 			}
 		}

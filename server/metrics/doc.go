@@ -58,8 +58,8 @@
 //	                                                         ÷ (0.8 × rows per second of a
 //	                                                         replica)⌉, of the last minute; 0:
 //	                                                         nothing arrives
-//	replica_batches_total         {model, version, replica}  answered; replica is its label, else the
-//	                                                         address of its container
+//	replica_batches_total         {model, version, replica}  answered; replica is its label, else
+//	                                                         its container's address
 //	replica_execution_seconds_total  {model, version, replica}  that it took for these: its rate is
 //	                                                         how busy the replica is
 //	replica_failures_total        {model, version, replica}  batches failed or not answered in time
@@ -119,10 +119,10 @@
 // What is read stays bounded, whoever registers what. So many models and applications have
 // series of their own ([Sources].MaxModels, admin.metrics_models): 15 at rest, three more for each
 // further replica, and some 200 in use: those of a door that was asked, histograms that have
-// something. Past the bound they share model="_other", without gauges. What has gone, as [Metrics.Keep] is told, keeps its
-// series for five minutes, so that the last of its counts are read, or until others need the
-// room. Back again it begins at 0, which rate() takes for a restart: rate first, sum then.
-// door_requests_total keeps their counts.
+// something. Past the bound they share model="_other", without gauges. What has gone, as
+// [Metrics.Keep] is told, keeps its series for five minutes, so that the last of its counts are
+// read, or until others need the room. Back again it begins at 0, which rate() takes for a restart:
+// rate first, sum then. door_requests_total keeps their counts.
 //
 // All methods may be called from any goroutine.
 package metrics

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// lingering is how long the series of what has gone stay, so that the last of what they count
-// is read: a model that was answered from a moment ago counts to the end, and whoever reads
-// every minute has four chances.
+// lingering is how long the series of removed models stay, so that their last counts are read: a
+// model that answered a moment ago is counted to the end, and a reader that comes every minute has
+// four chances.
 const lingering = 5 * time.Minute
 
-// Keep says which models and applications there are, by name and version; the version of an
-// application is "". Others have gone: their series go after a while, and begin at 0 should
-// they come back, which Prometheus takes for a restart. Until the first call all are there.
+// Keep sets which models and applications exist, by name and version; the version of an application
+// is "". The others are gone: their series disappear after a while, and begin at 0 if they come
+// back, which Prometheus takes for a restart. Until the first call all exist.
 func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -24,8 +24,8 @@ func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.sweepLocked()
 }
 
-// sweepLocked notes who has gone and who is back, and releases those that have been gone for
-// long. It is called with mu held.
+// sweepLocked notes which models are gone and which are back, and releases those that have been
+// gone for long. mu is held.
 func (m *Metrics) sweepLocked() {
 	if m.present == nil {
 		return
@@ -46,7 +46,7 @@ func (m *Metrics) sweepLocked() {
 	m.dropLocked(left...)
 }
 
-// oldestLocked is the model that has been gone for longest. It is called with mu held.
+// oldestLocked is the model that has been gone for the longest time. mu is held.
 func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	var since int64
 	for key, model := range *m.models.Load() {
@@ -57,8 +57,7 @@ func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	return oldest, ok
 }
 
-// dropLocked releases models, and keeps what the doors' sums want of them. It is called with
-// mu held.
+// dropLocked releases models, and keeps what the doors' totals need of them. mu is held.
 func (m *Metrics) dropLocked(keys ...id) {
 	if len(keys) == 0 {
 		return
@@ -75,10 +74,10 @@ func (m *Metrics) dropLocked(keys ...id) {
 		delete(models, key)
 	}
 	m.models.Store(&models)
-	m.drops.Add(1) // after dropped, for the tallies that look at it
+	m.drops.Add(1) // after dropped, for the tallies that check it
 }
 
-// answered is how many requests a door has answered so, of all models that there are and were.
+// answered is how many requests a door has answered with that outcome, over all models ever.
 func (m *Metrics) answered(d *Door, o Outcome) uint64 {
 	n := m.former[d.index][o].Load()
 	for _, model := range *m.models.Load() {
@@ -104,7 +103,7 @@ func (m *Model) used() bool {
 	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.taught() || m.cache.used.Load()
 }
 
-// asked reports whether a request came by the door of that index.
+// asked reports whether any request came through the door with that index.
 func (m *Model) asked(door int) bool {
 	for o := range outcomes {
 		if m.doors[door].requests[o].Load() > 0 {
@@ -114,7 +113,7 @@ func (m *Model) asked(door int) bool {
 	return false
 }
 
-// prune forgets the models that the metrics have let go.
+// prune forgets the models that were released.
 func (t *Tally) prune() {
 	now := t.door.metrics.drops.Load()
 	if now == t.seen {

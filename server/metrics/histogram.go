@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A histogram counts values in buckets whose bounds double: bucket i holds values up to
-// lowest<<i, the last one all above. Finding the bucket is one instruction, and observing two
+// A histogram counts values in buckets whose bounds double: bucket i holds values up to lowest<<i,
+// the last one all higher values. Finding the bucket takes one instruction, and an observation two
 // atomic additions.
 type histogram struct {
 	sum     atomic.Int64
@@ -18,8 +18,8 @@ type histogram struct {
 
 const histogramBuckets = 25
 
-// The lowest bound of durations, 2^13 ns = 8.2 µs; the highest is then 2^36 ns = 69 s. Of rows,
-// 1 to 2^23.
+// The lowest bound for durations, 2^13 ns = 8.2 µs, so that the highest is 2^36 ns = 69 s. For rows
+// the bounds are 1 to 2^23.
 const (
 	lowestNanos = 1 << 13
 	lowestRows  = 1
@@ -44,7 +44,7 @@ func (h *histogram) count() (n uint64) {
 	return n
 }
 
-// metric makes what Prometheus reads, with bounds and sum divided by unit.
+// metric makes a histogram for Prometheus, with bounds and sum divided by unit.
 func (h *histogram) metric(desc *prometheus.Desc, lowest int64, unit float64, labels ...string) prometheus.Metric {
 	bounds := make(map[float64]uint64, len(h.buckets)-1)
 	var count uint64

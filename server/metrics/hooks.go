@@ -6,12 +6,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Hooks returns what the scheduler calls to have batches and drops counted. ModelChanged is
-// nil: it is for the routes.
+// Hooks returns the scheduler's hooks that count batches and drops. ModelChanged is nil: it belongs
+// to the routes.
 func (m *Metrics) Hooks() scheduler.Hooks {
 	return scheduler.Hooks{
 		Answered: func(r *scheduler.Request, o scheduler.Outcome) {
-			if o != scheduler.OutcomeOK { // those are counted by their door
+			if o != scheduler.OutcomeOK { // which their door counts
 				m.of(r.Model).drops[o].Add(1)
 			}
 		},
@@ -42,7 +42,7 @@ func (m *Metrics) Hooks() scheduler.Hooks {
 	}
 }
 
-// of is the counts of a model of the scheduler; a request may have named none.
+// of returns the counts of a model of the scheduler. A request may have named none.
 func (m *Metrics) of(model *scheduler.Model) *Model {
 	if model == nil {
 		return m.Unrouted()

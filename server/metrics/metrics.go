@@ -16,14 +16,14 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// MaxModels is how many models and applications have series of their own, unless Sources say
+// MaxModels is how many models and applications have their own series, unless Sources say
 // otherwise.
 const MaxModels = 256
 
-// maxDoors is how many ways in a server can have: tcp, rest, grpc and the library.
+// maxDoors is how many doors a server can have: tcp, rest, grpc and the library.
 const maxDoors = 4
 
-// Metrics is all that one server counts.
+// Metrics has all counts of one server.
 type Metrics struct {
 	// Set once.
 	registry *prometheus.Registry
@@ -33,69 +33,69 @@ type Metrics struct {
 	models  atomic.Pointer[map[id]*Model] // replaced, never changed
 	doors   atomic.Pointer[[]*Door]       // likewise
 
-	mu      sync.Mutex  // held by writers of models and doors
-	present map[id]bool // by Keep; guarded by mu
+	mu      sync.Mutex  // held while models or doors are replaced
+	present map[id]bool // from Keep; guarded by mu
 
-	former [maxDoors][outcomes]atomic.Uint64 // requests to models that were let go
-	drops  atomic.Uint64                     // rises when models are let go
-	now    func() time.Time                  // time.Now, but for tests
+	former [maxDoors][outcomes]atomic.Uint64 // requests to models that were released
+	drops  atomic.Uint64                     // increases when models are released
+	now    func() time.Time                  // time.Now, except in tests
 }
 
 // id names a model version.
 type id struct{ name, version string }
 
-// idOf is the id of a name and a version as labels, which must be UTF-8: they come from whoever
-// registered.
+// idOf is the id of a name and a version as labels. Containers choose both, and labels must be
+// UTF-8.
 func idOf(name, version string) id {
 	return id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
 }
 
-// other is what the models past the bound share.
+// other is shared by the models past the bound.
 var other = id{name: "_other"}
 
-// Sources are values that other rooms have, read when Prometheus asks. What is nil is not shown.
+// Sources are values of other rooms, read when Prometheus asks. Nil sources are not shown.
 type Sources struct {
 	Server  func() ServerGauges
 	Models  func() []scheduler.Stats
 	Learned func() []LearnedGauges
-	// Identities are those that are configured, and Addresses the quotas of all addresses together.
+	// Identities are the configured ones. Addresses is the sum over all addresses.
 	Identities func() []IdentityGauges
 	Addresses  func() []QuotaGauges
-	MaxModels  func() int  // how many have series of their own; nil: MaxModels
-	Triton     func() bool // whether the names of Triton are shown as well; nil: they are not
-	// Spans are those of traces that the collector has taken, and those that were dropped.
+	MaxModels  func() int  // how many have their own series; nil: MaxModels
+	Triton     func() bool // whether Triton's names are shown as well; nil: no
+	// Spans are the spans of traces that the collector has accepted, and those that were dropped.
 	Spans func() (exported, dropped uint64)
 }
 
 // ServerGauges is the state of the server as a whole.
 type ServerGauges struct {
-	PayloadBytes int64             // out of the pool now
+	PayloadBytes int64             // taken from the pool
 	PayloadLimit int64             // the pool's budget
-	PayloadIdle  int64             // free in the pool, for the next
-	ArenaBytes   int64             // of both, what lies in shared memory
-	ArenaUsed    int64             // of it, in use
-	Readable     int64             // inputs there that containers may be reading
-	Replaced     int64             // of the arena, in segments that were replaced
-	Outputs      int64             // segments that containers write
-	Unpacked     int64             // of what is out, what the part for compressed requests has
+	PayloadIdle  int64             // free in the pool, for later payloads
+	ArenaBytes   int64             // of both, in shared memory
+	ArenaUsed    int64             // of ArenaBytes, in use
+	Readable     int64             // inputs there that containers may still read
+	Replaced     int64             // of ArenaBytes, in replaced segments
+	Outputs      int64             // segments for containers' outputs
+	Unpacked     int64             // of PayloadBytes, in the part for compressed requests
 	UnpackLimit  int64             // that part's budget
-	Refusals     uint64            // of memory for payloads
+	Refusals     uint64            // times that memory for payloads was refused
 	Regions      int               // of shared memory, that clients have registered
-	RegionBytes  int64             // of these
-	NoRegions    map[string]uint64 // registrations that were refused, by reason
+	RegionBytes  int64             // in these regions
+	NoRegions    map[string]uint64 // refused registrations, by reason
 	Sessions     int               // of containers
 	Restarts     map[string]int    // of the processes of each supervised container
-	StateUp      bool              // what is managed can be changed
+	StateUp      bool              // whether changes can be stored
 }
 
-// LearnedGauges is for how many users the policy of an application has learned something.
+// LearnedGauges is for how many users an application's policy has a learned state.
 type LearnedGauges struct {
 	Application string
 	Users       int
 	Forgotten   uint64 // to make room for others
 }
 
-// IdentityGauges is what an identity has asked for, and has of its quotas.
+// IdentityGauges is what an identity has asked for, and has taken of its quotas.
 type IdentityGauges struct {
 	Identity        string
 	Requests, Bytes uint64
@@ -106,11 +106,11 @@ type IdentityGauges struct {
 type QuotaGauges struct {
 	Name    string // its key in the file
 	Limit   int64  // 0: none
-	Used    int64  // of a rate 0
+	Used    int64  // 0 for a rate
 	Refused uint64
 }
 
-// New returns the metrics of one server. version is the server's own.
+// New returns the metrics of one server of that version.
 func New(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), version: version, now: time.Now}
 	m.models.Store(&map[id]*Model{{}: newModel(id{})})
@@ -120,8 +120,7 @@ func New(version string) *Metrics {
 	return m
 }
 
-// Attach tells where to read the values that others keep. It is called once the server is put
-// together.
+// Attach sets the sources of values that other rooms hold. It is called once all rooms exist.
 func (m *Metrics) Attach(s Sources) { m.sources.Store(&s) }
 
 // Handler serves the metrics over HTTP.
@@ -129,7 +128,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Door returns what the door of that name counts with, making it at the first call.
+// Door returns the counts of the door of that name, which the first call makes.
 func (m *Metrics) Door(name string) *Door {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,8 +147,8 @@ func (m *Metrics) Door(name string) *Door {
 	return d
 }
 
-// Model returns what a model version counts with, making it at the first call. Callers keep it:
-// it is found by its name in about 25 ns, which is right for a batch and wrong for a request.
+// Model returns the counts of a model version, which the first call makes. Callers keep them: a
+// lookup takes about 25 ns, which is fine for a batch and too much for a request.
 func (m *Metrics) Model(name, version string) *Model {
 	key := idOf(name, version)
 	if model, ok := (*m.models.Load())[key]; ok {
@@ -162,7 +161,7 @@ func (m *Metrics) Model(name, version string) *Model {
 		return model
 	}
 	shared := old[other]
-	named := len(old) - 1 // without that of requests that found none
+	named := len(old) - 1 // not counting requests to no model
 	if shared != nil {
 		named--
 	}
@@ -184,7 +183,7 @@ func (m *Metrics) Model(name, version string) *Model {
 	return model
 }
 
-// mostModels is how many may have series of their own.
+// mostModels is how many may have their own series.
 func (m *Metrics) mostModels() int {
 	if most := m.sources.Load().MaxModels; most != nil {
 		return most()
@@ -192,10 +191,10 @@ func (m *Metrics) mostModels() int {
 	return MaxModels
 }
 
-// Unrouted is the model of requests that found none.
+// Unrouted has the counts of requests to no model.
 func (m *Metrics) Unrouted() *Model { return m.Model("", "") }
 
-// A Door counts what passes one way in.
+// A Door has the counts of one door.
 type Door struct {
 	name    string // set once, as index and metrics
 	index   int
@@ -209,10 +208,10 @@ type Door struct {
 // Opened counts a connection that was accepted.
 func (d *Door) Opened() { d.opened.Add(1) }
 
-// Closed counts its end. Every connection that was Opened is Closed exactly once.
+// Closed counts the end of a connection. Every connection that was Opened is Closed exactly once.
 func (d *Door) Closed(why Closed) { d.closed[why].Add(1) }
 
-// Connections is how many are open.
+// Connections is the number of open connections.
 func (d *Door) Connections() int {
 	var closed uint64
 	for i := range d.closed {
@@ -221,18 +220,18 @@ func (d *Door) Connections() int {
 	return int(max(0, int64(d.opened.Load())-int64(closed)))
 }
 
-// Name is the label.
+// Name is the door's label.
 func (d *Door) Name() string { return d.name }
 
 // Index is the door's place among all doors, from 0.
 func (d *Door) Index() int { return d.index }
 
-// Began counts a request that was taken in; exactly one Answered follows. It and Answered are
-// for doors with a goroutine for each request; an event loop has a Tally.
+// Began counts a request that has come in; exactly one Answered follows. Both are for doors with a
+// goroutine per request; an event loop uses a Tally.
 func (d *Door) Began() { d.inFlight.Add(1) }
 
-// Answered counts the end of a request: how it ended, the time since it was taken in, and of
-// that its wait and its execution, which are 0 if it was never executed.
+// Answered counts the end of a request: its outcome, the time since it came in, and of that its
+// wait and its execution, which are 0 if it was never executed.
 func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
 	at := &m.doors[d.index]
 	at.requests[o].Add(1)
@@ -253,15 +252,15 @@ func (d *Door) Received(n int) { d.received.Add(uint64(n)) }
 // Sent counts bytes to clients.
 func (d *Door) Sent(n int) { d.sent.Add(uint64(n)) }
 
-// InFlight is how many requests have begun and are not answered.
+// InFlight is the number of requests that have begun and are not answered.
 func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 
-// A Model counts what happens to the requests and batches of one model version.
+// A Model has the counts of one model version.
 type Model struct {
 	id // set once
 
-	gone    atomic.Int64 // since when, in ns since 1970; 0: it is there
-	dropped atomic.Bool  // nobody reads it any more
+	gone    atomic.Int64 // since when, in ns since 1970; 0: it is not gone
+	dropped atomic.Bool  // it is no longer collected
 
 	doors [maxDoors]struct {
 		requests [outcomes]atomic.Uint64
@@ -275,7 +274,7 @@ type Model struct {
 	// Counted by Hooks.
 	batchRows histogram
 	execution histogram
-	predicted histogram       // what was planned with
+	predicted histogram       // the planned times
 	closed    []atomic.Uint64 // batches, by scheduler.CloseReason
 	sent      sentBatches
 	drops     []atomic.Uint64 // requests without a result, by scheduler.Outcome
@@ -291,7 +290,7 @@ type Model struct {
 	cache Cache
 }
 
-// SetSLO says how long an answer may take to be in time; 0: any time. Models that share their
+// SetSLO sets the time in which an answer counts as in time; 0: any time. Models that share their
 // series have none.
 func (m *Model) SetSLO(d time.Duration) {
 	if m.id != other {
@@ -299,8 +298,8 @@ func (m *Model) SetSLO(d time.Duration) {
 	}
 }
 
-// Framed counts a frame of a stream that is answered, with outputs or an error; reordered: its
-// number was not above that of the one before.
+// Framed counts a frame of a stream that is answered, with outputs or an error. reordered means
+// that its number was not above the last frame's.
 func (m *Model) Framed(reordered bool) {
 	m.frames.Add(1)
 	if reordered {
@@ -308,17 +307,17 @@ func (m *Model) Framed(reordered bool) {
 	}
 }
 
-// Shown notes how old a frame of a stream was when it was answered with outputs.
+// Shown records the age of a frame that was answered with outputs.
 func (m *Model) Shown(age time.Duration) { m.age.observeDuration(age) }
 
-// Unheard counts an answer of an application that was to have a part of this model's and has
-// none. The application itself counts each such answer once.
+// Unheard counts an application's answer that should have had a part of this model's and has none.
+// For the application itself, each such answer counts once.
 func (m *Model) Unheard() { m.unheard.Add(1) }
 
 // Taught counts feedback for an application.
 func (m *Model) Taught(f Feedback) { m.feedback[f].Add(1) }
 
-// taught reports whether there was any.
+// taught reports whether there was any feedback.
 func (m *Model) taught() bool {
 	for f := range m.feedback {
 		if m.feedback[f].Load() > 0 {
@@ -328,29 +327,29 @@ func (m *Model) taught() bool {
 	return false
 }
 
-// Health is what shows whether a model, or an application, does what it is there for.
+// Health shows whether a model, or an application, does its work.
 type Health struct {
 	SLO     time.Duration // 0: none
 	Ended   [outcomes]uint64
-	InTime  uint64 // requests with a result, defaults apart, within the SLO
+	InTime  uint64 // requests with a result other than a default, within the SLO
 	Unheard uint64 // see Unheard
-	Memory  uint64 // requests whose answers there was no payload memory for
+	Memory  uint64 // requests without payload memory for their answers
 	Took    []DurationClass
 }
 
-// A DurationClass is the requests that took longer than Above, and at most UpTo.
+// A DurationClass counts the requests that took longer than Above, and at most UpTo.
 type DurationClass struct {
 	Above    time.Duration
-	UpTo     time.Duration // 0: there is no bound
+	UpTo     time.Duration // 0: no bound
 	Requests uint64
 }
 
-// Failed is how many requests were answered with an error; superseded frames are apart.
+// Failed is how many requests were answered with an error other than for superseded frames.
 func (h *Health) Failed() uint64 {
 	return h.Answered() - h.Ended[OK] - h.Ended[Default] - h.Ended[Superseded]
 }
 
-// Answered is how many requests were answered, whatever with.
+// Answered is how many requests were answered, with any outcome.
 func (h *Health) Answered() (all uint64) {
 	for _, n := range h.Ended {
 		all += n
@@ -358,8 +357,7 @@ func (h *Health) Answered() (all uint64) {
 	return all
 }
 
-// Health reads the counts, though not at one instant. Those of models that share their series
-// are 0.
+// Health reads the counts, though not at one instant. Models that share their series have zeros.
 func (m *Model) Health() Health {
 	if m.id == other {
 		return Health{}

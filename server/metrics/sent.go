@@ -8,17 +8,17 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// keptBatches is how many of a model's last batches are known one by one.
+// keptBatches is how many of a model's last batches are recorded one by one.
 const keptBatches = 128
 
-// A Batch is one that was sent to a container.
+// A Batch is a batch that was sent to a container.
 type Batch struct {
 	At     time.Time // to the millisecond
-	Rows   int       // 65535 stands for more, too
+	Rows   int       // at most 65535
 	Closed scheduler.CloseReason
 }
 
-// sentBatches are the last ones, each in one word, so that it is written and read without a lock:
+// sentBatches holds the last batches in one word each, to be written and read without a lock:
 // milliseconds since 1970 in 44 bits, rows in 16 and the reason in 4.
 type sentBatches struct {
 	count atomic.Uint64
@@ -30,12 +30,12 @@ func (s *sentBatches) add(rows int, why scheduler.CloseReason) {
 	s.ring[(s.count.Add(1)-1)%keptBatches].Store(word)
 }
 
-// Sent are the model's last batches, the oldest first, but for one that is sent meanwhile.
+// Sent returns the model's last batches, the oldest first, except one that is being sent.
 func (m *Model) Sent() []Batch {
 	count := m.sent.count.Load()
 	var list []Batch
 	for n := count - min(count, keptBatches); n < count; n++ {
-		if word := m.sent.ring[n%keptBatches].Load(); word != 0 { // else it is not written yet
+		if word := m.sent.ring[n%keptBatches].Load(); word != 0 { // otherwise it is not written yet
 			list = append(list, Batch{time.UnixMilli(int64(word >> 20)), int(word >> 4 & math.MaxUint16), scheduler.CloseReason(word & 15)})
 		}
 	}

@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// A Tally counts the requests of one goroutine at a door in ordinary words, and adds them to
-// what others see by Flush. An event loop calls it once a turn: its requests then
-// cost a few nanoseconds each instead of the seven atomic additions, 50 ns, that they would
-// need. A Tally is for one goroutine.
+// A Tally counts the requests of one goroutine at a door without atomics, until Flush adds the
+// counts to those that others see. An event loop calls it once a turn: a request then costs a few
+// nanoseconds instead of seven atomic additions, 50 ns. Only one goroutine may use a Tally.
 type Tally struct {
 	door     *Door
 	began    int64
 	ended    int64
 	received uint64
 	sent     uint64
-	last     *modelTally // the model counted last: usually the next one's too
+	last     *modelTally // the model counted last, usually also the next
 	models   map[*Model]*modelTally
-	seen     uint64 // Metrics.drops when models was pruned last
+	seen     uint64 // Metrics.drops when models was last pruned
 	dirty    []*modelTally
 }
 
@@ -30,7 +29,7 @@ type modelTally struct {
 	times    times
 }
 
-// localHistogram is a histogram that nobody else sees yet.
+// localHistogram is a histogram of a Tally.
 type localHistogram struct {
 	sum     int64
 	used    uint32 // bit i: bucket i is not 0
@@ -57,7 +56,7 @@ func (h *localHistogram) addTo(to *histogram) {
 	h.sum = 0
 }
 
-// Tally makes a tally of requests at the door.
+// Tally returns a tally for requests at the door.
 func (d *Door) Tally() *Tally { return &Tally{door: d, models: make(map[*Model]*modelTally)} }
 
 // Received counts bytes from clients, headers included.
@@ -66,10 +65,10 @@ func (t *Tally) Received(n int) { t.received += uint64(n) }
 // Sent counts bytes to clients, headers included.
 func (t *Tally) Sent(n int) { t.sent += uint64(n) }
 
-// Began counts a request that was taken in; exactly one Answered follows.
+// Began counts a request that has come in; exactly one Answered follows.
 func (t *Tally) Began() { t.began++ }
 
-// Answered counts the end of a request: how it ended, and the time since it was taken in.
+// Answered counts the end of a request: its outcome, and the time since it came in.
 func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	at := t.of(m)
 	at.requests[o]++
@@ -78,8 +77,8 @@ func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	t.ended++
 }
 
-// Waited counts how long a request waited before its first row went into a batch, and how long
-// the batch of its last row took.
+// Waited records how long a request waited until its first row was in a batch, and how long the
+// batch with its last row took.
 func (t *Tally) Waited(m *Model, queue, exec time.Duration) {
 	at := t.of(m)
 	at.wait.observe(queue)

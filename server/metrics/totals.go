@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Totals are sums over the life of a model version, for clients that ask for statistics.
-// Reading them is for now and then.
+// Totals are sums over the life of a model version, for clients that ask for statistics. They are
+// not made for frequent reading.
 type Totals struct {
-	Last      time.Time // a request was answered; zero: never
-	Succeeded Sum       // requests with a result: from taken in to answered
+	Last      time.Time // when a request was last answered; zero: never
+	Succeeded Sum       // requests with a result: from arrival to answer
 	Failed    Sum       // all others
-	Queued    Sum       // requests whose rows went to a container: until the first one did
-	Executed  Sum       // the same: execution of the batch that the last row was in
+	Queued    Sum       // requests with executed rows: until the first row was sent
+	Executed  Sum       // the same requests: execution of the batch with the last row
 	Batches   []BatchTotal
 }
 
-// A Sum is how often something was measured, and all of it together.
+// A Sum is how often something was measured, and the sum of the values.
 type Sum struct {
 	Count uint64
 	Nanos uint64
@@ -30,7 +30,7 @@ func (s *Sum) add(d time.Duration) {
 	s.Nanos += uint64(max(d, 0))
 }
 
-// A BatchTotal is the execution of all answered batches of so many rows.
+// A BatchTotal is the execution of all answered batches with that many rows.
 type BatchTotal struct {
 	Rows int
 	Took Sum
@@ -58,7 +58,7 @@ func (m *Model) Totals() Totals {
 	return out
 }
 
-// totals is what a model counts for Totals beside its histograms.
+// totals has what Totals needs besides the model's histograms.
 type totals struct {
 	last                        atomic.Int64 // ns since 1970
 	succeeded, failed, executed atomicSum
@@ -79,13 +79,13 @@ func (s *atomicSum) add(more Sum) {
 	}
 }
 
-// times are sums that nobody else sees yet.
+// times are the sums of a Tally.
 type times struct {
 	succeeded, failed, executed Sum
 	inTime                      uint64
 }
 
-// answered takes in how a request to a model ended, which has an SLO of so many ns; 0: none.
+// answered adds a request with that outcome to a model with that SLO in ns; 0: none.
 func (t *times) answered(o Outcome, took time.Duration, slo int64) {
 	switch o {
 	case OK:
@@ -100,7 +100,7 @@ func (t *times) answered(o Outcome, took time.Duration, slo int64) {
 	}
 }
 
-// add moves sums to what others see.
+// add adds the sums of a Tally.
 func (t *totals) add(more *times) {
 	t.succeeded.add(more.succeeded)
 	t.failed.add(more.failed)

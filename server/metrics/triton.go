@@ -2,10 +2,9 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// The names and labels by which Triton counts, for dashboards that were made for it. They are
-// shown if Sources.Triton says so. Durations are in microseconds, all requests together; inputs
-// are written in place as they arrive and outputs are slices of the batch's, so that
-// compute_input and compute_output stay 0.
+// Triton's names and labels, for dashboards that were made for it, shown if Sources.Triton says so.
+// Durations are in microseconds, summed over all requests. Inputs are written in place as they
+// arrive and outputs are slices of the batch's, so compute_input and compute_output stay 0.
 //
 // Source: Triton's docs/user_guide/metrics.md.
 var (
@@ -28,7 +27,7 @@ func triton(name, help string, labels ...string) *prometheus.Desc {
 // tritonReasons are Triton's reasons for failures.
 var tritonReasons = [...]string{"REJECTED", "CANCELED", "BACKEND", "OTHER"}
 
-// tritonReason is the place of an outcome other than a result among them.
+// tritonReason is the index of the reason for an outcome other than a result.
 func tritonReason(o Outcome) int {
 	switch o {
 	case Overloaded, Superseded, DeadlineExceeded, Unavailable, Draining:
@@ -41,7 +40,7 @@ func tritonReason(o Outcome) int {
 	return 3
 }
 
-// collectTriton is collectRequests and collectWork in the words of Triton.
+// collectTriton is collectRequests and collectWork under Triton's names.
 func (m *Model) collectTriton(out collection) {
 	var failures [len(tritonReasons)]uint64
 	for i := range m.doors {

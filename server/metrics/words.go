@@ -1,10 +1,10 @@
 package metrics
 
-// An Outcome is how a request ended. The words are those of the table of errors in
-// shiva/README.md, in the form Prometheus labels have.
+// An Outcome is how a request ended. The names are those in the table of errors in shiva/README.md,
+// in the form of Prometheus labels.
 type Outcome uint8
 
-// The outcomes there are.
+// The outcomes.
 const (
 	OK Outcome = iota
 	Protocol
@@ -22,7 +22,7 @@ const (
 	Draining
 	Canceled
 	Internal
-	Default // the models of an application could not answer, or not in time, and its default did
+	Default // the default of an application whose models could not answer, or not in time
 	outcomes
 )
 
@@ -34,21 +34,21 @@ var outcomeNames = [outcomes]string{
 // String is the label.
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// A Closed is why a connection of a client ended.
+// A Closed is why a client's connection ended.
 type Closed uint8
 
-// The reasons there are.
+// The reasons.
 const (
-	ClosedByClient        Closed = iota // it hung up, or ended the connection in its protocol
+	ClosedByClient        Closed = iota // it closed the connection, or ended it in its protocol
 	ClosedIdle                          // idle for idle_timeout, or a ping was not answered
-	ClosedStalled                       // it did not read its answers for the door's stall_timeout
+	ClosedStalled                       // it did not read its answers for stall_timeout
 	ClosedHandshake                     // its handshake failed, was slow, or made room for another
-	ClosedMessageTimeout                // a message took longer than the door's message_timeout
-	ClosedProtocol                      // what it sent cannot be trusted
+	ClosedMessageTimeout                // a message took longer than message_timeout
+	ClosedProtocol                      // it broke the protocol
 	ClosedCancels                       // it cancelled nearly all of its requests
-	ClosedAddressLimit                  // its address had as many as connections_per_address
-	ClosedConnectionLimit               // the door was full, or no descriptor was left
-	ClosedQuota                         // its identity has as many connections as its quota allows
+	ClosedAddressLimit                  // its address had connections_per_address connections
+	ClosedConnectionLimit               // the door or the process had no room for it
+	ClosedQuota                         // its identity had as many connections as its quota allows
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug
 	closedReasons
@@ -61,14 +61,14 @@ var closedNames = [closedReasons]string{
 // String is the label.
 func (c Closed) String() string { return closedNames[c] }
 
-// A Feedback is what became of feedback for an application.
+// A Feedback is what happened to feedback for an application.
 type Feedback uint8
 
-// What can become of it.
+// What can happen to it.
 const (
-	Learned  Feedback = iota // the policy learned it
+	Learned  Feedback = iota // the policy has learned from it
 	Repeated                 // it had been learned before
-	Failed                   // it was not learned: it was wrong, or the store could not be written
+	Failed                   // it was invalid, or the store could not be written
 	feedbacks
 )
 
