@@ -226,7 +226,8 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, `,"timeout_ms":`...)
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
 	}
-	single, plain, first, followed := true, true, true, false // one row each, no parameters, priority 0
+	// One row each, no parameters, priority 0, a trace.
+	single, plain, first, followed := true, true, true, false
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1

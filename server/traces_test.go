@@ -252,8 +252,8 @@ func TestTraces(t *testing.T) {
 	spansOf(t, collector, clientSpan(8), "infer app", "door", "queue", "container", "queue", "container", "answer")
 }
 
-// A collector that is not there changes nothing: every request is followed, answered, and the server
-// stops as soon as ever.
+// A collector that is not there changes nothing: every request is followed, answered, and the
+// server stops as soon as ever.
 func TestTracesWithoutACollector(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Traces = config.Traces{Endpoint: "http://127.0.0.1:1", OneIn: 1} })
 	for range 20 {

@@ -1,7 +1,8 @@
 // Command door is shivad with its models inside the process. It measures the cost of a request in
 // a door, the gate and the scheduler, without a container. Each model echoes its input at once.
 //
-//	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-tls-cert FILE -tls-key FILE] [-max-batch N] NAME:DTYPE:SHAPE...
+//	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-tls-cert FILE -tls-key FILE]
+//	     [-max-batch N] NAME:DTYPE:SHAPE...
 package main
 
 import (

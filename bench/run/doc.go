@@ -24,7 +24,7 @@
 //	tls      the TCP door over TLS, against a bare crypto/tls echo
 //	handshakes
 //	         p99 of requests over TLS beside unfinished handshakes and slow clients, and memory
-//	quotas   p99 of requests beside a client at ten times its quota, against that client at its quota
+//	quotas   p99 of requests beside a client at ten times its quota, against one at its quota
 //	large    frames of 6.2 and 24.9 MB through the door, against the bare echo and each other
 //	echo     bare gnet that writes back what it read: the reference for the following
 //	door     the TCP door, the gate and the scheduler, with a model inside the process

@@ -24,20 +24,20 @@ const (
 )
 
 // An effect is the p99 of clients of a door in the turns of each round: beside what is usual there,
-// beside an attack, and, where that is of interest, beside what is usual and a process that burns as
-// much processor time as the attack has taken more, its own and the server's. What others lose to
-// that process they lose to any work of that size, whoever it is for.
+// beside an attack, and, where that is of interest, beside what is usual and a process that burns
+// as much processor time as the attack has taken more, its own and the server's. What others lose
+// to that process they lose to any work of that size, whoever it is for.
 type effect struct {
 	name                   string // of the door and what it is beside, in the lines for benchstat
 	usual, attacked, burnt []time.Duration
-	server                 [2][]float64 // processors that the server took, usually and beside the attack
+	server                 [2][]float64 // processors that it took, usually and beside the attack
 }
 
 // A guest starts a process beside the clients that are measured.
 type guest func() (*process.Process, error)
 
-// round takes the first two turns, and returns how many processors more the second took. attacked is
-// called when that is over, before the guest ends, to look whether it was an attack.
+// round takes the first two turns, and returns how many processors more the second took. attacked
+// is called when that is over, before the guest ends, to look whether it was an attack.
 func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, attack guest, attacked func() error) (more float64, err error) {
 	c.Seed = uint64(len(e.usual)) // the same arrivals in all turns
 	var shares [2]float64         // of processors, usually and beside the attack
@@ -128,8 +128,8 @@ func (s *system) besides(ctx context.Context, o options, c load.Config, name str
 	return effectTurn{got.Latency.Quantile(0.99), (after - before).Seconds() / took, (now - server).Seconds() / took}, over()
 }
 
-// ratios compare the turns of each round, as far as they were taken. Of the two only the one that is
-// named by a limit above 0 is held to it.
+// ratios compare the turns of each round, as far as they were taken. Of the two only the one that
+// is named by a limit above 0 is held to it.
 func (e *effect) ratios(attack string, toUsual, toBurnt float64) []ratio.Ratio {
 	of := func(what string, beside []time.Duration, limit float64) ratio.Ratio {
 		r := ratio.Ratio{What: fmt.Sprintf("p99 beside %s / %s", attack, what)}

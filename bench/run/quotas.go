@@ -110,7 +110,8 @@ func greedyDoors(s *system, w *workload) (doors []*greedyDoor, err error) {
 func (d *greedyDoor) round(ctx context.Context, o options, s *system, bin string, refused *float64) error {
 	asks := func(rate int) guest {
 		return func() (*process.Process, error) {
-			time.Sleep(500 * time.Millisecond) // after a turn of ten times the quota nothing is left of it
+			// A turn of ten times the quota has left nothing of it.
+			time.Sleep(500 * time.Millisecond)
 			return process.Start(bin, "env", "SHIVA_TOKEN="+greedyToken, filepath.Join(bin, "shivactl"), "bench", "small",
 				"--door", d.flag, "--addr", d.load.Addr, "--rate", strconv.Itoa(rate), "--for", "1h")
 		}

@@ -103,7 +103,8 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	if err != nil {
 		return explain(err, "--admin", c.admin)
 	}
-	if resp.StatusCode == http.StatusUnauthorized && shown != c.token.Token() { // it was replaced meanwhile
+	// The file of the token was replaced meanwhile.
+	if resp.StatusCode == http.StatusUnauthorized && shown != c.token.Token() {
 		return c.call(method, path, send, v)
 	}
 	if resp.StatusCode/100 != 2 {

@@ -80,7 +80,8 @@ var scripts = map[string]string{
 }
 complete -o default -F _shivactl shivactl
 `,
-	// Sourced, or a file of $fpath, which zsh makes the body of the function when it is first called.
+	// Sourced, or a file of $fpath, which zsh makes the body of the function when it is first
+	// called.
 	"zsh": `#compdef shivactl
 _shivactl() {
   local -a found keys
@@ -309,7 +310,8 @@ func (c *cli) settingNames(positional []string) (found []string) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(policy)) {
 			named := func(word string) bool { word, _, _ = strings.Cut(word, "="); return word == key }
-			if key != "batched" && !slices.ContainsFunc(positional[1:], named) { // what needs a restart
+			// "batched" needs a restart, so nobody can set it.
+			if key != "batched" && !slices.ContainsFunc(positional[1:], named) {
 				found = append(found, key)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // Type=notify, or one that speaks as it does (sd_notify(3)). The zero value is that there is none.
 type manager struct {
 	tell     func(state string)
-	watchdog time.Duration // the manager ends a process of which it hears nothing for this long; 0: never
+	watchdog time.Duration // a process that is silent for this long is ended; 0: none is
 }
 
 // fromEnvironment finds the manager, and takes its variables away: containers are not its service.
@@ -50,15 +50,16 @@ func (m manager) say(state, words string) {
 	}
 }
 
-// stopping says that the process ends, within limit: until then the manager does not end it, however
-// little time its own settings give.
+// stopping says that the process ends, within limit: until then the manager does not end it,
+// however little time its own settings give.
 func (m manager) stopping(limit time.Duration) {
 	m.say(fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", limit.Microseconds()), "draining")
 }
 
 // watch tells the manager that the process lives, twice in the time that it has to, until stop is
-// closed. Each time ready is asked first, which waits for the locks that requests wait for: a server
-// that is stuck in one says nothing, and is started again. Not to be ready is no reason for that.
+// closed. Each time ready is asked first, which waits for the locks that requests wait for: a
+// server that is stuck in one says nothing, and is started again. Not to be ready is no reason for
+// that.
 func (m manager) watch(ready func() (bool, string), stop <-chan struct{}) {
 	if m.tell == nil || m.watchdog == 0 {
 		return

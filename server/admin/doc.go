@@ -43,9 +43,9 @@
 //	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //
 // GET / is a page for browsers, whose files are in /page/, and the list of these paths for others.
-// Every answer is JSON, but for these, events, metrics and profiles. An error is {"error": "..."}, whatever it
-// is: no such path, wrong method, a bug, or all that is wrong with what was sent. The fields of
-// answers are what programs may rely on: fields are added, never renamed or given another
+// Every answer is JSON, but for these, events, metrics and profiles. An error is {"error": "..."},
+// whatever it is: no such path, wrong method, a bug, or all that is wrong with what was sent. The
+// fields of answers are what programs may rely on: fields are added, never renamed or given another
 // meaning.
 //
 // What is changed is in the log, with who, before and after. It must be sent as

@@ -31,7 +31,7 @@ type Tried struct {
 	Rows    int           `json:"batch_rows"`    // of the batch that it was in
 	// What an application says of its answer.
 	Confidence *float64          `json:"confidence,omitempty"`
-	Default    string            `json:"default_explanation,omitempty"` // why the outputs are its default
+	Default    string            `json:"default_explanation,omitempty"` // why it is the default
 	Missing    map[string]string `json:"missing_models,omitempty"`      // each with the reason
 }
 

@@ -131,10 +131,10 @@ const (
 	lowRead = 2 << 10
 )
 
-// pause waits, before at most n bytes are read, while the client has no credit or is refused most of
-// what it asks for, and returns how many to read. Holding back the calls alone is not enough: with
-// eight connections that reset 26,000 calls a second, hundreds of goroutines began and ended them,
-// and all others waited for these.
+// pause waits, before at most n bytes are read, while the client has no credit or is refused most
+// of what it asks for, and returns how many to read. Holding back the calls alone is not enough:
+// with eight connections that reset 26,000 calls a second, hundreds of goroutines began and ended
+// them, and all others waited for these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
 	sleep(c.open, max(min(wait, longestPause), c.Pause()))

@@ -52,9 +52,9 @@ func typeOf(frame []byte) http2.FrameType { return http2.FrameType(frame[typeOff
 
 func isReset(frame []byte) bool { return typeOf(frame) == http2.FrameRSTStream }
 
-// isChore reports whether a frame belongs to no call in particular, or goes on with headers: a client
-// needs few of them, and can have the server busy with nothing else. Updates of windows are not
-// among them, which a client sends as it reads answers.
+// isChore reports whether a frame belongs to no call in particular, or goes on with headers: a
+// client needs few of them, and can have the server busy with nothing else. Updates of windows are
+// not among them, which a client sends as it reads answers.
 func isChore(frame []byte) bool {
 	switch typeOf(frame) {
 	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream, http2.FrameWindowUpdate:

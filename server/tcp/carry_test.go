@@ -344,8 +344,8 @@ func TestLoopsOfSockets(t *testing.T) {
 	}
 }
 
-// A client that ends its direction gets the answers that it is due: with TLS's word for it, without,
-// and in the midst of a record.
+// A client that ends its direction gets the answers that it is due: with TLS's word for it,
+// without, and in the midst of a record.
 func TestCutBeforeAnswers(t *testing.T) {
 	for name, end := range map[string]func(encryptedClient) error{
 		"close_notify": encryptedClient.CloseWrite,

@@ -17,7 +17,7 @@ def program(name: str = "shivad") -> str:
     """
     places = [sysconfig.get_path("scripts")]
     for scheme in sysconfig.get_scheme_names():
-        if scheme.startswith(("posix_user", "posix_prefix")):  # pip install --user, or into a prefix
+        if scheme.startswith(("posix_user", "posix_prefix")):  # pip install --user or --prefix
             places.append(sysconfig.get_path("scripts", scheme))
     places.append(str(Path(__file__).parent.parent / "bin"))  # pip install --target
     for place in places:

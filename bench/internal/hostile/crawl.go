@@ -80,7 +80,8 @@ func hold(ctx context.Context, addr string, bytes []byte) {
 // server hangs up, or ctx ends.
 func dribble(ctx context.Context, addr string, message []byte, turns chan struct{}, met func()) {
 	turns <- struct{}{}
-	c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", addr) // whoever answers is attacked
+	// Whoever answers is attacked.
+	c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", addr)
 	<-turns
 	if err != nil {
 		return

@@ -39,7 +39,8 @@ export class History {
   // add takes a status and what is known of the applications, and returns what is new of each model
   // by name/version.
   add(status, applications) {
-    const before = this.before?.started === status.started ? this.before : null; // another run counts anew
+    // Another run of the server counts anew.
+    const before = this.before?.started === status.started ? this.before : null;
     this.before = status;
     const span = before ? Math.max(status.uptime_seconds - before.uptime_seconds, 0.001) : 0;
     this.times.push(Date.parse(status.started) / 1000 + status.uptime_seconds);

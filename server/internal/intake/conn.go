@@ -54,8 +54,8 @@ func (c *Conn) Account() *quota.Account { return c.account }
 // It fails if the identity has too many connections.
 func (c *Conn) Claim(a *quota.Account) error { return c.claims.Add(a) }
 
-// Charge begins the Use of a request of that many bytes on the connection, for these payers. An error
-// refuses it.
+// Charge begins the Use of a request of that many bytes on the connection, for these payers. An
+// error refuses it.
 func (c *Conn) Charge(u *quota.Use, of quota.Payers, bytes int64, now time.Time) error {
 	return c.claims.Begin(u, of, bytes, now)
 }
@@ -64,9 +64,9 @@ func (c *Conn) Charge(u *quota.Use, of quota.Payers, bytes int64, now time.Time)
 // unless most requests on the connection exceed a rate. Each call takes a turn (see package quota).
 func (c *Conn) Pause() time.Duration { return c.claims.Pause() }
 
-// Read reads and counts. It yields the processor when the client always has more to be read, such as
-// 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of the
-// runtime's time slice, and all other clients wait for several of those.
+// Read reads and counts. It yields the processor when the client always has more to be read, such
+// as 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of
+// the runtime's time slice, and all other clients wait for several of those.
 func (c *Conn) Read(p []byte) (int, error) {
 	const (
 		waited = 20 * time.Microsecond  // and did not just copy

@@ -24,7 +24,7 @@ type Values struct {
 	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
-	Parent     trace.Context // the client's span, of which that of the request is a child; zero = none
+	Parent     trace.Context // the client's span, whose child the request's is; zero = none
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.

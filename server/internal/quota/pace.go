@@ -5,10 +5,10 @@ import (
 )
 
 // Refusals cost time, too: each request wakes the server, is read, checked and answered. A client
-// that goes on sending more than its rate admits could take any amount of that time. So a connection
-// most of whose requests exceed a rate is read in turns, and the rate admits as many turns as
-// requests. What has arrived by then is admitted or refused at once. A client that waits for its
-// answers sends less.
+// that goes on sending more than its rate admits could take any amount of that time. So a
+// connection most of whose requests exceed a rate is read in turns, and the rate admits as many
+// turns as requests. What has arrived by then is admitted or refused at once. A client that waits
+// for its answers sends less.
 const (
 	// A connection is read in turns when this many more of its latest requests were refused than
 	// admitted. At most mostRefused of them count.
@@ -49,8 +49,8 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 }
 
 // Pause is how long to wait before the next read of the connection, usually 0. A connection that
-// several identities share, such as a proxy's, is never paused: the others would wait for what one of
-// them does.
+// several identities share, such as a proxy's, is never paused: the others would wait for what one
+// of them does.
 func (c *Claims) Pause() time.Duration {
 	if c.refused.Load() < manyRefused {
 		return 0

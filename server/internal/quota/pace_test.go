@@ -7,8 +7,8 @@ import (
 )
 
 // A connection that asks for ten times its rate is soon read as often as the rate admits a request,
-// and those of one client all together. Who keeps to the rate, or is one of several on a connection,
-// or is over another quota, does not wait.
+// and those of one client all together. Who keeps to the rate, or is one of several on a
+// connection, or is over another quota, does not wait.
 func TestPace(t *testing.T) {
 	at := func(k Kind, n int64) *Account {
 		l := only(k, n)

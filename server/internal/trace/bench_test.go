@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// BenchmarkRequest is what tracing adds to a request, with all that is sent to the collector but for
-// the socket: of those that are followed, one in so many, and with tracing off.
+// BenchmarkRequest is what tracing adds to a request, with all that is sent to the collector but
+// for the socket: of those that are followed, one in so many, and with tracing off.
 func BenchmarkRequest(b *testing.B) {
 	for _, oneIn := range []int{0, 1 << 30, 100, 1} {
 		name := fmt.Sprint("one_in=", oneIn)

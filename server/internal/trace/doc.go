@@ -1,9 +1,9 @@
 // Package trace follows some of the requests on their way, and sends what it saw of them to a
 // collector of OpenTelemetry.
 //
-//	client --traceparent--> door --Tracer.Begin--> Trace --Trace.Ask--> Ask, the scheduler's Trace
-//	                                                 |                   |
-//	                                                 +------ spans ------+--> queue --OTLP--> collector
+//	client --traceparent-> door --Tracer.Begin-> Trace --Trace.Ask-> Ask, the scheduler's Trace
+//	                                              |                   |
+//	                                              +------ spans ------+--> queue --OTLP--> collector
 //
 // A request that is followed has these spans. Those of a model are there once for each model that
 // an application asks.

@@ -7,8 +7,8 @@ import (
 )
 
 // The messages of OTLP as far as spans need them. With the messages that OpenTelemetry publishes,
-// which tests decode by, a request that is followed took four times as long: each attribute of a span
-// is three of them.
+// which tests decode by, a request that is followed took four times as long: each attribute of a
+// span is three of them.
 //
 // Source: opentelemetry-proto, collector/trace/v1, trace/v1, common/v1 and resource/v1.
 
@@ -41,8 +41,8 @@ func newEncoder(resource ...attribute) *encoder {
 	return e
 }
 
-// request is a batch as the collector gets it. It is a new one each time: an HTTP client that gives up
-// may still read it.
+// request is a batch as the collector gets it. It is a new one each time: an HTTP client that gives
+// up may still read it.
 func (e *encoder) request(batch []span) []byte {
 	e.part = texted(e.part[:0], 1, "github.com/shivad/shivad")
 	e.scope = field(e.scope[:0], 1, e.part)

@@ -27,13 +27,15 @@ const (
 
 // Config of a Tracer.
 type Config struct {
-	Endpoint string // one that Endpoint takes: the URL of a collector's OTLP/HTTP; /v1/traces is added to one without a path
+	// Endpoint is the URL of a collector's OTLP/HTTP, as the function Endpoint takes it.
+	Endpoint string
 	OneIn    int    // of how many requests without a parent one is followed; 0: none is
 	Version  string // of the server
 	Log      *slog.Logger
 }
 
-// Endpoint is where spans are sent for a collector at that URL; not ok: it is none.
+// Endpoint is where spans are sent for a collector at that URL: /v1/traces is added to one without
+// a path. Not ok: it is no such URL.
 func Endpoint(text string) (endpoint string, ok bool) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -144,8 +146,8 @@ func (e *exporter) take() []span {
 	return batch
 }
 
-// run sends what is queued: a full batch at once, what is left after a pause. While the collector is
-// away it tries the same batch again, less and less often.
+// run sends what is queued: a full batch at once, what is left after a pause. While the collector
+// is away it tries the same batch again, less and less often.
 func (e *exporter) run() {
 	defer close(e.done)
 	away := false
@@ -211,7 +213,8 @@ func (e *exporter) send(ctx context.Context, batch []span, limit time.Duration) 
 		return true, err
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is used again
+	// A body that has been read to its end leaves the connection for the next request.
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return false, nil
