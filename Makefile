@@ -32,7 +32,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
-PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
 
 # The examples and the program that draws charts are modules of their own, so that the server does
 # not get their dependencies. Here they share a workspace: as parts of a dependency, the packages of
@@ -93,7 +93,8 @@ timed-%:
 	$(MAKE) --no-print-directory $* || { echo "== make $* FAILED after $$((SECONDS - start)) s"; exit 1; }; \
 	echo "== make $*: ok, $$((SECONDS - start)) s"
 
-fmt: ## gofmt would change nothing
+fmt: ## gofmt would change nothing; no file, function or comment is too long
+	@.ci/lengths
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
 
 vet: ## go vet, with the tags that tests use

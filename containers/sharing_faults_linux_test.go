@@ -188,30 +188,7 @@ func TestSharingLies(t *testing.T) {
 			t.Errorf("at %s: %v", at, a.err)
 		}
 	}
-	// Of the inputs it may name what its batch has.
-	for _, c := range []struct {
-		ahead, size int
-		right       bool
-	}{{0, 1, true}, {mib - 1, 1, true}, {-1, 1, false}, {mib, 1, false}, {mib - 1, 2, false}, {0, 0, false}, {1, math.MaxInt, false}, {2 * mib, 1, false}} {
-		asked := r.later(t)
-		b := l.receive(wire.Batch)
-		var h wire.BatchHeader
-		if err := h.Parse(b[2]); err != nil || len(h.Inputs[0].At) != 3 {
-			t.Fatalf("batch %s: %v", b[2], err)
-		}
-		at := h.Inputs[0].At
-		l.answer(b, y+fmt.Sprintf(`,"at":[%d,%d,%d]}`, at[0], at[1]+c.ahead, c.size), nil)
-		a := <-asked
-		if c.right {
-			if a.err != nil || a.out[0].Data[0] != 1 {
-				t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
-				continue
-			}
-			a.out[0].Release()
-		} else if !errors.Is(a.err, scheduler.ErrContainerFailed) {
-			t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
-		}
-	}
+	answersWithInputs(t, r, l, y)
 	asked := r.later(t)
 	l.answer(l.receive(wire.Batch), y+fmt.Sprintf(`,"at":[%d,4160,1]}`, l.no), []byte{1})
 	if a := <-asked; !errors.Is(a.err, scheduler.ErrContainerFailed) {
@@ -247,6 +224,34 @@ func TestSharingLies(t *testing.T) {
 	}
 	if l.out[4096] != 0 {
 		t.Error("the region of an answer to no batch was not freed")
+	}
+}
+
+// answersWithInputs answers from the memory of the inputs, of which it may name what its batch has.
+func answersWithInputs(t *testing.T, r *rig, l *liar, y string) {
+	t.Helper()
+	for _, c := range []struct {
+		ahead, size int
+		right       bool
+	}{{0, 1, true}, {mib - 1, 1, true}, {-1, 1, false}, {mib, 1, false}, {mib - 1, 2, false}, {0, 0, false}, {1, math.MaxInt, false}, {2 * mib, 1, false}} {
+		asked := r.later(t)
+		b := l.receive(wire.Batch)
+		var h wire.BatchHeader
+		if err := h.Parse(b[2]); err != nil || len(h.Inputs[0].At) != 3 {
+			t.Fatalf("batch %s: %v", b[2], err)
+		}
+		at := h.Inputs[0].At
+		l.answer(b, y+fmt.Sprintf(`,"at":[%d,%d,%d]}`, at[0], at[1]+c.ahead, c.size), nil)
+		a := <-asked
+		if c.right {
+			if a.err != nil || a.out[0].Data[0] != 1 {
+				t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
+				continue
+			}
+			a.out[0].Release()
+		} else if !errors.Is(a.err, scheduler.ErrContainerFailed) {
+			t.Errorf("%d bytes, %d after the input's first: %v", c.size, c.ahead, a.err)
+		}
 	}
 }
 

@@ -27,13 +27,7 @@ func choosers(t *testing.T, s *Server) []chooser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encode := func(v any) string {
-		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
+	encode := func(v any) string { return encoded(t, v) }
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
 	return []chooser{
 		{"tcp", func(name string, parameters map[string]any) (int32, error) {
@@ -121,6 +115,15 @@ func choosers(t *testing.T, s *Server) []chooser {
 			return values[0], nil
 		}},
 	}
+}
+
+func encoded(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // A request names the models that an application may choose among. Names that it does not link

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,6 +39,12 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 		}
 		return names
 	}
+	byName := func(name string) string { // in the path of unregister; "" is for all regions
+		if name == "" {
+			return ""
+		}
+		return "region/" + name + "/"
+	}
 	post := func(token, path, body string) any {
 		code, _ := g.http(t, rest, token, "POST", "/"+path, body)
 		return verdict(t, code)
@@ -49,10 +56,7 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 				return post(token, memory+"region/"+name+"/register", fmt.Sprintf(`{"key":%q,"byte_size":8}`, key))
 			},
 			unregister: func(token, name string) any {
-				if name != "" {
-					name = "region/" + name + "/"
-				}
-				return post(token, memory+name+"unregister", "{}")
+				return post(token, memory+byName(name)+"unregister", "{}")
 			},
 			use: func(token, region string) any {
 				at := fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_byte_size":8}`, region)
@@ -72,10 +76,7 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 				return told(g.shiva(t, token, memory+"region/"+name+"/register", fmt.Sprintf(`"key":%q,"byte_size":8`, key)))
 			},
 			unregister: func(token, name string) any {
-				if name != "" {
-					name = "region/" + name + "/"
-				}
-				return told(g.shiva(t, token, memory+name+"unregister", ""))
+				return told(g.shiva(t, token, memory+byName(name)+"unregister", ""))
 			},
 			use: func(token, region string) any {
 				at := fmt.Sprintf(`"name":"x","region":%q,"offset":0,"byte_size":8`, region)
@@ -115,16 +116,12 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 					Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: at}}})
 				return told(err)
 			},
-			status: func(token string) (names []string) {
+			status: func(token string) []string {
 				list, err := rpc.SystemSharedMemoryStatus(as(t, token), &pb.SystemSharedMemoryStatusRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				for key := range list.Regions {
-					names = append(names, key)
-				}
-				slices.Sort(names)
-				return names
+				return slices.Sorted(maps.Keys(list.Regions))
 			},
 		},
 	}

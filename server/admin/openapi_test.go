@@ -20,17 +20,19 @@ import (
 
 // description is what the test reads of an OpenAPI document.
 type description struct {
-	OpenAPI string
-	Paths   map[string]map[string]struct {
-		OperationID string
-		RequestBody *struct {
-			Content map[string]struct{ Schema schema }
-		}
-		Responses map[string]struct {
-			Content map[string]struct{ Schema schema }
-		}
-	}
+	OpenAPI    string
+	Paths      map[string]map[string]operation
 	Components struct{ Schemas map[string]schema }
+}
+
+type operation struct {
+	OperationID string
+	RequestBody *struct {
+		Content map[string]struct{ Schema schema }
+	}
+	Responses map[string]struct {
+		Content map[string]struct{ Schema schema }
+	}
 }
 
 type schema map[string]any
@@ -262,39 +264,45 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		if c.request == "" {
 			c.request = c.path
 		}
-		what := c.method + " " + c.request
 		op, ok := d.Paths[c.path][c.method]
 		if !ok {
-			t.Errorf("%s is not described", what)
+			t.Errorf("%s %s is not described", c.method, c.request)
 			continue
 		}
 		tried[c.path+" "+c.method] = true
-		if c.body != "" {
-			var sent any
-			if err := json.Unmarshal([]byte(c.body), &sent); err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range d.fits("sent", op.RequestBody.Content["application/json"].Schema, sent) {
-				t.Errorf("%s: %s", what, f)
-			}
-		}
-		w, v := ask(t, h, strings.ToUpper(c.method), c.request, c.body)
-		answer, ok := op.Responses[fmt.Sprint(w.Code)]
-		if w.Code != c.status || !ok {
-			t.Errorf("%s: expected %d, got %d %s; described: %t", what, c.status, w.Code, w.Body, ok)
-			continue
-		}
-		if content, ok := answer.Content["application/json"]; ok {
-			for _, f := range d.fits("answer", content.Schema, v) {
-				t.Errorf("%s: %s", what, f)
-			}
-		} else if v != nil {
-			t.Errorf("%s answers JSON, which is not described", what)
-		}
+		isAsDescribed(t, h, d, op, c.method, c.request, c.body, c.status)
 	}
 	eventsAreAsDescribed(t, h, d)
 	tried["/v1/watch get"] = true
 	everyPathIsTried(t, d, tried)
+}
+
+// isAsDescribed asks, and compares what is sent and answered with the description of the operation.
+func isAsDescribed(t *testing.T, h http.Handler, d *description, op operation, method, request, body string, status int) {
+	t.Helper()
+	what := method + " " + request
+	if body != "" {
+		var sent any
+		if err := json.Unmarshal([]byte(body), &sent); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range d.fits("sent", op.RequestBody.Content["application/json"].Schema, sent) {
+			t.Errorf("%s: %s", what, f)
+		}
+	}
+	w, v := ask(t, h, strings.ToUpper(method), request, body)
+	answer, ok := op.Responses[fmt.Sprint(w.Code)]
+	if w.Code != status || !ok {
+		t.Errorf("%s: expected %d, got %d %s; described: %t", what, status, w.Code, w.Body, ok)
+		return
+	}
+	if content, ok := answer.Content["application/json"]; ok {
+		for _, f := range d.fits("answer", content.Schema, v) {
+			t.Errorf("%s: %s", what, f)
+		}
+	} else if v != nil {
+		t.Errorf("%s answers JSON, which is not described", what)
+	}
 }
 
 // eventsAreAsDescribed reads the first events of a watch, of which each part has one.

@@ -18,8 +18,8 @@ import (
 
 // The server and its containers need no root, and no place to write but that of the state and of
 // the Unix sockets, for all doors and TLS, changes, a restart of containers and a reload. As root
-// this runs them as nobody, else as the user of the test, on a file system that is read-only but for
-// one directory.
+// this runs them as nobody, else as the user of the test, on a file system that is read-only but
+// for one directory.
 func TestE2ENobody(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shivad") // not t.TempDir, whose path is too long for a socket
 	if err != nil {
