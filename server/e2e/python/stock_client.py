@@ -15,7 +15,11 @@ import pytest
 import stock_models
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, shared_memory
+from tritonclient.utils import (
+    InferenceServerException,
+    np_to_triton_dtype,
+    shared_memory,
+)
 
 used: dict[str, set[str]] = {}
 """The methods of each client that were called."""
