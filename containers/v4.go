@@ -226,14 +226,12 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, `,"timeout_ms":`...)
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
 	}
-	// One row each, no parameters, priority 0, a trace.
-	single, plain, first, followed := true, true, true, false
+	single, plain, first := true, true, true // one row each, no parameters, priority 0
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1
 		plain = plain && p.Parameters == nil
 		first = first && p.Priority == 0
-		followed = followed || p.Trace != ""
 	}
 	if !single {
 		h = append(h, `,"requests":`...)
@@ -261,19 +259,30 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		}
 		h = append(h, ']')
 	}
-	if followed {
-		h = append(h, `,"traces":`...)
-		for i := range b.Parts {
-			h = separate(h, i)
-			if parent := b.Parts[i].Trace; parent != "" {
-				h = jsontext.AppendString(h, parent)
-			} else {
-				h = append(h, "null"...)
-			}
-		}
-		h = append(h, ']')
-	}
+	h = appendTexts(h, "traces", b.Parts, func(p *scheduler.Part) string { return p.Trace })
+	h = appendTexts(h, "trace_states", b.Parts, func(p *scheduler.Part) string { return p.TraceState })
 	return append(h, '}')
+}
+
+// appendTexts appends a text for each request, null for "", and nothing if there is none.
+func appendTexts(h []byte, key string, parts []scheduler.Part, of func(*scheduler.Part) string) []byte {
+	some := false
+	for i := range parts {
+		some = some || of(&parts[i]) != ""
+	}
+	if !some {
+		return h
+	}
+	h = append(append(append(h, `,"`...), key...), `":`...)
+	for i := range parts {
+		h = separate(h, i)
+		if text := of(&parts[i]); text != "" {
+			h = jsontext.AppendString(h, text)
+		} else {
+			h = append(h, "null"...)
+		}
+	}
+	return append(h, ']')
 }
 
 // separate appends the comma before element i of a list.

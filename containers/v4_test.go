@@ -70,6 +70,8 @@ func TestV4Header(t *testing.T) {
 			`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,4]}],"timeout_ms":T,"requests":[2],"parameters":[{"a":[1]}],"priority":[3]}`},
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: "00-a"}},
 			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-a"]}`},
+		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: "00-a", State: `a="b`}},
+			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-a"],"trace_states":["a=\"b"]}`},
 	} {
 		out, err := r.ask(&tt.q, echoID)
 		if err != nil {

@@ -74,6 +74,7 @@ type Part struct {
 	Parameters []byte // JSON object, or nil
 	Priority   int
 	Trace      string // Trace.Parent of a request that is followed; "": it is not
+	TraceState string // Trace.State of it
 }
 
 // A RowError is the failure of one row of a batch, whose other rows have answers.
@@ -280,7 +281,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 		p.Parameters = b.params[at:len(b.params):len(b.params)]
 	}
 	if r.Trace != nil {
-		p.Trace = r.Trace.Parent
+		p.Trace, p.TraceState = r.Trace.Parent, r.Trace.State
 	}
 	b.Parts = append(b.Parts, p)
 	b.Rows += hi - lo

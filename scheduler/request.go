@@ -78,9 +78,10 @@ type Request struct {
 }
 
 // A Trace is what is noted of the way of a request that somebody follows. The scheduler sets all
-// but Parent before Owner.Complete, for the last batch that had rows of the request.
+// but Parent and State before Owner.Complete, for the last batch that had rows of the request.
 type Trace struct {
 	Parent string // passed on with the rows (see [Part]), to name them to the container
+	State  string // likewise: what others keep of the trace; "": nothing
 
 	Sent      bool // some of its rows were in a batch; else the rest is not set
 	Reason    CloseReason

@@ -83,10 +83,11 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 // header of HTTP and metadata of gRPC.
 func TestTraceThroughEveryDoor(t *testing.T) {
 	s, collector := traced(t, nil)
-	parents := make(chan string, 100)
+	parents, states := make(chan string, 100), make(chan string, 100)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		parents <- b.Parts[0].Trace
+		states <- b.Parts[0].TraceState
 		return echo(b)
 	})
 	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, w, scheduler.ReplicaOptions{Label: "gpu"}); err != nil {
@@ -94,12 +95,16 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 	}
 	doors := cameraDoors(t, s)
 	containers, names := map[int]string{}, []string{}
+	state := func(n int) string { return fmt.Sprintf("client=%d,other=x", n) }
 	passed := func(name string) {
 		containers[len(names)] = <-parents
+		if got := <-states; got != state(len(names)) {
+			t.Errorf("%s: the container is told the state %q, expected %q", name, got, state(len(names)))
+		}
 		names = append(names, name)
 	}
 	for i, d := range doors {
-		if got := d.send("m", frame{int32(i), map[string]any{"traceparent": clientSpan(i).String()}}); got.err != nil {
+		if got := d.send("m", frame{int32(i), map[string]any{"traceparent": clientSpan(i).String(), "tracestate": state(i)}}); got.err != nil {
 			t.Fatalf("%s: %v", d.name, got.err)
 		}
 		passed(strings.Fields(d.name)[0])
@@ -117,6 +122,9 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		}
 		q.Header.Set("Content-Type", "application/json")
 		q.Header.Set("traceparent", clientSpan(len(names)).String())
+		for member := range strings.SplitSeq(state(len(names)), ",") {
+			q.Header.Add("tracestate", member)
+		}
 		resp, err := web.client.Do(q)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +132,7 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		resp.Body.Close()
 		passed("rest")
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", clientSpan(len(names)).String())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", clientSpan(len(names)).String(), "tracestate", state(len(names)))
 	if _, err := rpc.client.ModelInfer(ctx, frame{1, nil}.question(t, "m")); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +143,11 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		container := fmt.Sprintf("00-%s-%s-01", traceID(clientSpan(i)), spans["container"].ID)
 		if containers[i] != container {
 			t.Errorf("%s: the container was told %s, expected %s", door, containers[i], container)
+		}
+		for _, span := range spans {
+			if span.State != state(i) {
+				t.Errorf("%s: span %s has the state %q, expected %q", door, span.Name, span.State, state(i))
+			}
 		}
 		if a := spans["infer m"].Attributes; a["shivad.door"] != door || a["shivad.outcome"] != "ok" || spans["infer m"].Fault != "" {
 			t.Errorf("%s: %v", door, a)
@@ -152,11 +165,11 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 	not.Sampled = false
 	for _, text := range []string{not.String(), "rubbish"} {
 		for _, d := range doors {
-			if got := d.send("m", frame{1, map[string]any{"traceparent": text}}); got.err != nil {
+			if got := d.send("m", frame{1, map[string]any{"traceparent": text, "tracestate": state(0)}}); got.err != nil {
 				t.Errorf("%s: traceparent %q: %v", d.name, text, got.err)
 			}
-			if parent := <-parents; parent != "" {
-				t.Errorf("%s: traceparent %q: the container is told %q", d.name, text, parent)
+			if parent, state := <-parents, <-states; parent != "" || state != "" {
+				t.Errorf("%s: traceparent %q: the container is told %q and %q", d.name, text, parent, state)
 			}
 		}
 	}

@@ -19,14 +19,23 @@ func (b *Batch) Trace(i int) string {
 	return string(b.header.Traces[i])
 }
 
+// TraceState returns what others keep of the trace of request i, in the form of W3C's tracestate,
+// for functions that ask others on behalf of it; "" if that is nothing.
+func (b *Batch) TraceState(i int) string {
+	if len(b.header.States) == 0 {
+		return ""
+	}
+	return string(b.header.States[i])
+}
+
 // follow begins a span for a batch with requests that the server follows: a child of the first,
 // linked to the others. ctx carries it, so that spans which Predict makes are its children. Whether
 // it goes anywhere is up to the provider that the program has set with otel.SetTracerProvider. The
 // span is nil if no request is followed.
 func (b *Batch) follow(ctx context.Context) (context.Context, trace.Span) {
 	var parents []trace.SpanContext
-	for _, parent := range b.header.Traces {
-		carrier := propagation.MapCarrier{"traceparent": string(parent)}
+	for i, parent := range b.header.Traces {
+		carrier := propagation.MapCarrier{"traceparent": string(parent), "tracestate": b.TraceState(i)}
 		if c := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier)); c.IsValid() {
 			parents = append(parents, c)
 		}

@@ -88,6 +88,9 @@ func TestTracesGoOn(t *testing.T) {
 		t.Fatalf("%d spans", len(r.spans))
 	}
 	s := r.spans[0]
+	if s.parent.TraceState().String() != "" || b.TraceState(1) != "" {
+		t.Errorf("the parent has the state %q, and there was none", s.parent.TraceState())
+	}
 	if s.name != "predict m" || s.parent.SpanID().String() != "b7ad6b7169203331" || !s.parent.IsRemote() || !s.parent.IsSampled() || within != trace.Span(s) || !s.ended || s.fault != "" {
 		t.Errorf("%+v; Predict's is %+v", s, within)
 	}
@@ -100,5 +103,11 @@ func TestTracesGoOn(t *testing.T) {
 	ask(one)
 	if r.spans[1].fault != "no kernel image" || r.spans[2].fault != "panic: a bug" || !r.spans[2].ended {
 		t.Errorf("faults %q and %q", r.spans[1].fault, r.spans[2].fault)
+	}
+	b.Rows = 2
+	b.header = wire.BatchHeader{Traces: [][]byte{[]byte(one), []byte(other)}, States: [][]byte{[]byte("rojo=00f067aa0ba902b7,congo=t61"), nil}}
+	_, _ = m.call(t.Context(), b, slog.New(slog.DiscardHandler))
+	if s := r.spans[3]; s.parent.TraceState().String() != b.TraceState(0) || b.TraceState(0) != "rojo=00f067aa0ba902b7,congo=t61" || s.links[0].SpanContext.TraceState().Len() != 0 {
+		t.Errorf("the parent has the state %q, and its link %+v", s.parent.TraceState(), s.links)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -92,6 +93,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	if d.Follows() && r.Values.Parent == (trace.Context{}) {
 		if values := metadata.ValueFromIncomingContext(ctx, trace.Header); len(values) == 1 {
 			r.Values.Parent, _ = trace.Parse(values[0])
+			r.Values.TraceState = strings.Join(metadata.ValueFromIncomingContext(ctx, trace.StateHeader), ",")
 		}
 	}
 	r.Arrived, r.Source, r.Client, r.Outbox, r.Use = arrived, c.source, c.client, room, &r.use

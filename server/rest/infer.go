@@ -43,6 +43,7 @@ func (c *call) infer() error {
 func (c *call) parent(v *parameter.Values) {
 	if header := c.r.Header["Traceparent"]; len(header) == 1 && v.Parent == (trace.Context{}) {
 		v.Parent, _ = trace.Parse(header[0])
+		v.TraceState = strings.Join(c.r.Header["Tracestate"], ",")
 	}
 }
 

@@ -207,6 +207,7 @@ type BatchHeader struct {
 	Parameters [][]byte // JSON of each request, or nil; nil: no request has any
 	Priority   []int    // of each request; nil: all 0
 	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
+	States     [][]byte // tracestate of each request, or nil; nil: none has one
 	numbers    numbers
 }
 
@@ -264,7 +265,7 @@ const (
 
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
-	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0], Traces: h.Traces[:0]}
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0], Traces: h.Traces[:0], States: h.States[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -289,16 +290,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 				h.Parameters = append(h.Parameters, p)
 			}
 		case "traces":
-			h.Traces = h.Traces[:0]
-			for range s.Elements {
-				var parent []byte
-				if s.Peek() == '"' {
-					parent = s.Str()
-				} else {
-					s.Raw()
-				}
-				h.Traces = append(h.Traces, parent)
-			}
+			h.Traces = s.texts(h.Traces[:0])
+		case "trace_states":
+			h.States = s.texts(h.States[:0])
 		default:
 			s.Raw()
 		}
@@ -331,7 +325,24 @@ func (h *BatchHeader) Parse(b []byte) error {
 	if n := len(h.Traces); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d traces for %d requests", n, requests)
 	}
+	if n := len(h.States); n > 0 && n != requests {
+		return fmt.Errorf("batch header: %d trace_states for %d requests", n, requests)
+	}
 	return nil
+}
+
+// texts appends the elements of a list, nil for what is no text.
+func (s *scanner) texts(to [][]byte) [][]byte {
+	for range s.Elements {
+		var text []byte
+		if s.Peek() == '"' {
+			text = s.Str()
+		} else {
+			s.Raw()
+		}
+		to = append(to, text)
+	}
+	return to
 }
 
 // Parse reads the JSON of feedback. Unknown keys are skipped.

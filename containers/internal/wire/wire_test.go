@@ -16,7 +16,7 @@ import (
 func TestBatchHeader(t *testing.T) {
 	var h BatchHeader
 	text := ` {"rows" : 5, "new":{"x":[1,{"y":null}]}, "inputs":[{"name":"im\u00e4ge","datatype":"UINT8","shape":[5,8,8],"more":true},` +
-		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1],"traces":[null,"00-\u0061",null]}` + "\n"
+		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1],"traces":[null,"00-\u0061",null],"trace_states":[null,"a=\"",7]}` + "\n"
 	for range 2 { // the memory is reused
 		if err := h.Parse([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -30,12 +30,15 @@ func TestBatchHeader(t *testing.T) {
 		if len(h.Traces) != 3 || h.Traces[0] != nil || string(h.Traces[1]) != "00-a" {
 			t.Errorf("traces %q", h.Traces)
 		}
+		if len(h.States) != 3 || h.States[0] != nil || string(h.States[1]) != `a="` || h.States[2] != nil {
+			t.Errorf("trace_states %q", h.States)
+		}
 		if len(h.Inputs) != 2 || string(h.Inputs[0].Name) != "imäge" || h.Inputs[0].DType != tensor.Uint8 || !h.Inputs[0].Shape.Equal(tensor.Shape{5, 8, 8}) ||
 			string(h.Inputs[1].Name) != "é" || h.Inputs[1].DType != tensor.Bytes || len(h.Inputs[1].Shape) != 0 {
 			t.Errorf("inputs %+v", h.Inputs)
 		}
 	}
-	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || len(h.Traces) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
+	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || len(h.Traces) != 0 || len(h.States) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
 		t.Errorf("left over: %+v, %v", h, err)
 	}
 }
@@ -46,7 +49,7 @@ func TestBroken(t *testing.T) {
 		`{}`: "rows is -1", `{"rows":1,}`: "expected the name of a member", `{"rows" 1}`: `expected ":"`, `{"rows":1 "x":2}`: `expected "," or "}"`,
 		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
-		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2",
+		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2", `{"rows":2,"trace_states":["a=b"]}`: "1 trace_states for 2",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
 		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected a string",

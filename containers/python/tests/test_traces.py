@@ -30,9 +30,12 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     _exporter.clear()
 
 
-def followed(fake: Fake, peer: bytes, *parents: str | None) -> bytes:
+STATE = "rojo=00f067aa0ba902b7,congo=t61"
+
+
+def followed(fake: Fake, peer: bytes, *parents: str | None, **header: object) -> bytes:
     rows = len(parents)
-    return fake.batch(peer, rows, [("x", "FP32", [rows, 2], ROW * rows)], traces=list(parents))
+    return fake.batch(peer, rows, [("x", "FP32", [rows, 2], ROW * rows)], traces=list(parents), **header)
 
 
 def names(spans: InMemorySpanExporter) -> list[str]:
@@ -57,7 +60,7 @@ def test_spans_of_the_function_are_children(spans: InMemorySpanExporter, is_asyn
         fake.result(ask(fake, peer))
         assert names(spans) == ["decode"]
         spans.clear()
-        fake.result(followed(fake, peer, None, ONE, OTHER))
+        fake.result(followed(fake, peer, None, ONE, OTHER, trace_states=[None, STATE, None]))
         fake.wait(lambda: len(names(spans)) == 2, "the spans")
     inner, outer = spans.get_finished_spans()
     assert (inner.name, outer.name) == ("decode", "predict echo")
@@ -66,6 +69,8 @@ def test_spans_of_the_function_are_children(spans: InMemorySpanExporter, is_asyn
     assert [f"{link.context.span_id:016x}" for link in outer.links] == [OTHER[36:52]]
     assert outer.attributes == {"shivad.model": "echo", "shivad.version": made.version, "shivad.rows": 3}
     assert [one.trace for one in seen[1].requests] == ["", ONE, OTHER]
+    assert [one.trace_state for one in seen[1].requests] == ["", STATE, ""]
+    assert inner.context.trace_state.to_header() == outer.context.trace_state.to_header() == STATE
     assert seen[1].traces == (ONE, OTHER)
 
 

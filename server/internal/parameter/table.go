@@ -25,6 +25,7 @@ type Values struct {
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 	Parent     trace.Context // the client's span, whose child the request's is; zero = none
+	TraceState string        // what others keep of that span's trace; "" = nothing
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.
@@ -145,6 +146,13 @@ var Table = []Key{
 		Default: "none",
 		Means: "The client's span, as W3C Trace Context writes it: if that is sampled, so is the request, and its spans are children of it. " +
 			"Over HTTP and gRPC the header, or metadata, of this name says the same. What is no valid one is as if it were not there.",
+	},
+	{
+		Name: trace.StateHeader, On: everywhere &^ Feedback,
+		kind:    text(func(v *Values, s string) { v.TraceState = s }),
+		Default: "none",
+		Means: "What other systems of tracing keep of the trace, as W3C Trace Context writes it: it goes on with `traceparent`, and counts for nothing without one. " +
+			"Over HTTP and gRPC it is the header, or metadata, of this name where `traceparent` is one.",
 	},
 	{
 		Name: "triton_enable_empty_final_response", On: GRPC | Stream,

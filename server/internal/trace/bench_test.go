@@ -26,7 +26,7 @@ func BenchmarkRequest(b *testing.B) {
 			id, r := scheduler.ModelID{Name: "m", Version: "1"}, &scheduler.Request{Rows: 1}
 			now := time.Now()
 			for b.Loop() {
-				t := tracer.Begin(Context{}, "tcp", now)
+				t := tracer.Begin(Context{}, "", "tcp", now)
 				if t == nil {
 					continue
 				}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
+	"strings"
 )
 
 // A Context names a span for others, as W3C's traceparent does. The zero Context names none.
@@ -16,6 +18,17 @@ type Context struct {
 // Header is the name of a traceparent, as HTTP header, as metadata of gRPC, and as a request's
 // parameter.
 const Header = "traceparent"
+
+// StateHeader is likewise that of a tracestate, which comes with a traceparent: what other systems
+// of tracing keep of the trace, and is passed on as it came.
+const StateHeader = "tracestate"
+
+// The bounds of a tracestate.
+const (
+	stateMembers = 32  // one with more is none
+	stateSize    = 512 // bytes that are passed on; the standard wants at least these
+	memberSize   = 128 // bytes of a member; a larger one is the first to go
+)
 
 // parentSize is the length of a traceparent: version, trace, span and flags in hexadecimal.
 const parentSize = len("00-") + 32 + len("-") + 16 + len("-00")
@@ -69,6 +82,54 @@ func (c Context) String() string {
 		return string(append(b, "-01"...))
 	}
 	return string(append(b, "-00"...))
+}
+
+// state is a tracestate as it is passed on. One that is no valid one is as if it were not there; of
+// one that is too long, whole members are left out: the large ones, and then the last.
+func state(text string) string {
+	var members []string
+	size := -1 // with a comma for each member but one
+	for member := range strings.SplitSeq(text, ",") {
+		if member = strings.Trim(member, " \t"); member == "" {
+			continue // the standard has them
+		}
+		key, value, _ := strings.Cut(member, "=")
+		twice := slices.ContainsFunc(members, func(m string) bool { return strings.HasPrefix(m, key+"=") })
+		if !stateKey(key) || !stateValue(value) || twice || len(members) == stateMembers {
+			return ""
+		}
+		members = append(members, member)
+		size += len(member) + 1
+	}
+	for i := len(members) - 1; i >= 0 && size > stateSize; i-- {
+		if len(members[i]) > memberSize {
+			size -= len(members[i]) + 1
+			members = slices.Delete(members, i, i+1)
+		}
+	}
+	for size > stateSize {
+		last := len(members) - 1
+		size -= len(members[last]) + 1
+		members = members[:last]
+	}
+	return strings.Clone(strings.Join(members, ",")) // it outlives its message
+}
+
+// stateKey reports whether a text may be the key of a member: "vendor", or "tenant@vendor".
+func stateKey(text string) bool {
+	const most = 256
+	tenant, system, several := strings.Cut(text, "@")
+	word := func(s string) bool {
+		const marks = "_-*/"
+		return s != "" && strings.IndexByte(marks, s[0]) < 0 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789"+marks) == ""
+	}
+	return len(text) <= most && word(tenant) && (!several || word(system))
+}
+
+// stateValue reports whether a text may be the value of a member.
+func stateValue(text string) bool {
+	const most = 256
+	return text != "" && len(text) <= most && !strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '=' })
 }
 
 func newTraceID() (id [16]byte) {

@@ -59,6 +59,9 @@ func (e *encoder) request(batch []span) []byte {
 func (e *encoder) encode(s *span) {
 	b := field(e.span[:0], 1, s.trace[:])
 	b = field(b, 2, s.id[:])
+	if s.state != "" {
+		b = texted(b, 3, s.state)
+	}
 	if s.parent != [8]byte{} {
 		b = field(b, 4, s.parent[:])
 	}

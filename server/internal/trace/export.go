@@ -73,6 +73,7 @@ func New(c Config) *Tracer {
 // A span is a stretch of a request's way.
 type span struct {
 	trace      [16]byte
+	state      string // of the trace
 	id, parent [8]byte
 	name       string
 	kind       kind

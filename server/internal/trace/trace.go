@@ -32,21 +32,21 @@ func (t *Tracer) OneIn() int {
 }
 
 // Begin follows a request that arrived by a door, or returns nil. Its parent decides, if it has
-// one, and otherwise chance.
-func (t *Tracer) Begin(parent Context, door string, arrived time.Time) *Trace {
+// one, and otherwise chance. The tracestate is that of the parent, as it came; "": it has none.
+func (t *Tracer) Begin(parent Context, tracestate, door string, arrived time.Time) *Trace {
 	if t == nil {
 		return nil
 	}
 	if parent.Span == [8]byte{} {
 		oneIn := t.oneIn.Load()
 		if parent.Sampled = oneIn > 0 && rand.Int64N(oneIn) == 0; parent.Sampled {
-			parent.Trace = newTraceID()
+			parent.Trace, tracestate = newTraceID(), ""
 		}
 	}
 	if !parent.Sampled {
 		return nil
 	}
-	return &Trace{tracer: t, id: parent.Trace, parent: parent.Span, root: newSpanID(), door: door, arrived: arrived}
+	return &Trace{tracer: t, id: parent.Trace, state: state(tracestate), parent: parent.Span, root: newSpanID(), door: door, arrived: arrived}
 }
 
 // Counts are the spans that the collector has taken, and those that were dropped as the queue was
@@ -67,6 +67,7 @@ type Trace struct {
 	// Set once.
 	tracer  *Tracer
 	id      [16]byte
+	state   string  // the trace's, which others keep
 	parent  [8]byte // the client's span; zero: it has none
 	root    [8]byte
 	door    string
@@ -131,7 +132,7 @@ func (t *Trace) End(name, outcome string, err error) {
 
 func (t *Trace) send(spans []span) {
 	for i := range spans {
-		spans[i].trace = t.id
+		spans[i].trace, spans[i].state = t.id, t.state
 	}
 	t.tracer.exporter.add(spans)
 }
@@ -151,7 +152,7 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 		return nil
 	}
 	a := &Ask{of: t, model: model, container: newSpanID()}
-	a.Parent = Context{Trace: t.id, Span: a.container, Sampled: true}.String()
+	a.Parent, a.State = Context{Trace: t.id, Span: a.container, Sampled: true}.String(), t.state
 	return a
 }
 

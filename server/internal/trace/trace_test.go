@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,30 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// A tracestate goes on as it came, but for empty members and what is too long; one that is no valid
+// one is as if it were not there.
+func TestState(t *testing.T) {
+	long := strings.Repeat("v", 200)
+	thirty := make([]string, stateMembers)
+	for i := range thirty {
+		thirty[i] = fmt.Sprintf("vendor%02d=12345678", i) // 17 bytes and a comma
+	}
+	for text, want := range map[string]string{
+		"": "", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE": "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE",
+		" a=1 ,, \tb= 2 3": "a=1,b= 2 3", "fw529a3039@dt=FfD,0/*-_z=!~": "fw529a3039@dt=FfD,0/*-_z=!~",
+		// The large members go first, and then the last ones.
+		"a=" + long + ",b=" + long + ",c=" + long + ",d=1": "a=" + long + ",b=" + long + ",d=1",
+		strings.Join(thirty, ","):                          strings.Join(thirty[:28], ","),
+		"big=" + long + "," + strings.Join(thirty, ","):    "",
+		"a": "", "a=": "", "=1": "", "a=1,a=2": "", "A=1": "", "a=b=c": "", "a=\x7f": "", "a=é": "", "a =1": "", "@a=1": "", "a@=1": "",
+		"a@b@c=1": "", "_a=1": "", "a=1;b=2,c": "", strings.Repeat("k", 257) + "=1": "", "a=" + strings.Repeat("v", 257): "", "a=1\n": "",
+	} {
+		if got := state(text); got != want {
+			t.Errorf("%q goes on as %q, expected %q", text, got, want)
+		}
+	}
+}
+
 // A client decides for its request; else one of so many is followed. What is not followed costs
 // no memory, also while others are.
 func TestSampling(t *testing.T) {
@@ -51,12 +76,12 @@ func TestSampling(t *testing.T) {
 	yes, _ := Parse(parent)
 	no := yes
 	no.Sampled = false
-	if tracer.Begin(yes, "tcp", time.Now()) == nil || tracer.Begin(no, "tcp", time.Now()) != nil {
+	if tracer.Begin(yes, "", "tcp", time.Now()) == nil || tracer.Begin(no, "", "tcp", time.Now()) != nil {
 		t.Error("a client's traceparent does not decide")
 	}
 	followed := 0
 	for range 4000 {
-		if tracer.Begin(Context{}, "tcp", time.Now()) != nil {
+		if tracer.Begin(Context{}, "", "tcp", time.Now()) != nil {
 			followed++
 		}
 	}
@@ -64,18 +89,18 @@ func TestSampling(t *testing.T) {
 		t.Errorf("%d of 4000 are followed, expected 1000", followed)
 	}
 	tracer.Follow(0)
-	if tracer.Begin(Context{}, "tcp", time.Now()) != nil || tracer.Begin(yes, "tcp", time.Now()) == nil {
+	if tracer.Begin(Context{}, "", "tcp", time.Now()) != nil || tracer.Begin(yes, "", "tcp", time.Now()) == nil {
 		t.Error("one in 0")
 	}
 	tracer.Follow(1)
-	if tracer.Begin(Context{}, "tcp", time.Now()) == nil {
+	if tracer.Begin(Context{}, "", "tcp", time.Now()) == nil {
 		t.Error("one in 1")
 	}
 	tracer.Follow(1 << 60)
 	var off *Tracer
 	for name, tracer := range map[string]*Tracer{"off": off, "on": tracer} {
 		if n := testing.AllocsPerRun(100, func() {
-			followed := tracer.Begin(Context{}, "tcp", time.Time{})
+			followed := tracer.Begin(Context{}, "", "tcp", time.Time{})
 			followed.Ask(scheduler.ModelID{}).Submitted(time.Time{})
 			followed.Answered()
 			followed.End("m", "ok", nil)
@@ -115,7 +140,7 @@ func TestCollectorIsAway(t *testing.T) {
 		})
 		ask := func(n int) {
 			for range n {
-				tracer.Begin(Context{}, "tcp", time.Now()).End("m", "ok", nil)
+				tracer.Begin(Context{}, "", "tcp", time.Now()).End("m", "ok", nil)
 			}
 		}
 		ask(10)
@@ -158,7 +183,7 @@ func TestCollectorRefuses(t *testing.T) {
 			return code, nil
 		})
 		for range 2 {
-			tracer.Begin(Context{}, "tcp", time.Now()).End("m", "ok", nil)
+			tracer.Begin(Context{}, "", "tcp", time.Now()).End("m", "ok", nil)
 			time.Sleep(time.Minute)
 		}
 		if exported, dropped := tracer.Counts(); exported != 2 || dropped != 2 {

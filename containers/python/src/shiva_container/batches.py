@@ -113,7 +113,10 @@ class Batches:
         if plan.batch is not None:
             return arrays, plan.batch, lent
         # A copy: the function may change their parameters.
-        requests = [Request(one.rows, dict(one.parameters), one.priority, one.trace) for one in plan.requests]
+        requests = [
+            Request(one.rows, dict(one.parameters), one.priority, one.trace, one.trace_state)
+            for one in plan.requests
+        ]
         timeout = _seconds(timed) if timed else plan.timeout
         deadline = None if timeout is None else delivery.received + timeout
         return arrays, Batch(plan.rows, requests, deadline, traces=plan.traces), lent
@@ -217,7 +220,7 @@ class Batches:
             raise TensorError(
                 f"bad batch from the server: it describes {len(head.heads)} inputs, {frames} tensor frames came"
             )
-        requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces))
+        requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces, head.trace_states))
         traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
         shared = None if self._model.sees_requests or self._model.per_row else Batch(head.rows, requests, traces=traces)

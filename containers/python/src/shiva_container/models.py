@@ -38,6 +38,8 @@ class Request:
     """0 is the most urgent, 9 the least."""
     trace: str = ""
     """The server's span of it, as W3C's ``traceparent``, if the server follows the request."""
+    trace_state: str = ""
+    """What others keep of that trace, as W3C's ``tracestate``: it goes on with ``trace``."""
 
 
 @dataclass

@@ -28,7 +28,11 @@ def following(model: Model[..., object], batch: Batch) -> AbstractContextManager
     """
     if not _installed:
         return nullcontext()
-    parents = [TraceContextTextMapPropagator().extract({"traceparent": one}) for one in batch.traces]
+    parents = [
+        TraceContextTextMapPropagator().extract({"traceparent": one.trace, "tracestate": one.trace_state})
+        for one in batch.requests
+        if one.trace
+    ]
     links = [trace.Link(trace.get_current_span(parent).get_span_context()) for parent in parents[1:]]
     return trace.get_tracer("shiva_container").start_as_current_span(
         f"predict {model.name}",

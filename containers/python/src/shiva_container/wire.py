@@ -101,6 +101,8 @@ class BatchHeader:
     priorities: list[int]
     traces: list[str]
     """The server's span of each request, "" of one that it does not follow."""
+    trace_states: list[str]
+    """What others keep of its trace, "" for nothing."""
 
 
 def parse_batch(header: Buffer) -> BatchHeader:
@@ -121,9 +123,6 @@ def parse_batch(header: Buffer) -> BatchHeader:
     priorities = _list_of(int, head, "priority") or [0] * len(requests)
     if len(priorities) != len(requests):
         raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
-    traces = head.get("traces") or [None] * len(requests)
-    if not isinstance(traces, list) or len(traces) != len(requests):
-        raise WireError(f"traces of {len(requests)} requests expected, got {traces!r}")
     timeout = head.get("timeout_ms")
     return BatchHeader(
         rows=rows,
@@ -132,8 +131,17 @@ def parse_batch(header: Buffer) -> BatchHeader:
         requests=requests,
         parameters=[value if isinstance(value, dict) else {} for value in parameters],
         priorities=priorities,
-        traces=[value if isinstance(value, str) else "" for value in traces],
+        traces=_texts("traces", head, len(requests)),
+        trace_states=_texts("trace_states", head, len(requests)),
     )
+
+
+def _texts(key: str, head: Mapping[str, object], requests: int) -> list[str]:
+    """A text for each request, "" where there is none."""
+    values = head.get(key) or [None] * requests
+    if not isinstance(values, list) or len(values) != requests:
+        raise WireError(f"{key} of {requests} requests expected, got {values!r}")
+    return [value if isinstance(value, str) else "" for value in values]
 
 
 @dataclass(frozen=True)

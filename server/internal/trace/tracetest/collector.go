@@ -28,6 +28,7 @@ type Collector struct {
 // A Span is one as it came.
 type Span struct {
 	Trace, ID, Parent string // in hexadecimal; Parent may be ""
+	State             string // tracestate
 	Name              string
 	Kind              string // SERVER, CLIENT or INTERNAL
 	Start, End        time.Time
@@ -69,7 +70,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func read(s *tracepb.Span) Span {
 	out := Span{
 		Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId), Parent: hex.EncodeToString(s.ParentSpanId),
-		Name: s.Name, Kind: strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"),
+		State: s.TraceState, Name: s.Name, Kind: strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"),
 		Start: time.Unix(0, int64(s.StartTimeUnixNano)), End: time.Unix(0, int64(s.EndTimeUnixNano)), Attributes: map[string]any{},
 	}
 	for _, a := range s.Attributes {
