@@ -56,7 +56,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time.
 CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards page-test arm64 bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards page-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -188,6 +188,17 @@ dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query
 page-test: build $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe (Debian, as root, installs it)
 	@.ci/chromium $(VENV)
 	$(PYTHON) -m pytest -q server/e2e/page
+
+c-test: ## the client in C: a big-endian machine, a Cortex-M, its size and stack, cppcheck (Debian, as root, installs them)
+	@.ci/devices
+	go test -count=1 -vet=off -v -run 'TestC$$' ./shiva -cross
+
+# libFuzzer counts in seconds.
+c-fuzz: ## libFuzzer on the client in C for FUZZTIME (2s), which it installs (Debian, as root)
+	@.ci/devices
+	@mkdir -p bin/c-fuzz
+	clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o bin/c-fuzz/fuzz $(addprefix shiva/c/,test/fuzz.c test/memory.c shiva.c)
+	cd bin/c-fuzz && nice ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) ))
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)

@@ -1,0 +1,28 @@
+/* A transport whose other end is memory, for the tests. */
+#ifndef MEMORY_H
+#define MEMORY_H
+
+#include "../shiva.h"
+
+struct memory {
+    const unsigned char *in; /* what the server sends ... */
+    size_t coming;           /* ... and how much is left of it; then it closes */
+    unsigned char *out;      /* where what it was sent goes, and how much there is; NULL: nowhere */
+    size_t room, sent;
+    size_t piece;  /* at most so many bytes at once */
+    size_t fails;  /* after so many bytes, either way, the transport fails */
+    uint32_t hash; /* of what was sent */
+};
+
+void memory_init(struct memory *m, const void *in, size_t coming, void *out, size_t room);
+
+struct shiva_transport memory_transport(struct memory *m);
+
+/* fnv continues a hash (FNV-1a) over bytes, which begins with FNV. */
+#define FNV 2166136261u
+uint32_t fnv(uint32_t hash, const void *bytes, size_t n);
+
+/* Whatever is wrong with shiva.c itself. units returns how many checks failed. */
+int units(void);
+
+#endif
