@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection most of whose requests are refused is read seldom (intake.Conn.Pause). gnet reads
+// A connection many of whose requests are refused is read seldom (intake.Conn.Pause). gnet reads
 // whenever epoll reports input, and cannot be told not to. But epoll reports no fewer bytes than
 // the socket's SO_RCVLOWAT, except at the end. So the loop sleeps while few bytes come, and reads
 // them itself after the pause, for all such connections in one turn.

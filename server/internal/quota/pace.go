@@ -6,13 +6,17 @@ import (
 
 // Refusals cost time, too: each request wakes the server, is read, checked and answered. A client
 // that goes on sending more than its rate admits could take any amount of that time. So a
-// connection most of whose requests exceed a rate is read in turns, and the rate admits as many
+// connection many of whose requests exceed a rate is read in turns, and the rate admits as many
 // turns as requests. What has arrived by then is admitted or refused at once. A client that waits
 // for its answers sends less.
 const (
-	// A connection is read in turns when this many more of its latest requests were refused than
-	// admitted. At most mostRefused of them count.
-	manyRefused = 16
+	// A refusal counts as much as this many admissions. A client that has one request at a time is
+	// admitted with nearly each turn: if these counted the same, it would be read without turns until
+	// as many were refused again.
+	refusal = 4
+	// A connection is read in turns when its latest refusals count for so much more than its
+	// admissions. At most mostRefused of that is remembered.
+	manyRefused = 16 * refusal
 	mostRefused = 2 * manyRefused
 	// A connection waits for its turn for at most longestTurn, and for at most one ofBurst-th of
 	// the burst: nothing of what a client may save up is lost meanwhile.
@@ -37,7 +41,7 @@ func (c *Claims) note(err error) {
 	}
 	if e, ok := err.(*Error); ok && e.declined != nil {
 		c.last.Store(e.declined)
-		c.refused.Store(min(refused+1, mostRefused))
+		c.refused.Store(min(refused+refusal, mostRefused))
 	}
 }
 

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,25 @@ func over(t *testing.T, err error) Kind {
 		t.Fatalf("no refusal by a quota that names it: %v", err)
 	}
 	return e.Kind
+}
+
+// Each quota has bounds, and is named by its key in the file. What is not set is not wrong.
+func TestFaults(t *testing.T) {
+	for k := range Kind(Kinds) {
+		for n, wrong := range map[int64]bool{-1: true, words[k].least - 1: words[k].least > 1, words[k].least: false, words[k].most: false, words[k].most + 1: true} {
+			l := only(k, n)
+			fs := l.Faults()
+			if text := fmt.Sprint(fs.Err()); len(fs) > 0 != wrong || wrong && !(strings.Contains(text, k.String()) && strings.Contains(text, k.Show(words[k].most))) {
+				t.Errorf("%v = %d: %s", k, n, text)
+			}
+		}
+	}
+	for burst, wrong := range map[time.Duration]bool{0: false, time.Microsecond: true, time.Millisecond: false, time.Minute: false, time.Minute + 1: true} {
+		l := Limits{Burst: burst}
+		if fs := l.Faults(); len(fs) > 0 != wrong || wrong && !strings.Contains(fs.Err().Error(), "burst") {
+			t.Errorf("burst = %v: %v", burst, fs.Err())
+		}
+	}
 }
 
 // A rate lets its burst through at once, then so much a second, and says when the next may come.
@@ -76,6 +96,25 @@ func TestRates(t *testing.T) {
 			t.Errorf("%d after a pause, want 10", n)
 		}
 	})
+}
+
+// Nothing that is taken at once is lost.
+func TestConcurrentRates(t *testing.T) {
+	const each = 50_000
+	var taken, paid bucket
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range each {
+				taken.take(1, int64(time.Second), time.Hour, 0)
+				paid.pay(2, int64(time.Second), 0)
+			}
+		})
+	}
+	all.Wait()
+	if taken.paid.Load() != 4*each || paid.paid.Load() != 8*each {
+		t.Errorf("%d and %d ns are owed, want %d and %d", taken.paid.Load(), paid.paid.Load(), 4*each, 8*each)
+	}
 }
 
 // A request that is larger than the burst passes and pays in full.
@@ -199,6 +238,51 @@ func TestLimitsChange(t *testing.T) {
 	}
 	if ids.Replace(nil); len(ids.Replace(nil)) != 0 || len(ids.Usage()) != 0 {
 		t.Error("an account without anything is remembered")
+	}
+}
+
+// A debt to a rate that has changed is forgiven, since it was a time at the old one; that to another
+// rate is not.
+func TestRateChanges(t *testing.T) {
+	for _, c := range []struct {
+		to   func(*Limits)
+		owes bool
+	}{
+		{func(*Limits) {}, true},
+		{func(l *Limits) { l.Of[BytesInFlight] = 1 << 30 }, true},
+		{func(l *Limits) { l.Of[RequestsPerSecond] = 5 }, true},
+		{func(l *Limits) { l.Of[BytesPerSecond] = 1 << 20 }, false},
+		{func(l *Limits) { l.Of[BytesPerSecond] = 1 << 10 }, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := only(BytesPerSecond, 2<<10)
+			a := payer(l)
+			ask := func() error {
+				var u Use
+				defer u.End()
+				return u.Begin(Payers{a}, 1<<20, time.Now())
+			}
+			if err := ask(); err != nil {
+				t.Fatal(err)
+			}
+			c.to(&l)
+			a.limit(bound(l))
+			if err := ask(); err != nil != c.owes {
+				t.Errorf("with %v: %v", l.Of, err)
+			}
+		})
+	}
+	a := payer(only(RequestsPerSecond, 1))
+	ask := func() error {
+		var u Use
+		defer u.End()
+		return u.Begin(Payers{a}, 0, a.began)
+	}
+	_ = ask()
+	a.limit(nil)
+	a.limit(bound(only(RequestsPerSecond, 1)))
+	if err := ask(); err != nil {
+		t.Errorf("after a time without limits: %v", err)
 	}
 }
 

@@ -183,7 +183,7 @@ type Claims struct {
 	ended bool
 
 	// See pace.go.
-	refused atomic.Int32             // refused less admitted, of the latest requests
+	refused atomic.Int32             // what the latest refusals count for, less admissions
 	last    atomic.Pointer[declined] // of these
 }
 
