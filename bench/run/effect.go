@@ -20,7 +20,7 @@ const (
 	effectLoad = 1000
 	// effectRounds is the number of rounds here for each round of other parts: a p99 differs more
 	// from turn to turn than a rate.
-	effectRounds = 2
+	effectRounds = 4
 )
 
 // An effect is the p99 of clients of a door in the turns of each round: beside what is usual there,
