@@ -43,6 +43,7 @@ shiva FuzzParseText json
 shiva FuzzResync
 shiva/jsontext FuzzScanner json
 shiva/jsontext FuzzString json
+shiva/picture FuzzRead
 shiva/tensor FuzzBytes
 shiva/tensor FuzzSwapCopy
 END

@@ -121,6 +121,11 @@ func notes(spec scheduler.Spec) (list []string) {
 	return list
 }
 
+// hasImages reports whether files of pictures may be sent for some input.
+func hasImages(spec scheduler.Spec) bool {
+	return slices.ContainsFunc(spec.Inputs, func(t tensor.Spec) bool { return t.Image != nil })
+}
+
 // checkLabels validates the names of classes. They are text in any script, including the joiners
 // of some scripts, which are unprintable by themselves, so the rules are laxer than for names.
 func checkLabels(where string, labels []string) error {
@@ -180,7 +185,7 @@ func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tenso
 			return nil, err
 		}
 		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional, Ragged: t.Ragged,
-			Format: t.Format, Labels: t.Labels}
+			Format: t.Format, Image: (*tensor.Image)(t.Image), Labels: t.Labels}
 	}
 	return specs, nil
 }

@@ -256,7 +256,7 @@ func (s *session) register(r registration) error {
 	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool {
 		w := welcomeMessage(s.listener.cfg.Name, s.settings)
-		w.Batched, w.Notes = new(r.spec.Batched()), notes
+		w.Batched, w.Notes, w.Images = new(r.spec.Batched()), notes, hasImages(r.spec)
 		if s.sharing != nil {
 			w.Arena = s.sharing.first()
 		}

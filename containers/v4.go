@@ -308,7 +308,7 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		return nil, err
 	}
 	for _, e := range c.header.Errors {
-		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
+		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message)), Invalid: e.Invalid})
 	}
 	return a, nil
 }

@@ -124,6 +124,38 @@ func TestAnswersAreChecked(t *testing.T) {
 	}
 }
 
+// A row that was wrong itself is its request's fault, and not the container's.
+func TestInvalidRow(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{})
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0), Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+		outputs, _, err := schedtest.Echo(b)
+		return outputs, []scheduler.RowError{{Message: "no picture", Invalid: true}}, err
+	}}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	r := ask(t, s, clock, &scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1})
+	if !errors.Is(r.Err, scheduler.ErrInvalidInput) || errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.HasSuffix(r.Err.Error(), "row 0: no picture") {
+		t.Error(r.Err)
+	}
+	if n := model.Stats().Outcomes[scheduler.OutcomeInvalidInput]; n != 1 {
+		t.Errorf("%d requests are counted as invalid", n)
+	}
+}
+
+// An image is part of what clients see, so all replicas declare the same.
+func TestReplicasAgreeOnImages(t *testing.T) {
+	s, _ := newVirtual(t, scheduler.Config{})
+	spec := func(i *tensor.Image) scheduler.Spec {
+		return scheduler.Spec{Outputs: rowSpec, Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 2, 2, 3}, Format: tensor.FormatNHWC, Image: i}}}
+	}
+	addTo(t, s, benchID, spec(&tensor.Image{Channels: tensor.ChannelsRGB}), &schedtest.Worker{})
+	addTo(t, s, benchID, spec(&tensor.Image{Channels: tensor.ChannelsRGB}), &schedtest.Worker{})
+	for _, other := range []*tensor.Image{nil, {Channels: tensor.ChannelsBGR}} {
+		if _, err := s.AddReplica(benchID, spec(other), &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil || !strings.Contains(err.Error(), "rgb pictures") {
+			t.Errorf("%v: %v", other, err)
+		}
+	}
+}
+
 // TestReplicasAgreeOnLabels: all replicas of a model must declare the same labels, so that the
 // names of classes do not depend on the replica.
 func TestReplicasAgreeOnLabels(t *testing.T) {

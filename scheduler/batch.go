@@ -81,6 +81,9 @@ type Part struct {
 type RowError struct {
 	Row     int // of the batch, from 0
 	Message string
+	// Invalid says that the row itself was wrong, and the container is not to blame: its request
+	// gets an [ErrInvalidInput] in place of an [ErrContainerFailed].
+	Invalid bool
 }
 
 type batchState uint8

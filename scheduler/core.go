@@ -449,7 +449,11 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 				row -= n
 				continue
 			}
-			if s.err == nil {
+			switch {
+			case s.err != nil:
+			case e.Invalid:
+				s.err = fmt.Errorf("%w: row %d: %s", ErrInvalidInput, s.lo+row, e.Message)
+			default:
 				s.err = fmt.Errorf("%w on row %d: %s", ErrContainerFailed, s.lo+row, e.Message)
 			}
 			break
@@ -467,7 +471,7 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 			continue
 		}
 		if s.err != nil {
-			c.answer(r, OutcomeContainerFailed, s.err, fx) // clears s.req
+			c.answer(r, outcomeOfFailure(s.err), s.err, fx) // clears s.req
 			continue
 		}
 		r.left -= s.hi - s.lo

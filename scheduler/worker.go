@@ -168,7 +168,7 @@ func (s Spec) checkBatching() error {
 	return nil
 }
 
-// checkKinds validates optional inputs, ragged outputs, labels and formats.
+// checkKinds validates optional inputs, ragged outputs, labels, formats and images.
 func (s Spec) checkKinds() error {
 	for _, t := range s.Inputs {
 		if t.Optional && s.Batched() {
@@ -184,6 +184,11 @@ func (s Spec) checkKinds() error {
 			return fmt.Errorf("input %q has format %s and shape %s: expected 3 dimensions beside that of rows, got %d",
 				t.Name, t.Format, t.Shape, len(row))
 		}
+		if t.Image != nil {
+			if err := t.Image.Check(t.DType, s.row(t), t.Format); err != nil {
+				return fmt.Errorf("input %q: image: %w", t.Name, err)
+			}
+		}
 	}
 	for _, t := range s.Outputs {
 		if t.Optional {
@@ -191,6 +196,9 @@ func (s Spec) checkKinds() error {
 		}
 		if t.Format != "" {
 			return fmt.Errorf("output %q has format %s, which only inputs can have", t.Name, t.Format)
+		}
+		if t.Image != nil {
+			return fmt.Errorf("output %q is an image, which only inputs can be", t.Name)
 		}
 		if len(t.Labels) > 0 && !t.DType.Ordered() {
 			return fmt.Errorf("output %q has labels, which need a datatype that can be ranked; it is %s", t.Name, t.DType.V2())
@@ -254,12 +262,14 @@ func sameSpecs(a, b []tensor.Spec) bool {
 	for i := range a {
 		if a[i].Name != b[i].Name || a[i].DType != b[i].DType || !a[i].Shape.Equal(b[i].Shape) ||
 			a[i].Optional != b[i].Optional || a[i].Ragged != b[i].Ragged || a[i].Format != b[i].Format ||
-			!slices.Equal(a[i].Labels, b[i].Labels) {
+			!sameImage(a[i].Image, b[i].Image) || !slices.Equal(a[i].Labels, b[i].Labels) {
 			return false
 		}
 	}
 	return true
 }
+
+func sameImage(a, b *tensor.Image) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // differingLabel describes the first difference between the labels of two declarations with the
 // same String.

@@ -38,6 +38,7 @@ shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixsocket
 shiva/nearest:
+shiva/picture:
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
@@ -81,7 +82,7 @@ server/internal/apps:       server/internal/gate shiva/nearest server/internal/p
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest
-server/internal/gate:        server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/gate:        server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor

@@ -131,8 +131,9 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Tracer:  s.tracer,
 		Ready:   s.Ready,
 		Options: func(model string) gate.ModelOptions {
-			m := s.settings.Now().Model(model)
-			return gate.ModelOptions{Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
+			now := s.settings.Now()
+			m := now.Model(model)
+			return gate.ModelOptions{Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels), DefaultVersion: m.DefaultVersion,
 				CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL}
 		},
 	})

@@ -127,7 +127,7 @@ func declared(tensors []tensor.Tensor, specs []tensor.Spec) ([]tensor.Tensor, er
 	for i, spec := range specs {
 		list[i].Name = spec.Name
 		switch {
-		case at < len(tensors) && tensors[at].Name == spec.Name && tensors[at].DType == spec.DType:
+		case at < len(tensors) && tensors[at].Name == spec.Name && spec.Takes(tensors[at].DType):
 			list[i] = tensors[at]
 			at++
 		case !spec.Optional:

@@ -24,6 +24,9 @@ type Model struct {
 	Name, Version string
 	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients
 	// that request a classification, and an input's Format is the order of an image's dimensions.
+	// An input with an Image may come as Bytes, too: a JPEG or PNG file for each row, whose header
+	// the server has looked at. Predict decodes and resizes them, and calls [Batch.Refuse] for a
+	// row that it cannot decode.
 	Inputs, Outputs []tensor.Spec
 	// Batched true means that the first dimension of all tensors is -1 and counts the rows of a
 	// batch (for a ragged output, the values of all rows together). False means that Predict gets
@@ -295,11 +298,17 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 
 // Fail marks a row as failed, with the reason; further calls for the row have no effect. The
 // outputs must have all rows nevertheless; those of failed rows are dropped.
-func (b *Batch) Fail(row int, err error) {
+func (b *Batch) Fail(row int, err error) { b.fail(row, err, false) }
+
+// Refuse is Fail for a row that is wrong itself, such as a picture that ends too early: its client
+// gets InvalidInput in place of ContainerFailed.
+func (b *Batch) Refuse(row int, err error) { b.fail(row, err, true) }
+
+func (b *Batch) fail(row int, err error, invalid bool) {
 	if slices.ContainsFunc(b.failed, func(e wire.RowError) bool { return e.Row == row }) {
 		return
 	}
-	b.failed = append(b.failed, wire.RowError{Row: row, Message: []byte(err.Error())})
+	b.failed = append(b.failed, wire.RowError{Row: row, Message: []byte(err.Error()), Invalid: invalid})
 }
 
 // read parses the message of a batch: batch | id | JSON | a frame for each input.
@@ -338,7 +347,7 @@ func (b *Batch) read(now time.Time) error {
 				}
 			}
 			at++
-			if t.DType != spec.DType {
+			if !spec.Takes(t.DType) {
 				return fmt.Errorf("container: batch %d has %s for input %q, declared %s", b.ID, t.DType, t.Name, spec.DType)
 			}
 			if err := t.Check(); err != nil {

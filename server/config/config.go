@@ -305,6 +305,8 @@ type Limits struct {
 	Tensors       int   `toml:"tensors" default:"255" min:"1" max:"255"`
 	Rank          int   `toml:"rank" default:"64" min:"1" max:"255"`
 	JSONDepth     int   `toml:"json_depth" default:"128" min:"1" max:"10000"`
+	// ImagePixels is the largest picture that a client may send as a file: a container decodes it.
+	ImagePixels int `toml:"image_pixels" default:"67108864" min:"1" max:"2147483647"`
 	// PayloadBytes is the memory of the process for payloads in both directions; beyond it requests
 	// are answered Overloaded.
 	PayloadBytes Bytes `toml:"payload_bytes" default:"4GiB" min:"1MiB" restart:"caches and the limit of the heap follow it"`

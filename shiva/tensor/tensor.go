@@ -46,12 +46,19 @@ type Spec struct {
 	// FormatNHWC or FormatNCHW. Empty where that is not said, and for every output.
 	Format string
 
+	// Image says of an input that its rows are pictures: clients may then send JPEG or PNG files in
+	// place of the pixels. nil for every other tensor. Shared by copies of the Spec, and not changed.
+	Image *Image
+
 	// Labels name the classes of an output of real numbers, in the order of the values of one
 	// row: clients that ask for its highest values get these names with them. An empty one, and
 	// one that the list is too short for, is a class without a name. Shared by copies of the
 	// Spec, and not changed.
 	Labels []string
 }
+
+// Takes reports whether a tensor of that dtype can be this input: Bytes are files of pictures.
+func (s Spec) Takes(d DType) bool { return d == s.DType || s.Image != nil && d == Bytes }
 
 // The formats of images, in the names of Triton's model configuration. N, the rows, is not
 // counted by a shape of one row: FormatNHWC is [height, width, channels].
@@ -72,6 +79,9 @@ func (s Spec) String() string {
 	}
 	if s.Format != "" {
 		text += ", " + s.Format
+	}
+	if s.Image != nil {
+		text += ", " + s.Image.String()
 	}
 	if len(s.Labels) > 0 {
 		text += fmt.Sprintf(", labels (%d)", len(s.Labels))

@@ -66,6 +66,9 @@ func AppendRowErrors(b []byte, list []RowError) []byte {
 		b = strconv.AppendInt(b, int64(e.Row), 10)
 		b = append(b, `,"message":`...)
 		b = jsontext.AppendString(b, e.Message)
+		if e.Invalid {
+			b = append(b, `,"invalid":true`...)
+		}
 		b = append(b, '}')
 	}
 	return append(b, ']')

@@ -81,7 +81,16 @@ type TensorMessage struct {
 	Optional bool       `json:"optional,omitempty"` // an input that a batch may lack
 	Ragged   string     `json:"ragged,omitempty"`   // the output with this one's values per row
 	Format   string     `json:"format,omitempty"`   // an input's order of image dimensions
+	Image    *Image     `json:"image,omitempty"`    // an input takes files of pictures, too
 	Labels   Labels     `json:"labels,omitempty"`   // the names of an output's classes
+}
+
+// Image is [tensor.Image].
+type Image struct {
+	Channels string `json:"channels"`
+	Resize   string `json:"resize,omitempty"`
+	Height   int    `json:"height,omitempty"`
+	Width    int    `json:"width,omitempty"`
 }
 
 // TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most
@@ -132,7 +141,7 @@ func Declare(specs []tensor.Spec) []TensorMessage {
 	list := make([]TensorMessage, len(specs))
 	for i, s := range specs {
 		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged,
-			Format: s.Format, Labels: s.Labels}
+			Format: s.Format, Image: (*Image)(s.Image), Labels: s.Labels}
 	}
 	return list
 }
@@ -150,6 +159,9 @@ type WelcomeMessage struct {
 	Batched *bool `json:"batched,omitempty"`
 	// Notes are hints to the author of the model about its declaration.
 	Notes []string `json:"notes,omitempty"`
+	// Images says that the server takes files of pictures for inputs that are images. It is absent
+	// from servers that do not know the key, whose clients have to send pixels.
+	Images bool `json:"images,omitempty"`
 	// Arena offers the first segment of shared memory.
 	Arena *ArenaMessage `json:"arena,omitempty"`
 }
@@ -224,6 +236,7 @@ type ResultHeader struct {
 type RowError struct {
 	Row     int
 	Message []byte // shares the header's memory
+	Invalid bool   // the row was wrong, not the container
 }
 
 // A FeedbackHeader is the JSON frame of feedback. Parse may be called on it repeatedly.
@@ -421,6 +434,8 @@ func (s *scanner) rowError() (e RowError) {
 		case "message":
 			e.Message = s.Str()
 			given |= seenMessage
+		case "invalid":
+			e.Invalid = s.Bool()
 		default:
 			s.Raw()
 		}

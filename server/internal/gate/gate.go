@@ -20,6 +20,7 @@ type ModelOptions struct {
 	Deadline       time.Duration // for requests that bring none
 	Keep           setting.Keep  // frames of a stream that may wait, unless a frame says so itself
 	Cast           bool          // allow value-preserving casts of inputs
+	Pixels         int64         // the most of one picture in a file
 	DefaultVersion string        // "" = the highest version that has a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
 	CacheTTL       time.Duration // how long answers are cached; 0 = for ever

@@ -120,6 +120,9 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 // fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
 // and whether that was added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
+	if spec.Image != nil && filed(&t) {
+		return c.files(t, spec, pool)
+	}
 	got, shape := t, spec.Shape
 	if c.Target.Spec.Batched() {
 		shape = shape[1:] // of one row
@@ -201,6 +204,9 @@ func (c *Call) expected(spec *tensor.Spec) string {
 	s := fmt.Sprintf("%s %s", spec.DType, spec.Shape)
 	if c.Target.Spec.Batched() {
 		s += fmt.Sprintf(" (-1: any size) or one row %s", spec.Shape[1:])
+	}
+	if spec.Image != nil {
+		s += " of pixels, or JPEG or PNG files: uint8 [bytes] or bytes [pictures]"
 	}
 	return s
 }

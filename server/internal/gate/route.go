@@ -27,6 +27,7 @@ type Target struct {
 	Model    *scheduler.Model
 	Spec     scheduler.Spec
 	Cast     bool          // value-preserving casts of inputs are allowed
+	Pixels   int64         // the most of one picture in a file
 	Deadline time.Duration // for requests that bring none
 	Keep     setting.Keep  // for frames that bring none
 	Live     int           // replicas when the table was made
@@ -176,7 +177,7 @@ func choose(targets []*Target, configured string) *Target {
 
 func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.cfg.Options(m.ID().Name)
-	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Pixels: o.Pixels, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)

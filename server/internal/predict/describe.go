@@ -114,8 +114,8 @@ type ModelConfig struct {
 	Output        []TensorConfig   `json:"output"`
 	Batching      *DynamicBatching `json:"dynamic_batching,omitempty"` // nil unless batched
 	InstanceGroup []InstanceGroup  `json:"instance_group"`
-	// Parameters are the settings that apply to requests, the labels, and what the model was
-	// registered with.
+	// Parameters are the settings that apply to requests, the labels, what inputs of pictures
+	// become, and what the model was registered with.
 	Parameters  map[string]Parameter `json:"parameters"`
 	Transaction TransactionPolicy    `json:"model_transaction_policy"`
 }
@@ -190,7 +190,11 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {strings.Join(a.Links, ", ")}, "deadline": {t.Deadline.String()}}
 	}
 	for i := range c.Input {
-		c.Input[i].Format = cmp.Or(t.Spec.Inputs[i].Format, formatNone)
+		in := &t.Spec.Inputs[i]
+		c.Input[i].Format = cmp.Or(in.Format, formatNone)
+		if in.Image != nil {
+			c.Parameters["image."+in.Name] = Parameter{in.Image.String()}
+		}
 	}
 	for _, o := range t.Spec.Outputs {
 		if len(o.Labels) > 0 {

@@ -17,7 +17,9 @@ talks to the servers itself.
 
 from .addresses import Address
 from .container import Container, serve
+from .images import Fit, Image
 from .models import Batch, Feedback, Model, Request, declared_models, model
+from .pictures import PictureError
 from .secure import TLS
 from .tensors import DATATYPES, DeclarationError, Tensor, TensorError
 
@@ -31,7 +33,10 @@ __all__ = [
     "Container",
     "DeclarationError",
     "Feedback",
+    "Fit",
+    "Image",
     "Model",
+    "PictureError",
     "Request",
     "Tensor",
     "TensorError",

@@ -18,6 +18,7 @@ import numpy as np
 
 from . import wire
 from .arena import MIN_SHARED, Arena, Loan
+from .images import Image
 from .models import Batch, Feedback, Model, Request
 from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, encode
@@ -195,7 +196,7 @@ class Batches:
                 for tensor, shape, at in zip(self._model.outputs, shapes, places, strict=True)
             ]
             if batch.errors:
-                return wire.result_header(heads, batch.errors)
+                return wire.result_header(heads, batch.errors, batch.invalid)
             pieces = wire.result_pieces([replace(head, at=()) for head in heads])
             header = b"".join(pieces)
             _remember(self._headers, shapes, (header, pieces))
@@ -223,7 +224,8 @@ class Batches:
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces, head.trace_states))
         traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
-        shared = None if self._model.sees_requests or self._model.per_row else Batch(head.rows, requests, traces=traces)
+        alone = self._model.sees_requests or self._model.per_row or self._model.images  # what it is told is its own
+        shared = None if alone else Batch(head.rows, requests, traces=traces)
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
         # What was cut must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
@@ -242,6 +244,11 @@ class Batches:
             if tensor.name not in came:
                 raise TensorError(f'input "{tensor.name}" is missing, got {sorted(came)}')
             i, one = came[tensor.name]
+            rows = head.rows if self._model.batched else None
+            files = isinstance(tensor, Image) and one.datatype == "BYTES" and tensor.accepts_file(one.shape, rows)
+            if files:
+                inputs.append(_Input(one.name, i, "BYTES", one.shape, None, 0, placed.index(i) if one.at else -1))
+                continue
             rows_fit = not self._model.batched or one.shape[:1] == (head.rows,)
             if one.datatype != tensor.datatype or not tensor.accepts(one.shape) or not rows_fit:
                 raise TensorError(

@@ -184,7 +184,9 @@ class Link:
         arena = Arena() if self._arena else None
         self._shown = self._token.read()
         hello = self._hello(token=self._shown)
-        self.session = Session(hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
+        self.session = Session(
+            hello, now, shapes_matter=self.model.cut_by_others, arena=arena, images=bool(self.model.images)
+        )
         try:
             self._connection = Connection(self.endpoint, self._tls)
             self.blocked = True

@@ -9,11 +9,13 @@ import json
 import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from .images import Faults, Fit, Fits, Image, see
+from .pictures import PictureError
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
 
 _REMEMBERED = 256
@@ -40,6 +42,8 @@ class Request:
     """The server's span of it, as W3C's ``traceparent``, if the server follows the request."""
     trace_state: str = ""
     """What others keep of that trace, as W3C's ``tracestate``: it goes on with ``trace``."""
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    """For a function of one row, how its pictures were made to fit, by the input's name."""
 
 
 @dataclass
@@ -57,6 +61,10 @@ class Batch:
     """When the most urgent request's time is up, on the clock of :func:`time.monotonic`."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that failed, and why."""
+    invalid: set[int] = field(default_factory=set)
+    """Those of them that were wrong themselves."""
+    fits: Fits = field(default_factory=dict)
+    """How the picture of each row was made to fit, by the name of the :class:`Image`."""
     traces: Sequence[str] = ()
     """``trace`` of those requests that the server follows."""
 
@@ -67,11 +75,18 @@ class Batch:
         """Seconds until the earliest deadline, negative after it; None without a deadline."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
-    def fail(self, row: int, message: str) -> None:
-        """Answer one row with an error; what the outputs hold for it is not used."""
+    def fail(self, row: int, message: str, *, invalid: bool = False) -> None:
+        """Answer one row with an error; what the outputs hold for it is not used.
+
+        ``invalid`` says that the row is to blame and not the model: its client is told InvalidInput
+        in place of ContainerFailed.
+        """
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of a batch of {self.rows} rows")
-        self.errors[operator.index(row)] = message  # numpy's integers are no JSON
+        row = operator.index(row)  # numpy's integers are no JSON
+        self.errors[row] = message
+        if invalid:
+            self.invalid.add(row)
 
     def request_of(self, row: int) -> Request:
         """The request that a row belongs to."""
@@ -128,7 +143,12 @@ class Model(Generic[P, R]):
         self._function: Callable[..., Any] = function
         self.name = name
         self.version = version
-        self.inputs = _tensors(name, "inputs", inputs)
+        self.inputs = tuple(
+            one.alone() if batched is False and isinstance(one, Image) else one
+            for one in _tensors(name, "inputs", inputs)
+        )
+        self.images = tuple((i, one) for i, one in enumerate(self.inputs) if isinstance(one, Image))
+        """The inputs that are pictures, with their places."""
         self.outputs = _tensors(name, "outputs", outputs)
         self._batched = batched
         self.max_batch = max_batch
@@ -233,6 +253,12 @@ class Model(Generic[P, R]):
                 raise DeclarationError(f"{where}: input {tensor}: only outputs can have labels")
             if tensor.format and len(tensor.shape) - self.batched != 3:
                 raise DeclarationError(f"{where}: input {tensor}: a format is of 3 dimensions beside that of rows")
+        for _, image in self.images:
+            if self.batched and 0 in image.sizes:
+                raise DeclarationError(
+                    f"{where}: input {image}: the pictures of a batch have one size: give height and width (and "
+                    "resize for clients whose pictures have others), or say batched=False"
+                )
         for tensor in self.outputs:
             self._declare_output(where, tensor)
         if self.concurrency < 1:
@@ -262,12 +288,16 @@ class Model(Generic[P, R]):
             )
         if self._batched is None and not self.per_row and self.max_batch < 2:
             for tensor in self.inputs:
+                if isinstance(tensor, Image):
+                    continue  # its dimensions have names
                 if len(tensor.shape) == 1 or -1 in tensor.shape[1:]:
                     raise DeclarationError(f"{where}: input {tensor} could mean two things: {ways}")
 
     def _declare_output(self, where: str, tensor: Tensor) -> None:
         if tensor.optional:
             raise DeclarationError(f"{where}: output {tensor}: only inputs can be optional")
+        if isinstance(tensor, Image):
+            raise DeclarationError(f"{where}: output {tensor}: only inputs can be images")
         if tensor.format:
             raise DeclarationError(f"{where}: output {tensor}: only inputs can have a format")
         if tensor.labels and not tensor.ranked:
@@ -296,13 +326,21 @@ class Model(Generic[P, R]):
         """Call the function on the inputs, and return its outputs; both in declared order."""
         if self.is_async:
             return asyncio.run(self.run_async(arrays, batch))
+        faults: Faults = {}
+        if self.images:
+            arrays = self._see(arrays, batch, faults)
+            if len(faults) == batch.rows:
+                return self._nothing(batch)
         if not self.per_row:
             value = self._function(*arrays) if self._simple else self._call(arrays, batch)
             return self._outputs(value, batch)
         values: list[object] = []
         for row in range(batch.rows):
+            if row in faults:
+                values.append(faults[row])
+                continue
             try:
-                values.append(self._call(_row_of(arrays, row), batch.request_of(row)))
+                values.append(self._call(_row_of(arrays, row), self._request_of(batch, row)))
             except Exception as e:
                 values.append(e)
         try:
@@ -313,10 +351,48 @@ class Model(Generic[P, R]):
     async def run_async(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
         """The same for an async function; the rows of a per-row function run concurrently."""
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
+        faults: Faults = {}
+        if self.images:
+            arrays = await asyncio.to_thread(self._see, arrays, batch, faults)
+            if len(faults) == batch.rows:
+                return self._nothing(batch)
         if not self.per_row:
             return self._outputs(await call(arrays, batch), batch)
-        rows = (contained(call(_row_of(arrays, row), batch.request_of(row))) for row in range(batch.rows))
+
+        async def one(row: int) -> object:
+            if row in faults:
+                raise faults[row]
+            return await call(_row_of(arrays, row), self._request_of(batch, row))
+
+        rows = (contained(one(row)) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
+
+    def _see(self, arrays: Sequence[Array | None], batch: Batch, faults: Faults) -> list[Array | None]:
+        """Make pixels of pictures. A row whose picture cannot be used fails, by itself."""
+        seen = list(arrays)
+        for i, image in self.images:
+            if (array := seen[i]) is not None:
+                seen[i] = see(image, array, self.batched, batch.fits, faults)
+        for row, fault in faults.items():
+            batch.fail(row, str(fault), invalid=True)
+        return seen
+
+    def _nothing(self, batch: Batch) -> list[Array]:
+        """Outputs for rows that have all failed: any values, of any size that is declared as -1."""
+        outputs = []
+        for tensor in self.outputs:
+            shape = [max(size, 1) for size in tensor.shape]
+            if self.batched:
+                shape[0] = 0 if tensor.ragged else batch.rows
+            outputs.append(np.full(shape, b"" if tensor.datatype == "BYTES" else 0, tensor.dtype))
+        return outputs
+
+    def _request_of(self, batch: Batch, row: int) -> Request:
+        """The request of a row, for a function of one row."""
+        request = batch.request_of(row)
+        if batch.fits and self._extra:
+            request = replace(request, fits={name: fits[row] for name, fits in batch.fits.items()})
+        return request
 
     def _call(self, arrays: Sequence[Array | None], extra: Batch | Request) -> Any:
         kwargs: dict[str, object] = {} if self._positional else dict(zip(self._names, arrays, strict=True))
@@ -405,7 +481,7 @@ class Model(Generic[P, R]):
         rows: list[list[Array] | None] = []
         for row, value in enumerate(values):
             if isinstance(value, BaseException):
-                batch.fail(row, error_text(value))
+                batch.fail(row, error_text(value), invalid=isinstance(value, PictureError))
                 rows.append(None)
                 continue
             try:
@@ -526,7 +602,7 @@ def error_text(error: BaseException) -> str:
         text = str(error)
     except Exception:  # it cannot say what it is
         text = ""
-    if isinstance(error, TensorError):
+    if isinstance(error, TensorError | PictureError):
         return text
     if isinstance(error, ValueError) and "read-only" in text:  # numpy's text
         text += "; inputs are read-only views of what was received: work on a copy, as x = x.copy()"

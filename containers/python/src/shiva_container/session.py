@@ -84,8 +84,20 @@ class Lesson:
 class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
-    def __init__(self, hello: bytes, now: float, *, shapes_matter: bool = False, arena: Arena | None = None) -> None:
-        """``shapes_matter``: leave a server for which a leading -1 always counts rows."""
+    def __init__(
+        self,
+        hello: bytes,
+        now: float,
+        *,
+        shapes_matter: bool = False,
+        arena: Arena | None = None,
+        images: bool = False,
+    ) -> None:
+        """``shapes_matter``: leave a server for which a leading -1 always counts rows.
+
+        ``images``: the model has inputs that are pictures.
+        """
+        self._images = images
         self.arena = arena
         self.state = State.HELLO
         self.ended: End | None = None
@@ -230,6 +242,8 @@ class Session:
                 "into rows: it needs a newer version",
             )
             return
+        if self._images and head.get("images") is not True:
+            log.warning("%s takes no files of pictures: clients have to send pixels", self.server or "the server")
         notes = head.get("notes")
         for note in notes if isinstance(notes, list) else []:
             log.info("the server notes: %s", note)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from .tensors import Buffer
@@ -196,11 +197,17 @@ def _list_of(kind: type[int], head: Mapping[str, object], key: str) -> list[int]
     raise WireError(f"{key} must be a list of integers, got {value!r}")
 
 
-def result_header(heads: Sequence[TensorHead], errors: Mapping[int, str]) -> bytes:
-    """The header of an answer, with the rows that failed."""
+def result_header(
+    heads: Sequence[TensorHead], errors: Mapping[int, str], invalid: AbstractSet[int] = frozenset()
+) -> bytes:
+    """The header of an answer, with the rows that failed, and those of them that were wrong."""
     header: dict[str, object] = {"outputs": [head.json() for head in heads]}
     if errors:
-        header["errors"] = [{"row": row, "message": text} for row, text in sorted(errors.items())]
+        failed: list[dict[str, object]] = [{"row": row, "message": text} for row, text in sorted(errors.items())]
+        for one in failed:
+            if one["row"] in invalid:
+                one["invalid"] = True
+        header["errors"] = failed
     return to_json(header)
 
 

@@ -1,0 +1,255 @@
+// Package picture reads what the first bytes of a JPEG or PNG file say of the picture in it,
+// without decoding any of it: its format, its size and what kind of pixels it has. Nothing is
+// allocated but errors, and what is read is bounded however long the file is.
+package picture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// A Header is what a file says of its picture.
+type Header struct {
+	Format Format
+	// Width and Height are of the pixels as they are stored: see Upright.
+	Width, Height int
+	// Channels is 1 for gray or a palette, 2 for gray and alpha, 3 for colours, and 4 for CMYK in a
+	// JPEG and for colours and alpha in a PNG.
+	Channels int
+	Bits     int // of a channel, or of an index into the palette
+	// Turned is the orientation of JPEG's EXIF, 1 to 8, that viewers turn a picture by; 1 where a
+	// file says nothing. PNG files are taken as they are.
+	Turned   int
+	Animated bool // APNG
+}
+
+// A Format is a format of files.
+type Format string
+
+// The formats.
+const (
+	JPEG Format = "JPEG"
+	PNG  Format = "PNG"
+)
+
+// Upright is the size as it is shown: orientations 5 to 8 lie on their side.
+func (h Header) Upright() (width, height int) {
+	if h.Turned >= 5 {
+		return h.Height, h.Width
+	}
+	return h.Width, h.Height
+}
+
+// Read reads the header of a file. The error says what was expected, and what came.
+func Read(file []byte) (Header, error) {
+	switch {
+	case bytes.HasPrefix(file, []byte("\xff\xd8\xff")):
+		return readJPEG(file)
+	case bytes.HasPrefix(file, []byte(signature)):
+		return readPNG(file)
+	}
+	for _, other := range others {
+		if len(file) >= other.at+len(other.magic) && string(file[other.at:other.at+len(other.magic)]) == other.magic {
+			return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %s", other.name)
+		}
+	}
+	if len(file) == 0 {
+		return Header{}, fmt.Errorf("expected a JPEG or PNG file, got 0 bytes")
+	}
+	return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %d bytes that begin with % x", len(file), file[:min(len(file), 8)])
+}
+
+// others are formats that people send, to be named.
+var others = []struct {
+	at    int
+	magic string
+	name  string
+}{
+	{0, "GIF8", "a GIF"}, {8, "WEBP", "a WebP"}, {0, "BM", "a BMP"}, {0, "II*\x00", "a TIFF"}, {0, "MM\x00*", "a TIFF"},
+	{4, "ftypavif", "an AVIF"}, {4, "ftyphei", "a HEIC"}, {4, "ftypmif1", "a HEIC"}, {0, "%PDF", "a PDF"},
+	{0, "\x00\x00\x00\x0cjP  ", "a JPEG 2000"}, {0, "\xff\x0a", "a JPEG XL"}, {0, "\xff\xd8", "a JPEG that ends after its mark"},
+}
+
+// most is how many parts of a file are looked at before its picture is expected. Cameras write a
+// few, and a colour profile or a second picture in parts of 64 KiB some tens.
+const most = 1000
+
+// The markers of JPEG that are looked at.
+const (
+	sof0 = 0xc0 // baseline, the first of the frames' headers, sof0 to 0xcf
+	dht  = 0xc4 // three of these numbers are no frames
+	jpg  = 0xc8
+	dac  = 0xcc
+	rst0 = 0xd0 // and up to eoi: without a length
+	eoi  = 0xd9
+	sos  = 0xda
+	app1 = 0xe1
+	tem  = 0x01
+)
+
+func readJPEG(file []byte) (Header, error) {
+	h := Header{Format: JPEG, Turned: 1}
+	at := 2
+	for range most {
+		if at+4 > len(file) {
+			return h, cut(JPEG, file)
+		}
+		if file[at] != 0xff {
+			return h, fmt.Errorf("JPEG: expected a marker at byte %d, got %#02x", at, file[at])
+		}
+		marker := file[at+1]
+		switch {
+		case marker == 0xff: // a byte that fills
+			at++
+			continue
+		case marker == tem || rst0 <= marker && marker <= eoi:
+			return h, fmt.Errorf("JPEG: marker %#02x at byte %d, before any picture", marker, at)
+		case marker == sos:
+			return h, fmt.Errorf("JPEG: a scan at byte %d, before the header of any picture", at)
+		}
+		size := int(binary.BigEndian.Uint16(file[at+2:]))
+		if size < 2 {
+			return h, fmt.Errorf("JPEG: a part of %d bytes at byte %d", size, at)
+		}
+		if at+2+size > len(file) {
+			return h, cut(JPEG, file)
+		}
+		part := file[at+4 : at+2+size]
+		if marker == app1 {
+			if turned := orientation(part); turned > 0 {
+				h.Turned = turned
+			}
+		}
+		if sof0 <= marker && marker <= 0xcf && marker != dht && marker != jpg && marker != dac {
+			return h, h.frame(marker, part)
+		}
+		at += 2 + size
+	}
+	return h, fmt.Errorf("JPEG: %d parts without a picture", most)
+}
+
+// frame reads the header of JPEG's frame.
+func (h *Header) frame(marker byte, part []byte) error {
+	if marker > sof0+2 {
+		return fmt.Errorf("JPEG: expected a baseline or progressive one, got the frame %#02x (lossless, hierarchical or arithmetic)", marker)
+	}
+	if len(part) < 6 {
+		return fmt.Errorf("JPEG: a header of %d bytes, expected 6 and more", len(part))
+	}
+	h.Bits = int(part[0])
+	h.Height = int(binary.BigEndian.Uint16(part[1:]))
+	h.Width = int(binary.BigEndian.Uint16(part[3:]))
+	h.Channels = int(part[5])
+	return h.sized()
+}
+
+// orientation is that of EXIF in a part of JPEG; 0: it has none. It is in the first directory of a
+// TIFF file.
+func orientation(part []byte) int {
+	const head = "Exif\x00\x00"
+	if !bytes.HasPrefix(part, []byte(head)) {
+		return 0
+	}
+	tiff := part[len(head):]
+	if len(tiff) < 8 {
+		return 0
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	switch string(tiff[:4]) {
+	case "II*\x00":
+	case "MM\x00*":
+		order = binary.BigEndian
+	default:
+		return 0
+	}
+	const entry, tag, short = 12, 0x0112, 3
+	at := int(order.Uint32(tiff[4:]))
+	if at < 8 || at > len(tiff)-2 {
+		return 0
+	}
+	n := int(order.Uint16(tiff[at:]))
+	at += 2
+	for range n {
+		if at > len(tiff)-entry {
+			return 0
+		}
+		if order.Uint16(tiff[at:]) == tag {
+			turned := int(order.Uint16(tiff[at+8:]))
+			if order.Uint16(tiff[at+2:]) != short || turned < 1 || turned > 8 {
+				return 0
+			}
+			return turned
+		}
+		at += entry
+	}
+	return 0
+}
+
+const signature = "\x89PNG\r\n\x1a\n"
+
+func readPNG(file []byte) (Header, error) {
+	h := Header{Format: PNG, Turned: 1}
+	const ihdr = len(signature) + 8
+	if len(file) < ihdr+17 {
+		return h, cut(PNG, file)
+	}
+	if size := binary.BigEndian.Uint32(file[8:]); string(file[12:16]) != "IHDR" || size != 13 {
+		return h, fmt.Errorf("PNG: expected the part IHDR of 13 bytes, got %q of %d", file[12:16], size)
+	}
+	if crc32.ChecksumIEEE(file[12:29]) != binary.BigEndian.Uint32(file[29:]) {
+		return h, fmt.Errorf("PNG: the checksum of its header is wrong")
+	}
+	width, height := binary.BigEndian.Uint32(file[16:]), binary.BigEndian.Uint32(file[20:])
+	if width > 1<<31-1 || height > 1<<31-1 {
+		return h, fmt.Errorf("PNG: %d x %d pixels, the format has at most %d on a side", width, height, 1<<31-1)
+	}
+	h.Width, h.Height, h.Bits = int(width), int(height), int(file[24])
+	switch kind := file[25]; kind {
+	case 0, 3:
+		h.Channels = 1
+	case 4:
+		h.Channels = 2
+	case 2:
+		h.Channels = 3
+	case 6:
+		h.Channels = 4
+	default:
+		return h, fmt.Errorf("PNG: colour type %d, expected 0, 2, 3, 4 or 6", kind)
+	}
+	if err := h.sized(); err != nil {
+		return h, err
+	}
+	at := 33
+	for range most {
+		if at+8 > len(file) {
+			return h, cut(PNG, file)
+		}
+		switch string(file[at+4 : at+8]) {
+		case "IDAT":
+			return h, nil
+		case "acTL":
+			h.Animated = true
+		case "IEND":
+			return h, fmt.Errorf("PNG: it ends without a picture")
+		}
+		size := int64(binary.BigEndian.Uint32(file[at:]))
+		if size > int64(len(file)-at-12) {
+			return h, cut(PNG, file)
+		}
+		at += 12 + int(size)
+	}
+	return h, fmt.Errorf("PNG: %d parts without a picture", most)
+}
+
+func (h *Header) sized() error {
+	if h.Width == 0 || h.Height == 0 {
+		return fmt.Errorf("%s: a picture of %d x %d pixels", h.Format, h.Width, h.Height)
+	}
+	return nil
+}
+
+func cut(f Format, file []byte) error {
+	return fmt.Errorf("%s: it ends after %d bytes, before its picture", f, len(file))
+}

@@ -1,0 +1,91 @@
+package tensor
+
+import "fmt"
+
+// An Image is what a model declares of an input of pictures beside its shape, which is that of the
+// pixels that a client may send: Uint8, in the order of Spec.Format. A client may send files of
+// JPEG or PNG on the same input: one as Uint8 of shape [bytes], or any number as the elements of
+// Bytes. The container decodes them.
+type Image struct {
+	// Channels is ChannelsRGB, ChannelsBGR or ChannelsGray: what the container makes of every file,
+	// and takes pixels to be.
+	Channels string
+	// Resize is ResizeNone, ResizeStretch or ResizeLetterbox. Unless it is ResizeNone, the container
+	// makes pictures of every size Height x Width pixels, and the shape has -1 for both.
+	Resize        string
+	Height, Width int
+}
+
+// The channels of a pixel.
+const (
+	ChannelsRGB  = "rgb"
+	ChannelsBGR  = "bgr"
+	ChannelsGray = "gray"
+)
+
+// What becomes of pictures of another size than the model's.
+const (
+	ResizeNone      = ""
+	ResizeStretch   = "stretch"   // each side by its own factor
+	ResizeLetterbox = "letterbox" // both sides by one factor, with bars beside
+)
+
+// String looks like "rgb pictures" or "rgb pictures, letterbox to 640 x 480".
+func (i *Image) String() string {
+	text := i.Channels + " pictures"
+	if i.Resize != ResizeNone {
+		text += fmt.Sprintf(", %s to %d x %d", i.Resize, i.Width, i.Height)
+	}
+	return text
+}
+
+// Check reports whether an input of that dtype and format can be such pictures: row is the shape of
+// one.
+func (i *Image) Check(d DType, row Shape, format string) error {
+	depth := 3
+	switch i.Channels {
+	case ChannelsRGB, ChannelsBGR:
+	case ChannelsGray:
+		depth = 1
+	default:
+		return fmt.Errorf("channels %.32q, expected %s, %s or %s", i.Channels, ChannelsRGB, ChannelsBGR, ChannelsGray)
+	}
+	if d != Uint8 || len(row) != 3 || format == "" {
+		return fmt.Errorf("pictures are %s of 3 dimensions beside that of rows, with a format; it is %s %s, format %q", Uint8.V2(), d.V2(), row, format)
+	}
+	height, width, channels := 0, 1, 2
+	if format == FormatNCHW {
+		height, width, channels = 1, 2, 0
+	}
+	if row[channels] != depth {
+		return fmt.Errorf("%s pictures of format %s have %d channels, shape %s of one says %d", i.Channels, format, depth, row, row[channels])
+	}
+	switch i.Resize {
+	case ResizeNone:
+		if i.Height != 0 || i.Width != 0 {
+			return fmt.Errorf("a size of %d x %d pixels needs resize %s or %s: without it the shape has the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox)
+		}
+	case ResizeStretch, ResizeLetterbox:
+		if i.Height < 1 || i.Width < 1 || i.Height > MaxSide || i.Width > MaxSide {
+			return fmt.Errorf("resize to %d x %d pixels, expected 1 to %d for each side", i.Width, i.Height, MaxSide)
+		}
+		if row[height] != -1 || row[width] != -1 {
+			return fmt.Errorf("resize takes pictures of any size, but shape %s of one has no -1 for height and width", row)
+		}
+	default:
+		return fmt.Errorf("resize %.32q, expected %s or %s", i.Resize, ResizeStretch, ResizeLetterbox)
+	}
+	return nil
+}
+
+// Sides are the height and width that a declared shape of one picture in a format asks for; -1 is
+// any.
+func Sides(row Shape, format string) (height, width int) {
+	if format == FormatNCHW {
+		return row[1], row[2]
+	}
+	return row[0], row[1]
+}
+
+// MaxSide is the most pixels of a side of a picture: JPEG has no more.
+const MaxSide = 65535
