@@ -121,6 +121,9 @@ var parts = slices.Concat([]part{
 	{"identities", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(guarded(ctx, o, bin))
 	}},
+	{followed, func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(traced(ctx, o, bin))
+	}},
 	{"tls", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.head = systemHead
 		f.ratios, f.table, err = encrypted(ctx, o, bin)
@@ -249,7 +252,7 @@ func run(ctx context.Context, o options) (err error) {
 // programs returns the programs of the named systems.
 func programs(names []string) []string {
 	of := map[string][]string{
-		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "guarded": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
+		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "guarded": {"cmd/shivad", "bench/noop"}, followed: {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
 		echoOfTLS: {"bench/echo"}, doorOfTLS: {"bench/door"},
 	}
 	var list []string
