@@ -151,6 +151,8 @@ func TestAuditOfLoads(t *testing.T) {
 			return orNil(err)
 		}},
 		{"rest load model cat", "load", func(token string) any { return over(rest, token, "/v2/repository/models/cat/load") }},
+		{"admin unload model cat", "load", func(token string) any { return over(door, token, "/v1/models/cat/unload") }},
+		{"admin load model cat", "load", func(token string) any { return over(door, token, "/v1/models/cat/load") }},
 		{"admin stop container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/stop") }},
 		{"admin start container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/start") }},
 		{"admin restart container catprocess", "admin:write", func(token string) any { return over(door, token, "/v1/containers/catprocess/restart") }},

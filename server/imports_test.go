@@ -73,7 +73,7 @@ server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.gola
 server/internal/parameter:  server/internal/trace scheduler shiva/jsontext scheduler/setting
 server/config:              server/internal/trace server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
 server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
-server/admin/admintest:     server/admin server/internal/journal
+server/admin/admintest:     server/admin server/internal/audit server/internal/identity server/internal/journal
 server/memory:
 server/build:
 server/metrics:             scheduler github.com/prometheus/client_golang
@@ -86,7 +86,7 @@ server/internal/gate:        server/internal/trace server/internal/quota server/
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
-server/internal/manage:      server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
+server/internal/manage:      server/internal/audit server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
 server/tcp:                  server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state shiva/shivatest
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile

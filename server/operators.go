@@ -58,6 +58,7 @@ func (s *Server) manage() {
 		Identities: &s.identities,
 		Addresses:  &s.addresses,
 	}
+	s.past = &manage.Past{Report: s.report, Learning: manage.Learning{Store: s.store, Gate: s.gate}}
 }
 
 // sources are what the admin door shows and changes.
@@ -73,9 +74,11 @@ func (s *Server) sources() admin.Sources {
 		Applications: manage.Applications{Store: s.store},
 		Learning:     manage.Learning{Store: s.store, Gate: s.gate},
 		Containers:   manage.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
+		Repository:   manage.Repository{Service: s.predict},
 		Documents:    manage.Documents{Store: s.store, Settings: s.settings, Log: s.log},
 		Trials:       manage.Trials{Gate: s.gate, Door: s.library},
 		History:      s.history,
+		Past:         s.past,
 		Trail:        s.trail,
 		Journal:      s.journal,
 		Metrics:      s.metrics.Handler(),

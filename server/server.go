@@ -63,6 +63,7 @@ type Server struct {
 	history    *manage.History
 	trail      *audit.Trail
 	report     *manage.Report
+	past       *manage.Past
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
 	// that, and has what shows them wait.
@@ -249,6 +250,7 @@ func (s *Server) Start() (err error) {
 	}
 	if s.admin != nil {
 		s.watching.Go(func() { s.watch(s.admin.Failed()) })
+		s.watching.Go(func() { s.past.Run(s.stopping) })
 	}
 	s.watching.Go(s.watchPatterns)
 	s.watching.Go(func() { s.watchCertificates(24 * time.Hour) })

@@ -46,6 +46,22 @@ func (s Sources) operate(do func(Operator, context.Context, string) error) handl
 	}
 }
 
+// Loaded is the answer to the load or unload of a model.
+type Loaded struct {
+	Model string `json:"model"`
+	State string `json:"state"` // READY or UNAVAILABLE
+}
+
+func (s Sources) load(r *http.Request) (any, error) {
+	name := r.PathValue("name")
+	return Loaded{name, "READY"}, s.Repository.Load(r.Context(), s.who(r), s.source(r), name)
+}
+
+func (s Sources) unload(r *http.Request) (any, error) {
+	name := r.PathValue("name")
+	return Loaded{name, "UNAVAILABLE"}, s.Repository.Unload(s.who(r), s.source(r), name)
+}
+
 func (s Sources) findContainer(name string) (Container, error) {
 	list := s.Containers.List().Containers
 	i := slices.IndexFunc(list, func(c Container) bool { return c.Name == name })

@@ -22,6 +22,8 @@
 //	GET /v1/models/{name}/cache            ModelCache, if it has one
 //	DELETE /v1/models/{name}/cache         empties it: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
+//	POST /v1/models/{name}/load            starts all containers of a model and waits until it is
+//	                                       ready, by the right load: Loaded; unload likewise
 //	POST /v1/models/{name}/try             {"input": ...}: Tried, what it answers and where the time
 //	                                       went
 //	GET /v1/watch                          events of all of this while it changes; ?model= one's

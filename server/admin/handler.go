@@ -151,6 +151,8 @@ func (s Sources) routes() []route {
 		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": given(s.setDefaultVersion)}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
+		{path: "/v1/models/{name}/load", need: aName, methods: methods{"POST": s.load}, timeout: longTimeout},
+		{path: "/v1/models/{name}/unload", need: aName, methods: methods{"POST": s.unload}, timeout: longTimeout},
 		{path: "/v1/models/{name}/try", need: toRead, methods: methods{"POST": given(s.try)}},
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},

@@ -242,6 +242,10 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/logs", "/v1/logs?limit=0", "", 400},
 		{"get", "/v1/logs", "/v1/logs?level=loud", "", 400},
 		{"get", "/v1/logs", "/v1/logs?after=now", "", 400},
+		{"get", "/v1/watch", "/v1/watch?since=soon", "", 400},
+		{"post", "/v1/models/{name}/unload", "/v1/models/digits/unload", "", 200},
+		{"post", "/v1/models/{name}/load", "/v1/models/digits/load", "", 200},
+		{"post", "/v1/models/{name}/load", "/v1/models/no/load", "", 404},
 		{"post", "/v1/models/{name}/try", "/v1/models/digits/try", `{"input":[[1]]}`, 200},
 		{"post", "/v1/models/{name}/try", "/v1/models/no/try", `{"version":"1","input":{"b64":"AA=="}}`, 404},
 		{"get", "/v1/history/{name}", "/v1/history/digits", "", 200},
@@ -310,7 +314,7 @@ func eventsAreAsDescribed(t *testing.T, h http.Handler, d *description) {
 	t.Helper()
 	server := httptest.NewServer(h)
 	defer server.Close()
-	answer, err := http.Get(server.URL + "/v1/watch?model=digits")
+	answer, err := http.Get(server.URL + "/v1/watch?model=digits&since=0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,11 @@ type Sources struct {
 	Applications Applications
 	Learning     Learning
 	Containers   Operator
+	Repository   Repository
 	Documents    Documents
 	Trials       Trials
 	History      Chronicle        // nil: there is none
+	Past         Memory           // nil: there is none
 	Trail        *audit.Trail     // nil: nobody is noted
 	Journal      *journal.Journal // nil: nothing of the log is kept
 	Metrics      http.Handler
@@ -97,6 +99,9 @@ type Learning interface {
 	Policies() []Policy
 	// Learned is what was learned for one user, or for every one, of whom most are given.
 	Learned(application, user string, every bool, most int) (Learned, error)
+	// First is what was learned for the first user, as of some seconds ago; nil: nothing. It is
+	// asked again and again, and costs little however many users there are.
+	First(application string) (*LearnedUser, error)
 	Forget(ctx context.Context, application string) error
 	// Feedback takes an object as name/update does.
 	Feedback(ctx context.Context, application string, body json.RawMessage) (any, error)
@@ -113,11 +118,26 @@ type Operator interface {
 	Restart(ctx context.Context, container string) error
 }
 
+// A Repository loads and unloads models by the names that clients ask for, all containers of one at
+// once, as it does for clients of other doors: it checks the right to, and notes who did it.
+type Repository interface {
+	// Load also waits until the model is ready.
+	Load(ctx context.Context, who *identity.Identity, by audit.Source, model string) error
+	// Unload also waits for the end of the processes.
+	Unload(who *identity.Identity, by audit.Source, model string) error
+}
+
 // Documents take the state of a server elsewhere.
 type Documents interface {
 	Export() (Document, error)
 	Check(Document) (faults []string, err error) // all that is wrong with its contents
 	Import(ctx context.Context, d Document, dryRun bool) ([]Change, error)
+}
+
+// A Memory keeps how models did in the last minutes.
+type Memory interface {
+	// Since is what there is of the time after that, in seconds since 1970.
+	Since(at float64) Past
 }
 
 // A Chronicle knows what served by a name and who changed it.

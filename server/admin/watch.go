@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -105,11 +104,16 @@ func (f *feed) news(to []byte, model string, seen map[*part]int) []byte {
 		f.refresh(p, now)
 		if seen[p] != p.edition {
 			seen[p] = p.edition
-			to = append(append(append(to, "event: "...), p.event...), "\ndata: "...)
-			to = append(append(to, p.text...), "\n\n"...)
+			to = appendEvent(to, p.event, p.text)
 		}
 	}
 	return to
+}
+
+// appendEvent appends an event; text is JSON, which has no line break.
+func appendEvent(to []byte, name string, text []byte) []byte {
+	to = append(append(append(to, "event: "...), name...), "\ndata: "...)
+	return append(append(to, text...), "\n\n"...)
 }
 
 // refresh looks again if it is time.
@@ -138,17 +142,26 @@ func (f *feed) watch(r *http.Request) (any, error) {
 	if r.Method == http.MethodHead { // it has no body, and would not end
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", eventStream) }), nil
 	}
+	from, wanted, err := since(r)
+	if err != nil {
+		return nil, err
+	}
 	model := r.URL.Query().Get("model")
 	if err := f.enter(model); err != nil {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer f.leave(model)
-		f.stream(w, r, model)
+		var past []byte
+		if wanted && f.sources.Past != nil {
+			past = appendEvent(nil, "past", []byte(text(f.sources.Past.Since(from))))
+		}
+		f.stream(w, r, model, past)
 	}), nil
 }
 
-func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string) {
+// stream sends events until the client leaves, those that are given first.
+func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, events []byte) {
 	var stopped <-chan struct{}
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		stopped = k.from.stopped
@@ -160,7 +173,6 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(http.StatusOK)
 	seen := map[*part]int{}
-	var events []byte
 	for timer := time.NewTimer(0); ; timer.Reset(time.Until(time.Now().Truncate(tick).Add(tick))) {
 		select {
 		case <-timer.C:
@@ -171,14 +183,15 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string) {
 		}
 		err := aRight.permit(f.sources.who(r), http.MethodGet)
 		if err != nil { // a reload has taken it away
-			events = fmt.Appendf(events[:0], "event: end\ndata: %s\n\n", text(map[string]string{"error": err.Error()}))
+			events = appendEvent(events, "end", []byte(text(map[string]string{"error": err.Error()})))
 		} else {
-			events = f.news(events[:0], model, seen)
+			events = f.news(events, model, seen)
 		}
 		_ = control.SetWriteDeadline(time.Now().Add(watchTimeout))
 		if _, lost := w.Write(events); lost != nil || control.Flush() != nil || err != nil {
 			return
 		}
+		events = events[:0]
 	}
 }
 
@@ -199,10 +212,7 @@ func (s Sources) learnedApps() (any, error) {
 	out := WatchedAppList{[]WatchedApp{}}
 	for _, a := range list {
 		one := WatchedApp{App: a}
-		l, err := s.Learning.Learned(a.Name, "", true, 1)
-		if err == nil && len(l.Users) > 0 {
-			one.Learned = &l.Users[0]
-		}
+		one.Learned, _ = s.Learning.First(a.Name) // an application may be gone meanwhile
 		out.Apps = append(out.Apps, one)
 	}
 	return out, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/journal"
 )
 
@@ -54,9 +57,11 @@ func (s *Server) Sources() admin.Sources {
 		Applications: applications{s},
 		Learning:     learning{s},
 		Containers:   containers{s},
+		Repository:   repository{s},
 		Documents:    documents{s},
 		Trials:       report{s},
 		History:      chronicle{s},
+		Past:         memory{s},
 		Journal:      s.journal,
 		Metrics:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
@@ -69,8 +74,10 @@ type (
 	applications struct{ *Server }
 	learning     struct{ *Server }
 	containers   struct{ *Server }
+	repository   struct{ *Server }
 	documents    struct{ *Server }
 	chronicle    struct{ *Server }
+	memory       struct{ *Server }
 )
 
 func (s report) Ready() admin.Readiness { return s.status.Readiness }
@@ -288,6 +295,14 @@ func (s learning) Learned(name, user string, every bool, most int) (admin.Learne
 	return l, nil
 }
 
+func (s learning) First(name string) (*admin.LearnedUser, error) {
+	l, err := s.Learned(name, "", true, 1)
+	if err != nil || len(l.Users) == 0 {
+		return nil, err
+	}
+	return &l.Users[0], nil
+}
+
 func (s learning) Forget(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,6 +353,21 @@ func (s containers) List() admin.Containers {
 func (s containers) Start(_ context.Context, name string) error   { return s.run(name, true) }
 func (s containers) Restart(_ context.Context, name string) error { return s.run(name, true) }
 func (s containers) Stop(_ context.Context, name string) error    { return s.run(name, false) }
+
+func (s repository) Load(_ context.Context, _ *identity.Identity, _ audit.Source, model string) error {
+	return s.run(model, true)
+}
+
+func (s repository) Unload(_ *identity.Identity, _ audit.Source, model string) error {
+	return s.run(model, false)
+}
+
+func (s repository) run(model string, runs bool) error {
+	if !slices.ContainsFunc(s.models, func(m admin.Model) bool { return m.Name == model }) {
+		return &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("no model %q", model)}
+	}
+	return containers(s).run(model, runs)
+}
 
 func (s containers) run(name string, runs bool) error {
 	s.mu.Lock()
@@ -403,6 +433,17 @@ func (s documents) Import(_ context.Context, d admin.Document, dryRun bool) (cha
 
 // Changed forgets.
 func (s chronicle) Changed(_, _, _, _ string) {}
+
+// Since has two samples, in the second of which there was a request.
+func (s memory) Since(float64) admin.Past {
+	none := float32(math.NaN())
+	p := admin.Past{Times: []float64{1764000000, 1764000005}, Models: []admin.PastModel{}, Applications: []admin.PastApplication{{Name: "app", Shares: map[string]admin.Series{"digits/1": {none, 1}}}}}
+	for _, m := range s.models {
+		took := admin.Series{none, 0.001}
+		p.Models = append(p.Models, admin.PastModel{Name: m.Name, Version: m.Version, Requests: admin.Series{0, 0.2}, Failed: admin.Series{0, 0}, InTime: admin.Series{none, 1}, P50: took, P99: took, Waiting: admin.Series{0, 0}})
+	}
+	return p
+}
 
 // Of is the history: of every model that one version served for a day, and that an operator
 // then changed what its name means.

@@ -48,3 +48,11 @@ export function moment(text) {
 
 // title is how a model or an application is called.
 export const title = (m) => (m.version ? `${m.name}/${m.version}` : m.name);
+
+// matches reports whether a name may be one that a right's pattern means. Of brackets only the
+// server knows.
+export function matches(pattern, name) {
+  if (/[[\\]/.test(pattern)) return true;
+  const text = pattern.replace(/[.+^${}()|\]]/g, '\\$&').replaceAll('*', '[^/]*').replaceAll('?', '[^/]');
+  return new RegExp(`^${text}$`, 'u').test(name);
+}

@@ -1,7 +1,8 @@
-// What the page has seen: the last ten minutes of every model and application, a sample for each
-// status. The server counts; rates and shares are made here of two counts.
+// The last ten minutes of every model and application: a sample for each status that the page has
+// seen, and what the server has kept of the time before. The server counts; rates and shares are
+// made here of two counts.
 
-const most = 600;
+const kept = 600; // seconds
 
 // since is how much a count has risen, which begins at 0 again when what it counts comes back.
 const since = (now, before = 0) => (now < before ? now : now - before);
@@ -39,8 +40,9 @@ export class History {
   // add takes a status and what is known of the applications, and returns what is new of each model
   // by name/version.
   add(status, applications) {
-    // Another run of the server counts anew.
-    const before = this.before?.started === status.started ? this.before : null;
+    // Another run of the server counts anew, and of a time away the server has better samples.
+    const follows = this.before?.started === status.started && status.uptime_seconds - this.before.uptime_seconds < 15;
+    const before = follows ? this.before : null;
     this.before = status;
     const span = before ? Math.max(status.uptime_seconds - before.uptime_seconds, 0.001) : 0;
     this.times.push(Date.parse(status.started) / 1000 + status.uptime_seconds);
@@ -61,7 +63,24 @@ export class History {
     }
     this.forget(this.tracks, (key) => now.has(key));
     this.forget(this.shares, (key) => applications?.some((a) => a.name === key));
+    while (this.times[0] <= this.last() - kept) this.drop();
     return now;
+  }
+
+  // last is the time of the newest sample; 0: there is none.
+  last() {
+    return this.times.at(-1) ?? 0;
+  }
+
+  // fill adds what the server has kept of the time in which nobody looked.
+  fill({ times, models, applications }) {
+    const at = (series, i) => Object.fromEntries(Object.entries(series).map(([key, list]) => [key, list[i]]));
+    times.forEach((time, i) => {
+      if (time <= this.last()) return;
+      this.times.push(time);
+      for (const { name, version, in_time: inTime, ...series } of models) this.keep(this.tracks, `${name}/${version}`, measures, at({ ...series, inTime }, i));
+      for (const { name, shares } of applications) this.keep(this.shares, name, Object.keys(shares), at(shares, i));
+    });
   }
 
   between(old, m, span) {
@@ -87,18 +106,22 @@ export class History {
     }
   }
 
-  // forget lets go of what has gone, and of samples past the bound.
+  // forget lets go of what has gone.
   forget(tracks, there) {
-    for (const [key, track] of tracks) {
-      if (!there(key)) tracks.delete(key);
-      else {
+    for (const key of tracks.keys()) if (!there(key)) tracks.delete(key);
+  }
+
+  // drop lets go of the first sample, and of models that have no share any more, such as a version
+  // that was replaced.
+  drop() {
+    this.times.shift();
+    for (const tracks of [this.tracks, this.shares]) {
+      for (const track of tracks.values()) {
         for (const [name, list] of Object.entries(track)) {
-          if (list.length > most) list.shift();
-          // Such as of a version that was replaced.
+          list.shift();
           if (tracks === this.shares && list.every((v) => v === null)) delete track[name];
         }
       }
     }
-    if (tracks === this.shares && this.times.length > most) this.times.shift();
   }
 }

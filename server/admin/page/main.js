@@ -2,7 +2,7 @@
 
 import { ask, headers, token } from './api.js';
 import { setClass, setText, show } from './dom.js';
-import { took } from './format.js';
+import { matches, took } from './format.js';
 import { History } from './history.js';
 import { Watch } from './stream.js';
 import { repaint } from './plots.js';
@@ -16,17 +16,22 @@ const page = {
   // What the server has told last, by the names of its events.
   state: { history: new History(), now: null },
   rights: [],
-  may: (right) => page.rights.some((r) => r === right || r === 'admin:write'),
+  may: (right, name) => page.rights.some((r) => r === right || (right === 'admin:read' && r === 'admin:write') || (name && r.startsWith(`${right}:`) && matches(r.slice(right.length + 1), name))),
   signIn,
 };
 
 let view = null, edition = '', painting = false;
 
 const watch = new Watch({
+  since: () => page.state.history.last(),
   event(name, value) {
     const { state } = page;
     if (name === 'end') {
       signIn(value.error);
+      return;
+    }
+    if (name === 'past') {
+      state.history.fill(value);
       return;
     }
     state[name] = value;

@@ -45,8 +45,12 @@ export function model(page, name, version) {
   const box = trial(page, name, version);
   const streamPanel = panel('Streams', streams);
   const actions = el('div', { class: 'actions' },
-    action(page, 'Make it the default', name, `Requests that name ${name} without a version are answered by version ${version}.`, () => ({ method: 'PUT', path: `/v1/models/${encodeURIComponent(name)}/default_version`, body: { version }, done: `${name} now means version ${version}` })),
-    action(page, 'Empty its cache', name, `All cached answers of ${name} are dropped.`, () => ({ method: 'DELETE', path: `/v1/models/${encodeURIComponent(name)}/cache`, done: 'The cache is empty' })));
+    action(page, 'Make it the default', `Requests that name ${name} without a version are answered by version ${version}.`, () => ({ method: 'PUT', path: `/v1/models/${encodeURIComponent(name)}/default_version`, body: { version }, done: `${name} now means version ${version}` })),
+    action(page, 'Empty its cache', `All cached answers of ${name} are dropped.`, () => ({ method: 'DELETE', path: `/v1/models/${encodeURIComponent(name)}/cache`, done: 'The cache is empty' })),
+    action(page, `Load ${name}`, '', () => ({ method: 'POST', path: `/v1/models/${encodeURIComponent(name)}/load`, done: `${name} is loaded` })),
+    action(page, `Unload ${name}`, `All containers of ${name} are stopped, and nothing will answer requests to it until it is loaded again.`, () => ({ method: 'POST', path: `/v1/models/${encodeURIComponent(name)}/unload`, done: `${name} is unloaded` })));
+  const [makeDefault, empty, starts, stops] = actions.children;
+  stops.className = 'danger';
   const ofModels = [
     panel('Requests', el('div', { class: 'columns broad' }, latency, inTime, load, queue)),
     panel('Batches', el('div', { class: 'columns' }, sizes, el('div', {}, el('h3', {}, 'Why they were not larger, last minute'), closed))),
@@ -59,7 +63,7 @@ export function model(page, name, version) {
     el('div', { class: 'columns' }, panel('What it does, and why', why), box),
     ...(version ? ofModels : [panel('Requests', el('div', { class: 'columns broad' }, latency, inTime, load))]), ...(version ? [ofAll] : []));
 
-  node.update = ({ status, batches, models, insight, history }) => {
+  node.update = ({ status, batches, models, containers, insight, history }) => {
     const health = status?.models.find((m) => m.name === name && m.version === version);
     state.update(health ?? { replicas: 0, failing: 0 });
     const declared = models?.models.find((m) => m.name === name && m.version === version);
@@ -67,9 +71,12 @@ export function model(page, name, version) {
     const others = (models?.models ?? []).filter((m) => m.name === name && m.version !== version);
     show(versions, others.length > 0 && !!version);
     each(versions, others, (m) => m.version, (m) => el('a', { href: `#/model/${encodeURIComponent(name)}/${encodeURIComponent(m.version)}` }, `version ${m.version}${m.default ? ' (default)' : ''}`));
-    for (const b of actions.children) b.hidden = !page.may('admin:write') || !version;
-    actions.children[0].hidden ||= !declared || declared.default;
-    actions.children[1].hidden ||= !declared?.cache;
+    show(makeDefault, page.may('admin:write') && !!version && !!declared && !declared.default);
+    show(empty, page.may('admin:write') && !!declared?.cache);
+    const own = (containers?.containers ?? []).filter((c) => c.model === name && !c.address);
+    const runs = own.some((c) => c.processes.some((p) => p.pid));
+    show(starts, page.may('load', name) && own.length > 0 && !runs);
+    show(stops, page.may('load', name) && runs);
     box.update(declared, models);
 
     const track = history.tracks.get(key), t = history.times;
@@ -102,7 +109,7 @@ export function model(page, name, version) {
   return node;
 }
 
-function action(page, label, name, ask, what) {
+function action(page, label, ask, what) {
   return el('button', { type: 'button', onclick: (e) => change(page, e.currentTarget, { ask, ...what() }) }, label);
 }
 

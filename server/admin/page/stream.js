@@ -27,11 +27,11 @@ export async function events(body, on) {
   }
 }
 
-// A Watch follows the server until it is stopped: it comes back after the server was away, for
-// however long, and rests while nobody looks at the page.
+// A Watch follows the server, from the time on that since() says, until it is stopped: it comes
+// back after the server was away, for however long, and rests while nobody looks at the page.
 export class Watch {
-  constructor({ event, up, down }) {
-    Object.assign(this, { event, up, down, model: '', attempt: 0, running: false });
+  constructor({ event, up, down, since }) {
+    Object.assign(this, { event, up, down, since, model: '', attempt: 0, running: false });
     document.addEventListener('visibilitychange', () => this.look());
     addEventListener('online', () => this.again());
   }
@@ -76,9 +76,10 @@ export class Watch {
     if (!this.running) return;
     const mine = this.reading = new AbortController();
     try {
-      const query = this.model ? `?model=${encodeURIComponent(this.model)}` : '';
+      const query = new URLSearchParams({ since: this.since() });
+      if (this.model) query.set('model', this.model);
       this.guard(mine);
-      const answer = await fetch(`/v1/watch${query}`, { headers: headers(), signal: mine.signal });
+      const answer = await fetch(`/v1/watch?${query}`, { headers: headers(), signal: mine.signal });
       if (!answer.ok) throw await refusal(answer);
       await events(answer.body, (name, text) => {
         if (mine !== this.reading) return;

@@ -126,11 +126,15 @@ class Server:
         """Starts a container that nobody starts again."""
         self.digits = self.run("bin/digits-container")
 
-    def ask(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
+    def open(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
+        """Asks the admin door; the answer is to be closed."""
         request = urllib.request.Request(f"{self.url}{path}", data=None if body is None else json.dumps(body).encode(), method=method)
         request.add_header("Authorization", f"Bearer {TOKENS[who]}")
         request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+
+    def ask(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
+        with self.open(path, body, who, method) as answer:
             return json.load(answer)
 
     def replicas(self, model: str) -> int:
@@ -176,8 +180,10 @@ def heldout() -> list[tuple[list[list[int]], int]]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as p:
+        shell = shutil.which("chromium-headless-shell")
+        assert shell, "there is no chromium-headless-shell, of Debian's package of that name: make chromium"
         # Chromium's own sandbox does not run as root.
-        b = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        b = p.chromium.launch(executable_path=shell, args=["--no-sandbox"])
         yield b
         b.close()
 

@@ -3,8 +3,10 @@ package apps
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shivad/shivad/server/selection"
@@ -158,6 +160,62 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	}
 	if !have["u3"] || !have["u7"] || !have["u49"] || have["u4"] {
 		t.Errorf("kept %v", have)
+	}
+}
+
+// unlisted is a store that lists nothing once it is told so.
+type unlisted struct {
+	state.Store
+	denies atomic.Bool
+}
+
+func (s *unlisted) List(prefix string) ([]state.Entry, error) {
+	if s.denies.Load() {
+		return nil, errors.New("nothing is listed")
+	}
+	return s.Store.List(prefix)
+}
+
+// TestFirst: what was learned for the first of the users is found without a look at all of them;
+// nobody in particular comes first, and a state that cannot be read does not hide the others.
+func TestFirst(t *testing.T) {
+	store := &unlisted{Store: memory(t)}
+	r := registry(t, store)
+	a := policy(t, r, "exp4")
+	for i := range 30 {
+		learn(t, r, a, fmt.Sprint("u", i), "")
+	}
+	expect := func(what, user string) {
+		t.Helper()
+		var l Learned
+		budgettest.Until(t, fmt.Sprintf("the first to be %q %s", user, what), func() bool {
+			r.tidy(t.Context()) // as keepTidy does, which may have looked earlier
+			store.denies.Store(true)
+			defer store.denies.Store(false)
+			var ok bool
+			var err error
+			l, ok, err = r.First(a)
+			return ok && err == nil && l.User == user
+		})
+		if len(l.Shares) != len(ab) || l.State.Rounds != 1 {
+			t.Errorf("%+v", l)
+		}
+	}
+	expect("of thirty", "u0")
+	learn(t, r, a, "", "")
+	expect("beside them", "")
+	if _, err := store.Update(t.Context(), PolicyKey("app", ""), "", func([]byte) ([]byte, error) { return []byte("rubbish"), nil }); err != nil {
+		t.Fatal(err)
+	}
+	expect("beside rubbish", "u0")
+	if _, ok, err := r.LearnedFor(a, "stranger"); ok || err != nil {
+		t.Errorf("for a stranger: %v, %v", ok, err)
+	}
+	if err := r.Reset(t.Context(), "app"); err != nil {
+		t.Fatal(err)
+	}
+	if l, ok, err := r.First(a); ok || err != nil {
+		t.Errorf("after all was forgotten: %+v, %v", l, err)
 	}
 }
 

@@ -256,17 +256,8 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 		if !ok {
 			continue
 		}
-		l := Learned{User: user}
-		if json.Unmarshal(e.Value, &l.State) != nil {
-			continue
-		}
-		// The policy was changed, and has learned nothing for this user since.
-		if l.State.Policy != a.Policy {
-			if l.State, err = a.Selection.Migrate(l.State, modelsOf(l.State)); err != nil || l.State.Rounds == 0 {
-				continue
-			}
-		}
-		if l.Shares, err = a.Selection.Shares(l.State); err != nil {
+		l, ok := a.learned(user, e)
+		if !ok {
 			continue
 		}
 		if len(list) == most {
@@ -275,6 +266,47 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 		list = append(list, l)
 	}
 	return list, false, nil
+}
+
+// LearnedFor is what the policy of an application has learned for one user. ok is false if that is
+// nothing.
+func (r *Registry) LearnedFor(a *App, user string) (l Learned, ok bool, err error) {
+	e, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
+	if err != nil {
+		return l, false, stored(err)
+	}
+	l, ok = a.learned(user, e)
+	return l, ok, nil
+}
+
+// First is what the policy of an application has learned for the first of its users, of whom nobody
+// in particular comes before all others, as of some seconds ago. It costs the same however many
+// there are. ok is false if there is none.
+func (r *Registry) First(a *App) (l Learned, ok bool, err error) {
+	for _, user := range r.Users(a.Name).first {
+		if l, ok, err = r.LearnedFor(a, user); ok || err != nil {
+			break
+		}
+	}
+	return l, ok, err
+}
+
+// learned reads what is stored for a user. ok is false if that is nothing, or nothing that this
+// server can read.
+func (a *App) learned(user string, e state.Entry) (l Learned, ok bool) {
+	l.User = user
+	if e.Value == nil || json.Unmarshal(e.Value, &l.State) != nil {
+		return l, false
+	}
+	var err error
+	// The policy was changed, and has learned nothing for this user since.
+	if l.State.Policy != a.Policy {
+		if l.State, err = a.Selection.Migrate(l.State, modelsOf(l.State)); err != nil || l.State.Rounds == 0 {
+			return l, false
+		}
+	}
+	l.Shares, err = a.Selection.Shares(l.State)
+	return l, err == nil
 }
 
 func modelsOf(s selection.State) []selection.Model {

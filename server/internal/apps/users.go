@@ -28,9 +28,14 @@ type users struct {
 
 // Users is for how many users an application's policy has learned something.
 type Users struct {
-	Kept      int    // in the store
-	Forgotten uint64 // by this server since it started, to make room for others
+	Kept      int      // in the store
+	Forgotten uint64   // by this server since it started, to make room for others
+	first     []string // of those in the store, in the order of their keys: firstUsers at most
 }
+
+// firstUsers is how many users of an application First asks for: the states of some cannot be read,
+// or are of another policy.
+const firstUsers = 8
 
 // Users reports for how many users the policy of an application has learned something, as of
 // some seconds ago.
@@ -80,16 +85,20 @@ func (r *Registry) tidy(ctx context.Context) {
 		state.Entry
 		used uint64 // a revision of the store
 	}
-	byApp := map[string][]candidate{}
+	byApp, first := map[string][]candidate{}, map[string][]string{}
 	for _, e := range entries {
 		r.states.saw(e.Revision)
 		if app, user, ok := policyUser(e.Key); ok {
 			byApp[app] = append(byApp[app], candidate{e, max(e.Revision, r.states.used(app, user))})
+			if len(first[app]) < firstUsers {
+				first[app] = append(first[app], user)
+			}
 		}
 	}
 	counts := make(map[string]Users, len(byApp))
 	for app, states := range byApp {
 		count := r.Users(app)
+		count.first = first[app]
 		excess := len(states) - r.cfg.Users
 		ended := false
 		// The states were listed before this is asked: one of a new application of the same

@@ -8,8 +8,10 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -79,6 +81,19 @@ func (cs Containers) Stop(_ context.Context, name string) error {
 // registered.
 func (cs Containers) Restart(ctx context.Context, name string) error {
 	return refusal(cs.Processes.Restart(ctx, name))
+}
+
+// Repository is the models that clients load and unload.
+type Repository struct{ Service *predict.Service }
+
+// Load starts the processes of a model and waits until it is ready.
+func (r Repository) Load(ctx context.Context, who *identity.Identity, by audit.Source, model string) error {
+	return refusal(r.Service.As(who).Load(ctx, predict.Caller{Source: by}, model, nil))
+}
+
+// Unload ends the processes of a model and waits for it.
+func (r Repository) Unload(who *identity.Identity, by audit.Source, model string) error {
+	return refusal(r.Service.As(who).Unload(predict.Caller{Source: by}, model))
 }
 
 // Sessions converts connections with containers to the admin door's type.

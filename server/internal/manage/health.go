@@ -13,10 +13,14 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// health says how well every version of a model, and every application, serves its requests.
-func (r *Report) health() []admin.Health {
+// health says how well every version of a model, and every application, serves its requests: the
+// first of them, if there are more than most.
+func (r *Report) health(most int) []admin.Health {
 	all := []admin.Health{}
 	for _, m := range r.Gate.Models() {
+		if len(all) == most {
+			break
+		}
 		target, err := r.Gate.Target(m.Name, m.Version)
 		if err != nil {
 			continue // forgotten meanwhile
@@ -31,6 +35,9 @@ func (r *Report) health() []admin.Health {
 		all = append(all, h)
 	}
 	for _, a := range r.Gate.Applications() {
+		if len(all) == most {
+			break
+		}
 		h := counted(a.Name, "", r.Metrics.Model(a.Name, ""))
 		if t, err := r.Gate.Target(a.Name, ""); err == nil {
 			h.Replicas = t.Live

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
@@ -30,26 +30,45 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 		return admin.Learned{}, refusal(r.Unknown(name))
 	}
 	out := admin.Learned{Application: name, Policy: a.Policy, Params: a.Selection.Params(), Users: []admin.LearnedUser{}}
-	all := most
 	if !every {
-		all = math.MaxInt // the user may come last
+		one, ok, err := r.LearnedFor(a, user)
+		if ok {
+			out.Users = append(out.Users, learnedUser(one))
+		}
+		return out, refusal(err)
 	}
-	list, more, err := r.Learned(a, all)
+	list, more, err := r.Learned(a, most)
 	if err != nil {
 		return out, refusal(err)
 	}
 	out.More = more
 	for _, one := range list {
-		if !every && one.User != user {
-			continue
-		}
-		u := admin.LearnedUser{User: one.User, Rounds: one.State.Rounds, Models: []admin.LearnedModel{}}
-		for i, arm := range one.State.Models {
-			u.Models = append(u.Models, admin.LearnedModel{Model: arm.Model.String(), Share: one.Shares[i], Loss: arm.Loss, Count: arm.Count})
-		}
-		out.Users = append(out.Users, u)
+		out.Users = append(out.Users, learnedUser(one))
 	}
 	return out, nil
+}
+
+// First is what an application's policy has learned for the first of its users; nil: nothing.
+func (l Learning) First(name string) (*admin.LearnedUser, error) {
+	r := l.Store.Apps()
+	a := r.App(name)
+	if a == nil {
+		return nil, refusal(r.Unknown(name))
+	}
+	one, ok, err := r.First(a)
+	if !ok || err != nil {
+		return nil, refusal(err)
+	}
+	u := learnedUser(one)
+	return &u, nil
+}
+
+func learnedUser(l apps.Learned) admin.LearnedUser {
+	u := admin.LearnedUser{User: l.User, Rounds: l.State.Rounds, Models: []admin.LearnedModel{}}
+	for i, arm := range l.State.Models {
+		u.Models = append(u.Models, admin.LearnedModel{Model: arm.Model.String(), Share: l.Shares[i], Loss: arm.Loss, Count: arm.Count})
+	}
+	return u
 }
 
 // Forget deletes what an application's policy has learned.

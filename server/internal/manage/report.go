@@ -2,6 +2,7 @@ package manage
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -150,7 +151,7 @@ func (r *Report) Status() admin.Status {
 		Shared:    r.shared(),
 		Regions:   clientRegions(r.Regions.Usage()),
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
-		Models:    r.health(),
+		Models:    r.health(math.MaxInt),
 		State:     r.Store.Health(),
 		Sessions:  Sessions(r.Sessions.List()),
 		Processes: Processes(r.Processes.List()),

@@ -33,7 +33,9 @@ type Repository interface {
 // A Caller is who requests a change. The zero value is the program itself, which has all rights.
 type Caller struct {
 	audit.Source
-	Listener net.Addr // the address that the client has connected to
+	// Listener is the address that the client has connected to. nil: that of the admin door, which
+	// server.repository is not about.
+	Listener net.Addr
 }
 
 // permit is the error for a caller who may not load and unload models. If identities are declared,
@@ -90,7 +92,7 @@ func Local(a net.Addr) bool {
 
 // changed notes a caller's change to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
-	if c.Listener == nil {
+	if c.Source == (audit.Source{}) {
 		return
 	}
 	e := audit.Entry{Source: c.Source, Action: did, What: "model", Name: model}

@@ -1,0 +1,68 @@
+package admin
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+)
+
+// A Past is how models and applications did in the last ten minutes, by samples of every few
+// seconds: what plots show of the time before somebody looked.
+type Past struct {
+	Times        []float64         `json:"times"` // seconds since 1970
+	Models       []PastModel       `json:"models"`
+	Applications []PastApplication `json:"applications"`
+}
+
+// A PastModel is a version of a model, or an application, whose version is "". Each series has a
+// value for each of the times.
+type PastModel struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Requests Series `json:"requests"` // answered in a second, with results or errors
+	Failed   Series `json:"failed"`   // of them
+	InTime   Series `json:"in_time"`  // share of the results
+	P50      Series `json:"p50"`      // seconds
+	P99      Series `json:"p99"`
+	Waiting  Series `json:"waiting"` // rows
+}
+
+// A PastApplication is what part each model has had in the answers of an application, by
+// name/version.
+type PastApplication struct {
+	Name   string            `json:"name"`
+	Shares map[string]Series `json:"shares"`
+}
+
+// A Series has NaN where there was no value, which is null as JSON. Values have four digits there.
+type Series []float32
+
+// MarshalJSON implements json.Marshaler.
+func (s Series) MarshalJSON() ([]byte, error) {
+	b := []byte{'['}
+	for i, v := range s {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if math.IsNaN(float64(v)) {
+			b = append(b, "null"...)
+		} else {
+			b = strconv.AppendFloat(b, float64(v), 'g', 4, 32)
+		}
+	}
+	return append(b, ']'), nil
+}
+
+// since is the time from which on a client of a watch wants the past, in seconds since 1970; not
+// ok: it wants none.
+func since(r *http.Request) (at float64, ok bool, err error) {
+	text := r.URL.Query().Get("since")
+	if text == "" {
+		return 0, false, nil
+	}
+	at, err = strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(at) {
+		return 0, false, refuse(http.StatusBadRequest, "since is in seconds since 1970, 0 for all there is, got %.100q", text)
+	}
+	return at, true, nil
+}
