@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shivad/shivad/server/config"
@@ -19,34 +18,33 @@ import (
 // of which those to ask models are nothing to warn of: somebody has written them down. It is called
 // by Start, when all are open.
 func (s *Server) warnOfStrangers() {
-	warn := func(what, setting string, addrs ...net.Addr) {
+	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
-			if !predict.Local(a) && !s.authenticates(a, setting) {
+			if !predict.Local(a) && !s.authenticates(a, door) {
 				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
 			}
 		}
 	}
 	strangers := s.identities.Strangers()
 	if s.admin != nil && strangers.May(identity.AdminWrite, "") {
-		warn("change and stop everything", "admin.listen", s.admin.Addr())
+		warn("change and stop everything", "admin", "admin.listen", s.admin.Addr())
 	}
 	if strangers.MayAny(identity.Serve) {
 		l := s.containers.Listener()
-		warn("serve and replace models", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
+		warn("serve and replace models", "containers", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
 	}
 	for _, d := range s.doors {
 		if !s.identities.Declared() {
-			warn("ask every model: no [[identity]] is configured", d.name+".listen", d.listener.Addrs()...)
+			warn("ask every model: no [[identity]] is configured", d.name, d.name+".listen", d.listener.Addrs()...)
 		}
 		if d.name != "tcp" && strangers.MayAny(identity.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
-			warn("load and unload models", "server.repository", d.listener.Addrs()...)
+			warn("load and unload models", d.name, "server.repository", d.listener.Addrs()...)
 		}
 	}
 }
 
-// authenticates tells whether the listener of that setting wants a certificate of every client.
-func (s *Server) authenticates(a net.Addr, setting string) bool {
-	door, _, _ := strings.Cut(setting, ".")
+// authenticates tells whether a listener of a door wants a certificate of every client.
+func (s *Server) authenticates(a net.Addr, door string) bool {
 	return a.Network() == secure.Network && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
 }
 

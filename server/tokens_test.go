@@ -269,3 +269,22 @@ func TestWarningsOfStrangers(t *testing.T) {
 		}
 	}
 }
+
+// Of a door of TLS it is warned that strangers load and unload models, unless it wants a certificate
+// of every client.
+func TestWarningsOfStrangersByTLS(t *testing.T) {
+	k := newPKI(t)
+	for auth, want := range map[string]int{config.AuthNone: 1, config.AuthRequired: 0} {
+		log := new(logged)
+		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(cfg *config.Config) {
+			cfg.REST.Listen, cfg.Server.Repository = config.Addrs{"tls://:0"}, config.RepositoryAll
+			cfg.TLS.Certificates = k.settings(auth)
+			if auth == config.AuthNone {
+				cfg.TLS.ClientCA = ""
+			}
+		})
+		if got := strings.Count(log.String(), `"load and unload models"`); got != want {
+			t.Errorf("client_auth %q: %d warnings, expected %d: %s", auth, got, want, log)
+		}
+	}
+}
