@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -60,4 +61,32 @@ func TestRedis(t *testing.T) {
 			return open(t, r.Target(), opts)
 		}
 	})
+}
+
+// What was applied is remembered for its lifetime, also by a clock that was set back.
+func TestClockSetBack(t *testing.T) {
+	for name, make := range map[string]func(state.Options) (state.Store, error){
+		"memory": state.NewMemory,
+		"file": func(opts state.Options) (state.Store, error) {
+			return state.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), opts)
+		},
+	} {
+		now := time.Now()
+		s, err := make(state.Options{IDLifetime: time.Hour, Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			after time.Duration
+			want  error
+		}{{0, nil}, {-10 * time.Hour, state.ErrApplied}, {10*time.Hour + time.Minute, state.ErrApplied}, {time.Hour, nil}} {
+			now = now.Add(c.after)
+			if _, err := s.Update(t.Context(), "key", "id", func([]byte) ([]byte, error) { return []byte("x"), nil }); !errors.Is(err, c.want) || c.want == nil && err != nil {
+				t.Errorf("%s, %v later: %v, expected %v", name, c.after, err, c.want)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -233,7 +233,7 @@ func (s *file) gather(first *fileUpdate) []*fileUpdate {
 
 // write applies a group of updates in one transaction, and answers them.
 func (s *file) write(group []*fileUpdate) {
-	w := fileWrite{lifetime: s.opts.IDLifetime, maxIDs: s.opts.MaxIDs, now: time.Now(), ids: s.ids}
+	w := fileWrite{lifetime: s.opts.IDLifetime, maxIDs: s.opts.MaxIDs, now: s.opts.Now(), ids: s.ids}
 	err := s.guard(func() error {
 		return s.db.Update(func(tx *bbolt.Tx) error { return w.apply(tx, group) })
 	})

@@ -43,11 +43,11 @@ func (m *memory) Update(ctx context.Context, key, id string, change func([]byte)
 	if err != nil {
 		return Entry{}, err
 	}
-	now, hash := uint64(time.Now().UnixMilli()), hashID(key, id)
+	now, hash := uint64(m.opts.Now().UnixMilli()), hashID(key, id)
 	m.mu.Lock()
 	at, applied := m.applied.at[hash]
 	m.mu.Unlock()
-	if applied && id != "" && now-at < uint64(m.opts.IDLifetime.Milliseconds()) {
+	if applied && id != "" && int64(now-at) < m.opts.IDLifetime.Milliseconds() { // below 0 if the clock was set back
 		return old, ErrApplied
 	}
 	value, err := change(old.Value)

@@ -159,6 +159,9 @@ type Options struct {
 	// Health says why it is not. A file that cannot be opened is an error either way.
 	Required bool
 
+	// Now is the wall clock, by which ids are remembered; nil: time.Now. It may jump.
+	Now func() time.Time
+
 	// Logger is told when Redis goes and comes back. Nil: silent.
 	Logger *slog.Logger
 }
@@ -169,6 +172,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.IDLifetime = cmp.Or(o.IDLifetime, 24*time.Hour)
 	o.MaxIDs = cmp.Or(o.MaxIDs, 1<<18)
 	o.Settle = cmp.Or(o.Settle, 2*time.Second)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
