@@ -177,6 +177,18 @@ func TestAuditOfLoads(t *testing.T) {
 	}
 }
 
+// An operator whose reload removes the operator's own identity is in the audit as who it was.
+func TestAuditOfWhoIsGone(t *testing.T) {
+	g := startGuarded(t)
+	g.file.Identities = slices.DeleteFunc(slices.Clone(g.file.Identities), func(i config.Identity) bool { return i.Name == "admin:write" })
+	if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:write"), "POST", "/v1/config/reload", "{}"); code != 200 {
+		t.Fatalf("%d %s", code, body)
+	}
+	if e := g.trail.List(1)[0]; e.Action != "reload" || e.Identity != "admin:write" {
+		t.Errorf("%+v", e)
+	}
+}
+
 // The admin door shows the trail to who may read it. Lying names are shown as what they are.
 func TestAuditIsShown(t *testing.T) {
 	g := startGuarded(t)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,7 +92,11 @@ func (n need) permit(who *identity.Identity, method string) error {
 	return nil
 }
 
-// who is the client.
+// whoKey finds, in the context of a request, who sent it when it came: a reload may remove the
+// identity before a request ends that takes long.
+type whoKey struct{}
+
+// who is the client now.
 func (s Sources) who(r *http.Request) *identity.Identity {
 	if s.Identities == nil {
 		return nil
@@ -239,7 +244,9 @@ func (s Sources) serve(t route) http.HandlerFunc {
 			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
 			return
 		}
-		if err := t.need.permit(s.who(r), method); err != nil {
+		who := s.who(r)
+		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
+		if err := t.need.permit(who, method); err != nil {
 			if method != http.MethodGet && t.need == aRight && !t.asks {
 				s.Trail.Add(audit.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
 			}
@@ -316,7 +323,8 @@ func body(r *http.Request) ([]byte, error) {
 
 // source is who sent a request.
 func (s Sources) source(r *http.Request) audit.Source {
-	return audit.Source{Identity: s.who(r).Name(), Address: r.RemoteAddr, Door: "admin"}
+	who, _ := r.Context().Value(whoKey{}).(*identity.Identity)
+	return audit.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
 }
 
 // audit notes a change: who made it, and what was before and is after; nil for nothing. The error
