@@ -172,3 +172,19 @@ func TestLibraryErrors(t *testing.T) {
 	}
 	stop(t, fresh)
 }
+
+// Which outputs an application has is not known before a model of it has come, so that a question
+// that names one may be asked again.
+func TestOutputsBeforeContainers(t *testing.T) {
+	s := start(t, nil)
+	if err := s.SetApplication(t.Context(), Application{Name: "early", Models: []string{"later"}}); err != nil {
+		t.Fatal(err)
+	}
+	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Ask(t.Context(), &Question{Name: "early", Inputs: []tensor.Tensor{x}, Outputs: []string{"x"}}); !errors.Is(err, scheduler.ErrUnavailable) {
+		t.Error(err)
+	}
+}

@@ -196,6 +196,9 @@ func (c *call) checkOutputs(d *Door) error {
 func (c *call) output(name string) (int, error) {
 	specs := c.gate.Target.Spec.Outputs
 	i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == name })
+	if i < 0 && len(specs) == 0 {
+		return 0, fmt.Errorf("%w: which outputs %q has is not known before a container has registered", scheduler.ErrUnavailable, c.gate.Target.ID.Name)
+	}
 	if i < 0 {
 		return 0, fmt.Errorf("%w: metadata key %q: no output %q; model %q has %d others", scheduler.ErrInvalidInput, shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
 	}

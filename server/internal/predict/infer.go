@@ -336,6 +336,9 @@ func choose(t *gate.Target, wanted []Output) ([]int, error) {
 		}
 		return all, nil
 	}
+	if len(specs) == 0 {
+		return nil, fmt.Errorf("%w: which outputs %q has is not known before a container has registered", scheduler.ErrUnavailable, t.ID.Name)
+	}
 	at := make([]int, len(wanted))
 	for i, w := range wanted {
 		at[i] = slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == w.Name })
