@@ -18,7 +18,7 @@ func (s *Server) secure(c config.Config) error {
 	if p := s.secured.Load(); p != nil {
 		old = *p
 	}
-	read, err := c.Secure(old)
+	read, err := c.Secure(old, s.around.wall)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Server) expiring() map[string]time.Time {
 	doors := map[string]time.Time{}
 	if p := s.secured.Load(); p != nil {
 		for door, now := range *p {
-			if time.Until(now.Until) < soon {
+			if now.Until.Sub(s.around.wall()) < soon {
 				doors[door] = now.Until.UTC()
 			}
 		}
@@ -51,7 +51,7 @@ func (s *Server) warnOfCertificates() {
 	doors := s.expiring()
 	for _, door := range slices.Sorted(maps.Keys(doors)) {
 		text := "a certificate expires soon"
-		if time.Until(doors[door]) <= 0 {
+		if !doors[door].After(s.around.wall()) {
 			text = "a certificate has expired: clients refuse it"
 		}
 		s.log.Warn(text, "door", door, "on", doors[door].Format(time.RFC3339))

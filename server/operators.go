@@ -25,6 +25,7 @@ func (s *Server) manage() {
 		Pool:        s.pool,
 		Arena:       s.arena,
 		Network:     s.around.containers,
+		Supervise:   s.around.supervise,
 		Admit:       s.store.Admit,
 		Identities:  &s.identities,
 		Secure:      func(c net.Conn) (*tls.Conn, error) { return intake.Handshake(c, s.tls("containers").Config) },

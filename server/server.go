@@ -225,7 +225,7 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	if a := s.cfg.Admin; a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), func() *secure.Config { return s.tls("admin") }, admin.Handler(s.sources()), s.log); err != nil {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.around.open, func() *secure.Config { return s.tls("admin") }, admin.Handler(s.sources()), s.log); err != nil {
 			return err
 		}
 	}

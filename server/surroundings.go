@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
@@ -10,12 +12,15 @@ import (
 )
 
 // Surroundings are the parts of the system that a server depends on. Tests on virtual time replace
-// them with a network in memory, a virtual clock, and a store that fails on command.
+// them with a network in memory, processes that are goroutines, a virtual clock, and a store that
+// fails on command.
 type surroundings struct {
-	open       intake.Opener // listens on clients' addresses
+	open       intake.Opener // listens on clients' addresses, and operators'
 	containers fleet.Network
+	supervise  fleet.Supervise
 	store      manage.Opener
 	clock      func() (stoppable, error) // the scheduler's
+	wall       func() time.Time          // which may be set back, and certificates hold by
 }
 
 // A stoppable clock fires no timers after Close.
@@ -26,7 +31,9 @@ type stoppable interface {
 
 // system is the real operating system.
 var system = surroundings{
-	open:  secure.Open,
-	store: manage.OpenState,
-	clock: func() (stoppable, error) { return clock.New() },
+	open:      secure.Open,
+	supervise: fleet.Command,
+	store:     manage.OpenState,
+	clock:     func() (stoppable, error) { return clock.New() },
+	wall:      time.Now,
 }

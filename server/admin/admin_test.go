@@ -190,7 +190,7 @@ func TestBugsAreAnswered(t *testing.T) {
 
 func listen(t *testing.T, h http.Handler) *Server {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, h, nil)
+	s, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, nil, h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestShutdownIsCutOff(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	s := listen(t, http.NotFoundHandler())
-	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
+	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, nil, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
 		t.Errorf("listening twice: %v", err)
 	}
 }

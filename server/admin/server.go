@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -24,13 +25,16 @@ type Server struct {
 }
 
 // Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
-// caller ends it with Shutdown. config is that of the next connection, of an address of TLS. A nil
-// log is silent.
-func Listen(addr string, access unixsocket.Access, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
+// caller ends it with Shutdown. A nil open is secure.Open. config is that of the next connection, of
+// an address of TLS. A nil log is silent.
+func Listen(addr string, access unixsocket.Access, open intake.Opener, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
+	if open == nil {
+		open = secure.Open
+	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l, err := secure.Open(addr, access)
+	l, err := open(addr, access)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)
 	}

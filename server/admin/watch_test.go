@@ -137,7 +137,7 @@ func TestWatchEndsWithItsRight(t *testing.T) {
 // A shutdown of the door does not wait for those who watch, and they hold no more connections than
 // they may.
 func TestShutdownEndsWatches(t *testing.T) {
-	l, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, Handler(quiet(map[string]int{})), nil)
+	l, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, nil, Handler(quiet(map[string]int{})), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

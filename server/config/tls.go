@@ -104,14 +104,15 @@ func (c *Config) verifiesClients() bool {
 type Secured map[string]*secure.Config
 
 // Secure reads the files of the doors that have an address with TLS. A door whose files have not
-// changed keeps its entry of old, which may be nil. The error has all faults.
-func (c Config) Secure(old Secured) (Secured, error) {
+// changed keeps its entry of old, which may be nil. now is the wall clock that certificates are
+// valid by. The error has all faults.
+func (c Config) Secure(old Secured, now func() time.Time) (Secured, error) {
 	fs := &faults{origins: c.origins}
-	read := c.secure(fs, old)
+	read := c.secure(fs, old, now)
 	return read, fs.err()
 }
 
-func (c *Config) secure(fs *faults, old Secured) Secured {
+func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 	read := Secured{}
 	used := map[string]bool{} // settings of [tls] that some door uses
 	for _, l := range c.listening() {
@@ -136,12 +137,15 @@ func (c *Config) secure(fs *faults, old Secured) Secured {
 			fs.Add(table["client_auth"]+".client_auth", "%q needs client_ca: a file with those who sign the certificates of clients", f.ClientAuth)
 			continue
 		}
-		config, wrong := f.Load(time.Now(), old[l.table])
+		config, wrong := f.Load(now(), old[l.table])
 		for _, one := range wrong {
 			one.Key = table[one.Key] + "." + one.Key
 			if !slices.Contains(fs.Faults, one) { // one of [tls] concerns every door
 				fs.Faults = append(fs.Faults, one)
 			}
+		}
+		if config != nil && config != old[l.table] {
+			config.Time = now
 		}
 		read[l.table] = config
 	}
@@ -167,7 +171,7 @@ func (c *Config) validateTLS(fs *faults) {
 		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
 	}
 	if len(fs.Faults) == before {
-		c.secure(fs, nil)
+		c.secure(fs, nil, time.Now)
 	}
 }
 

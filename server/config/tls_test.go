@@ -91,7 +91,7 @@ func TestTLSOfDoors(t *testing.T) {
 	c.TCP.Listen, c.REST.Listen = Addrs{"tls://:1"}, Addrs{"tls://:2"}
 	c.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"), ClientAuth: AuthOptional, MinVersion: "1.3"}
 	c.REST.TLS = Certificates{Cert: at("cert2.pem"), Key: at("key2.pem"), ClientAuth: AuthNone, MinVersion: "1.2"}
-	read, err := c.Secure(nil)
+	read, err := c.Secure(nil, time.Now)
 	if err != nil || len(read) != 2 {
 		t.Fatal(read, err)
 	}
@@ -103,7 +103,7 @@ func TestTLSOfDoors(t *testing.T) {
 	if string(read["tcp"].Certificates[0].Certificate[0]) == string(read["rest"].Certificates[0].Certificate[0]) {
 		t.Error("both have the same certificate")
 	}
-	again, err := c.Secure(read)
+	again, err := c.Secure(read, time.Now)
 	if err != nil || again["tcp"] != read["tcp"] || again["rest"] != read["rest"] {
 		t.Errorf("the same files are other certificates: %v", err)
 	}

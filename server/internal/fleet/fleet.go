@@ -24,7 +24,8 @@ type Config struct {
 	Pool      *tensor.Pool
 	Arena     *arena.Arena // of Pool; nil: none
 
-	Network Network
+	Network   Network
+	Supervise Supervise
 	// Identities are who containers can be.
 	Identities *identity.Registry
 	// Secure makes the server's handshake of TLS with a container.
@@ -54,9 +55,35 @@ type Network struct {
 	Connect func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// A Supervisor keeps the processes of a command running: see [containers.Supervisor].
+type Supervisor interface {
+	Status() []containers.ProcessInfo
+	Resume() bool
+	Roll(ctx context.Context, seen func(since time.Time) bool) error
+	Close() error
+
+	// These are about the process at the other end of a connection.
+	Owns(net.Conn) bool
+	Registered(net.Conn) bool
+	Dismiss(net.Conn)
+	Kill(c net.Conn, reason error) bool
+}
+
+// Supervise starts the processes of a command.
+type Supervise func(containers.Command) (Supervisor, error)
+
+// Command is Supervise by the system.
+func Command(c containers.Command) (Supervisor, error) {
+	s, err := containers.Supervise(c)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // New makes a fleet without containers.
 func New(cfg Config) (*Sessions, *Processes) {
-	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second}
+	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second}
 	ss.processes, ps.sessions = ps, ss
 	return ss, ps
 }

@@ -30,7 +30,7 @@ type process struct {
 
 // A standing is the state of a process.
 type standing struct {
-	supervisor *containers.Supervisor // nil: unloaded
+	supervisor Supervisor // nil: unloaded
 	stopping   bool
 	began      time.Time // the supervisor
 	// serves is what the processes have registered, the first first; never changed, only replaced.
@@ -102,7 +102,7 @@ func (p *process) start() error {
 	c := p.settings
 	at.began, at.serves, at.since = time.Now(), nil, time.Time{}
 	var err error
-	at.supervisor, err = containers.Supervise(containers.Command{
+	at.supervisor, err = p.fleet.supervise(containers.Command{
 		Name:        c.Name,
 		Args:        c.Command,
 		Replicas:    c.Replicas,

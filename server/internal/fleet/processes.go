@@ -19,10 +19,11 @@ import (
 
 // Processes are those of every [[container]] that has a command.
 type Processes struct {
-	gate     *gate.Gate
-	sessions *Sessions
-	log      *slog.Logger
-	stopping <-chan struct{}
+	gate      *gate.Gate
+	sessions  *Sessions
+	supervise Supervise
+	log       *slog.Logger
+	stopping  <-chan struct{}
 
 	// Grace is how long after other models a process may register the one that it is loaded for; 20
 	// seconds unless it is set before the first process starts.
