@@ -26,6 +26,9 @@ type client struct {
 	seqs  map[string]int64 // and what the last one's number was
 	asked []*question      // of the application
 
+	shares *sharing // nil: no memory
+	slots  int      // of it that questions have taken
+
 	shaky bool // its connections are cut, stand still, or are closed by itself
 	last  bool // it comes when all is well again
 
@@ -42,8 +45,8 @@ var doors = []string{"tcp", "rest", "grpc", "stream"}
 // Addresses in the network in memory, of doors, of the same with TLS, and of containers by what
 // they speak.
 var (
-	doorAddrs       = map[string]string{"tcp": "10.0.0.1:6174", "rest": "10.0.0.1:8000", "grpc": "10.0.0.1:8001", "stream": "10.0.0.1:8001"}
-	encryptedAddrs  = map[string]string{"tcp": "10.0.0.1:6175", "rest": "10.0.0.1:8443", "grpc": "10.0.0.1:8444", "stream": "10.0.0.1:8444"}
+	doorAddrs       = map[string]string{"tcp": "10.0.0.1:6174", "rest": "10.0.0.1:8000", "grpc": "10.0.0.1:8001", "stream": "10.0.0.1:8001", "admin": "10.0.0.1:9000"}
+	encryptedAddrs  = map[string]string{"tcp": "10.0.0.1:6175", "rest": "10.0.0.1:8443", "grpc": "10.0.0.1:8444", "stream": "10.0.0.1:8444", "admin": "10.0.0.1:9443"}
 	containersAddrs = map[string]string{"": "10.0.0.1:7000", "tls": "10.0.0.1:7001", "v1b": "10.0.0.1:7002", "v2": "10.0.0.1:7003", "v2a": "10.0.0.1:7004", "v0": "10.1.0.100:9000"}
 )
 
@@ -154,6 +157,8 @@ func (c *client) deal() *question {
 		q.model = "app"
 	case s.plan.old != "" && n < 15:
 		q.model = "old"
+	case s.troubles.loads && n < 16:
+		q.model = "s"
 	case s.troubles.versions && n < 17:
 		q.version = fmt.Sprint(1 + n%2)
 	}
@@ -162,6 +167,7 @@ func (c *client) deal() *question {
 	}
 	q.bad = r.IntN(30) == 0 && q.model != "old" // which takes rows of any length
 	c.place(q)
+	c.borrow(q)
 	about := r.IntN(1 << 20)
 	if q.model != "app" || !s.troubles.learning || c.last || c.door == "grpc" || c.door == "stream" {
 		return q

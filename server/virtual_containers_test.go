@@ -22,7 +22,9 @@ type host struct {
 	name           string
 	from           string // its address
 	model, version string
-	old            string // the generation that it speaks; "": the newest
+	own            bool            // a process of the server's, which needs no right
+	over           context.Context // ends when it is to go
+	old            string          // the generation that it speaks; "": the newest
 	encrypted      bool
 	rand           *rand.Rand // of its lives
 	// script is of its answers, which another goroutine gives.
@@ -44,7 +46,7 @@ func (s *scene) newHosts() (list []*host) {
 		}
 		for i := range replicas {
 			name := fmt.Sprintf("%s%d", model, i)
-			h := &host{scene: s, name: name, model: model, version: "1", rand: draw(s.plan.seed, name), script: draw(s.plan.seed, name+" answers")}
+			h := &host{scene: s, name: name, model: model, version: "1", over: s.over, rand: draw(s.plan.seed, name), script: draw(s.plan.seed, name+" answers")}
 			if model == "old" {
 				h.old = s.plan.old
 			} else {
@@ -105,24 +107,26 @@ func (h *host) live(name string, calm bool) bool {
 	near, err := h.connect(calm)
 	if err != nil {
 		if h.old == "v0" { // the server has not called until now
-			return s.over.Err() == nil
+			return h.over.Err() == nil
 		}
-		if !s.stopped() {
+		if !s.stopped() && h.over.Err() == nil {
 			s.history.fault("container %s cannot connect: %v", name, err)
 		}
 		return false
 	}
-	ends := s.over.Done()
+	var calmed <-chan struct{}
 	if !calm {
-		ends = s.calm.Done()
+		calmed = s.calm.Done()
 		if h.rand.IntN(4) == 0 { // maybe while it registers
 			near.CutAfter(h.rand.IntN(3000), h.rand.IntN(3000))
 		}
 	}
+	stop := context.AfterFunc(h.over, func() { near.Close() })
 	c, err := h.begin(near, name, calm)
+	stop()
 	if err != nil {
 		near.Close()
-		if calm && !s.stopped() {
+		if calm && !s.stopped() && h.over.Err() == nil {
 			s.history.fault("container %s could not register: %v", name, err)
 		}
 		return h.pause()
@@ -131,28 +135,29 @@ func (h *host) live(name string, calm bool) bool {
 	if h.old == "" { // an old one is not told
 		s.history.registered(h.model, h.version)
 	}
+	if h.own {
+		defer s.history.serve()()
+	}
 	if !calm {
 		h.end(c, near)
 	}
 	select {
 	case <-c.Gone():
-		if calm && !s.stopped() {
+		if calm && !s.stopped() && h.over.Err() == nil {
 			s.history.fault("container %s was parted from without a reason: %v", name, c.Err())
 		}
 		return h.pause()
-	case <-ends:
-		if s.over.Err() != nil {
-			return false
-		}
+	case <-h.over.Done():
+	case <-calmed:
 	}
 	c.Kill()
-	return true
+	return h.over.Err() == nil
 }
 
 // connect connects to the server, or waits for it to do so.
 func (h *host) connect(calm bool) (*shivatest.Link, error) {
 	s := h.scene
-	ctx := s.over
+	ctx := h.over
 	if !calm {
 		ctx = s.calm
 	}
@@ -166,7 +171,7 @@ func (h *host) connect(calm bool) (*shivatest.Link, error) {
 	if addr == "" { // v1 and v3 are told from others at the usual one
 		addr = containersAddrs[""]
 	}
-	return s.net.DialFrom(context.Background(), h.from, addr)
+	return s.net.DialFrom(h.over, h.from, addr)
 }
 
 // begin registers.
@@ -182,7 +187,7 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 		conn = tls.Client(near, config)
 	}
 	token := ""
-	if s.troubles.identities {
+	if s.troubles.identities && !h.own {
 		token = tokenOf("worker")
 	}
 	return containertest.Start(conn, containertest.Model{
@@ -225,7 +230,7 @@ func (h *host) pause() bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-h.scene.over.Done():
+	case <-h.over.Done():
 		return false
 	}
 	return !h.scene.stopped()
@@ -247,7 +252,7 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	h.mu.Unlock()
 	s.history.registered(h.model, h.version)
 	runs := s.history.ran(name, h.model, values, late)
-	if s.troubles.identities && !late && h.old == "" && !s.mayServe(h) {
+	if s.troubles.identities && !late && h.old == "" && !h.own && !s.mayServe(h) {
 		s.history.fault("%s was sent a batch, and may not serve %s/%s", name, h.model, h.version)
 	}
 	r := containertest.Reply{Delay: time.Duration(h.script.Int64N(int64(s.plan.slowest)))}

@@ -110,7 +110,14 @@ func (q *question) message() []byte {
 		if q.model == "old" {
 			members["batch"] = true // or it would be one row
 		}
-		m.Tensors = []tensor.Tensor{q.input()}
+		if q.shared != nil {
+			members["shared_memory"] = q.onShiva()
+		}
+		if q.shared["in"] {
+			q.client.shares.write(q)
+		} else {
+			m.Tensors = []tensor.Tensor{q.input()}
+		}
 	}
 	var err error
 	if m.Metadata, err = json.Marshal(members); err != nil {
@@ -186,6 +193,9 @@ func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
 	case q.about != nil:
 		return meta.answer()
 	}
+	if q.shared["out"] {
+		return answer{kind: okay, values: q.client.shares.read(q)}
+	}
 	return answer{kind: okay, values: numbers(h, q, m.Tensors[0])}
 }
 
@@ -236,8 +246,7 @@ func numbers(h *history, q *question, x tensor.Tensor) (list []int32) {
 }
 
 func (c *client) askREST() (func(context.Context, *question) answer, func()) {
-	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}
-	web := http.Client{Transport: transport}
+	web := c.web()
 	return func(ctx context.Context, q *question) answer {
 		path, body := q.overHTTP()
 		r, err := http.NewRequestWithContext(ctx, "POST", "http://server/"+path, bytes.NewReader(body))
@@ -258,7 +267,12 @@ func (c *client) askREST() (func(context.Context, *question) answer, func()) {
 			return answer{kind: unanswered, text: err.Error()}
 		}
 		return restAnswer(c.scene.history, q, a, text)
-	}, transport.CloseIdleConnections
+	}, web.CloseIdleConnections
+}
+
+// web is the client of HTTP that makes its connections.
+func (c *client) web() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}}
 }
 
 // dialNet is dial for whom a net.Conn is wanted.
@@ -283,7 +297,16 @@ func (q *question) overHTTP() (path string, body []byte) {
 	if q.model == "old" {
 		x["name"] = "input"
 	}
-	body, err := json.Marshal(map[string]any{"id": fmt.Sprint(q.number), "parameters": members, "inputs": []any{x}})
+	asked := map[string]any{"id": fmt.Sprint(q.number), "parameters": members, "inputs": []any{x}}
+	if q.shared["in"] {
+		q.client.shares.write(q)
+		delete(x, "data")
+		x["parameters"] = q.places("in")
+	}
+	if q.shared["out"] {
+		asked["outputs"] = []any{map[string]any{"name": "x", "parameters": q.places("out")}}
+	}
+	body, err := json.Marshal(asked)
 	if err != nil {
 		panic(err)
 	}
@@ -318,6 +341,9 @@ func restAnswer(h *history, q *question, a *http.Response, text []byte) answer {
 	if body.ID != fmt.Sprint(q.number) || len(body.Outputs) != 1 {
 		h.fault("question %d got the answer to %s, with %d outputs", q.number, body.ID, len(body.Outputs))
 		return answer{kind: okay}
+	}
+	if q.shared["out"] {
+		return answer{kind: okay, values: q.client.shares.read(q)}
 	}
 	return answer{kind: okay, values: valuesOf(h, q, body.Outputs[0].Datatype, text[len(head):])}
 }
@@ -367,9 +393,12 @@ func (c *client) askGRPC() (func(context.Context, *question) answer, func()) {
 }
 
 func grpcAnswer(h *history, q *question, a *pb.ModelInferResponse) answer {
-	if a.Id != fmt.Sprint(q.number) || len(a.RawOutputContents) != 1 {
+	if a.Id != fmt.Sprint(q.number) || len(a.RawOutputContents) != 1 && !q.shared["out"] {
 		h.fault("question %d got the answer to %s, with %d outputs", q.number, a.Id, len(a.RawOutputContents))
 		return answer{kind: okay}
+	}
+	if q.shared["out"] {
+		return answer{kind: okay, values: q.client.shares.read(q)}
 	}
 	return answer{kind: okay, values: valuesOf(h, q, a.Outputs[0].Datatype, a.RawOutputContents[0])}
 }
@@ -388,6 +417,20 @@ func (q *question) request() *pb.ModelInferRequest {
 	}
 	for key, value := range q.parameters() {
 		r.Parameters[key] = inferParameter(value)
+	}
+	at := func(side string) map[string]*pb.InferParameter {
+		list := make(map[string]*pb.InferParameter)
+		for key, value := range q.places(side) {
+			list[key] = inferParameter(value)
+		}
+		return list
+	}
+	if q.shared["in"] {
+		q.client.shares.write(q)
+		r.Inputs[0].Parameters, r.RawInputContents = at("in"), nil
+	}
+	if q.shared["out"] {
+		r.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: at("out")}}
 	}
 	return r
 }

@@ -17,6 +17,8 @@ type history struct {
 	wrong     []string             // found on the way
 	holdings  []*holding           // in the order in which they came
 	freezes   []freeze             // likewise
+	orders    []*order             // likewise
+	served    []*serving           // by processes that the server has started
 	models    map[string]time.Time // when a container of each, and of each version, has registered first
 }
 
@@ -28,15 +30,17 @@ type question struct {
 	model   string
 	version string // that it names; "": none
 	rows    int
-	frame   *place        // of a stream; nil: it is of none
-	about   *question     // it is feedback about that one; nil: it is a question
-	timeout time.Duration // until its deadline
-	bad     bool          // its inputs do not fit the model
-	asked   time.Time     // when its last byte was sent
-	begun   time.Time     // and its first
-	opened  time.Time     // when its ModelStreamInfer was; zero: it is of none
-	before  *question     // on the same connection, whose answer leaves first; nil: any may
-	given   bool          // the client has given it up
+	frame   *place          // of a stream; nil: it is of none
+	shared  map[string]bool // by side: whether it is in shared memory; nil: neither is
+	slot    int             // there
+	about   *question       // it is feedback about that one; nil: it is a question
+	timeout time.Duration   // until its deadline
+	bad     bool            // its inputs do not fit the model
+	asked   time.Time       // when its last byte was sent
+	begun   time.Time       // and its first
+	opened  time.Time       // when its ModelStreamInfer was; zero: it is of none
+	before  *question       // on the same connection, whose answer leaves first; nil: any may
+	given   bool            // the client has given it up
 	answers []answer
 	runs    []*run
 }
@@ -135,6 +139,22 @@ func (h *history) registered(model, version string) {
 		if h.models[name].IsZero() {
 			h.models[name] = time.Now()
 		}
+	}
+}
+
+// A serving is from when to when a process served; zero: it still does.
+type serving struct{ from, to time.Time }
+
+// serve notes that a process of the server's serves, and returns what notes its end.
+func (h *history) serve() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := &serving{from: time.Now()}
+	h.served = append(h.served, one)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		one.to = time.Now()
 	}
 }
 

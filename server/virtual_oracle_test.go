@@ -19,9 +19,19 @@ func (s *scene) check() {
 	if left := takenOf(s.server); left != "" {
 		h.fault("quotas are not given back: %s", left)
 	}
+	if n := s.server.regions.Usage().Regions; n != 0 {
+		h.fault("%d regions of shared memory are left", n)
+	}
+	if n := s.running.Load(); n != 0 {
+		h.fault("%d processes are left", n)
+	}
+	if s.troubles.loads { // the server has loaded it as it began
+		h.note("s", true, h.began, h.models["s"])
+	}
 	for _, q := range h.inOrder() {
 		s.judge(q)
 	}
+	s.judgeOrders()
 	s.judgeQuotas()
 	s.judgeStreams()
 	s.judgeLearning()
@@ -63,6 +73,9 @@ func (s *scene) judge(q *question) {
 	if a.kind == okay && q.about == nil && !s.right(q, a) {
 		wrong("the answer's values are %v", a.values)
 	}
+	if why := s.unshared(q, a); a.kind == okay && why != "" {
+		wrong("it has a good answer, and %s", why)
+	}
 }
 
 // lateness is how much later than its deadline an answer may come: time does not pass while the
@@ -87,6 +100,9 @@ func (s *scene) due(q *question) time.Time {
 
 // right tells whether an answer's values are those of a version that may have given it.
 func (s *scene) right(q *question, a answer) bool {
+	if q.shared["out"] && s.history.toggle("file "+q.client.shares.region("out")).mayBeOff(q.begun, a.at) {
+		return true // what was written may be cut off
+	}
 	for _, model := range q.by() {
 		for _, version := range s.versions(q, model, a.at) {
 			if slices.Equal(a.values, made(model, version, q.inputs())) {
@@ -136,7 +152,7 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 		if losses[row] > 2 {
 			wrong("row %d was sent to %d containers that were lost with it, not to one more after the first", row, losses[row])
 		}
-		if n > 1 && !s.troubles.containers {
+		if n > 1 && !s.troubles.containers && !s.missing(q, a.at) {
 			wrong("row %d was executed %d times, and no container has failed", row, n)
 		}
 		if n == 0 && a.kind == okay && q.about == nil {
@@ -148,15 +164,23 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 // rights tells whether a client may have had the right to ask a question at some moment until then,
 // and whether it may have lacked it.
 func (s *scene) rights(q *question, until time.Time) (may, lacks bool) {
-	if !s.troubles.identities {
-		return true, false
-	}
 	right := "infer"
 	if q.about != nil {
 		right = "feedback"
 	}
-	for _, i := range s.history.declared(q.client.identity, q.begun, until) {
-		has := i != nil && slices.ContainsFunc(i.May, func(text string) bool { return grants(text, right, q.model) })
+	return s.entitled(q.client.identity, q.begun, until, q.model, right)
+}
+
+// entitled tells whether an identity may have had one of some rights of a name at some moment, and
+// whether it may have lacked them all. A name that is empty is any.
+func (s *scene) entitled(identity string, from, to time.Time, name string, rights ...string) (may, lacks bool) {
+	if !s.troubles.identities {
+		return true, false
+	}
+	for _, i := range s.history.declared(identity, from, to) {
+		has := i != nil && slices.ContainsFunc(i.May, func(text string) bool {
+			return slices.ContainsFunc(rights, func(right string) bool { return grants(text, right, name) })
+		})
 		may, lacks = may || has, lacks || !has
 	}
 	return may, lacks
@@ -164,15 +188,18 @@ func (s *scene) rights(q *question, until time.Time) (may, lacks bool) {
 
 // grants tells whether a right in the words of the configuration is of a name.
 func grants(text, right, name string) bool {
-	what, pattern, some := strings.Cut(text, ":")
-	if what != right {
-		return false
+	if text == right {
+		return true
+	}
+	pattern, some := strings.CutPrefix(text, right+":")
+	if !some || name == "" {
+		return some
 	}
 	if !strings.Contains(pattern, "/") {
 		name, _, _ = strings.Cut(name, "/")
 	}
 	ok, _ := path.Match(pattern, name)
-	return ok || !some
+	return ok
 }
 
 // known tells whether a client's identity may have been declared at some moment until then, and
@@ -201,11 +228,17 @@ func (s *scene) unexpected(q *question, a answer) string {
 			return "it should have been refused"
 		}
 	case "InvalidInput":
+		if !q.bad && q.shared != nil {
+			return s.forgotten(q, a)
+		}
 		if !q.bad {
 			return "it fits the model"
 		}
 	case "NotFound":
-		return s.notFound(q)
+		if why := s.notFound(q); why == "" || q.shared == nil {
+			return why
+		}
+		return s.forgotten(q, a)
 	case "Unauthenticated":
 		if _, unknown := s.known(q, a.at); !unknown && s.troubles.identities || !s.troubles.identities {
 			return "it showed a token that is known"
@@ -222,7 +255,7 @@ func (s *scene) unexpected(q *question, a answer) string {
 	case "Overloaded":
 		return s.overloaded(q, a)
 	case "Unavailable":
-		if !s.troubles.containers && !s.troubles.stop && !(q.about != nil && s.troubles.store) {
+		if !s.troubles.containers && !s.troubles.stop && !(q.about != nil && s.troubles.store) && !s.missing(q, a.at) && s.notFound(q) != "" {
 			return "its containers are there"
 		}
 	case "ContainerFailed":
@@ -230,7 +263,7 @@ func (s *scene) unexpected(q *question, a answer) string {
 			return "no container has failed with it"
 		}
 	case "ContainerLost":
-		if !s.troubles.containers && !s.troubles.stop {
+		if !s.troubles.containers && !s.troubles.stop && !s.missing(q, a.at) {
 			return "no container was lost"
 		}
 	case "Superseded":
@@ -272,14 +305,16 @@ func (s *scene) overloaded(q *question, a answer) string {
 	switch {
 	case s.troubles.reloads && strings.Contains(a.text, "tcp.in_flight_per_connection"):
 		return ""
-	case s.troubles.quotas && strings.Contains(a.text, "is over its quota"):
-		for _, i := range s.history.declared(q.client.identity, q.begun, a.at) {
-			if i != nil && i.Quota != (config.IdentityQuota{}) {
-				return ""
-			}
-		}
+	case s.bounded(payer{identity: q.client.identity}, q, a), s.bounded(payer{address: q.client.host()}, q, a):
+		return ""
 	}
 	return "nothing is scarce"
+}
+
+// bounded tells whether an answer says that somebody is over a quota, which it may have had.
+func (s *scene) bounded(p payer, q *question, a answer) bool {
+	return strings.Contains(a.text, p.String()+" is over its quota") &&
+		slices.ContainsFunc(s.history.quotas(p, q.begun, a.at), func(q config.Quota) bool { return q != config.Quota{} })
 }
 
 func hasFate(q *question, fates ...fate) bool {

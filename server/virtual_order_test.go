@@ -20,9 +20,52 @@ func (s *scene) prompt(q *question) bool {
 // paced tells whether the connections of a question's client may be read in turns, which those are
 // that ask for more than their rate.
 func (s *scene) paced(q *question) bool {
-	return slices.ContainsFunc(s.history.declared(q.client.identity, s.history.began, q.begun), func(i *config.Identity) bool {
-		return i != nil && (i.Quota.RequestsPerSecond > 0 || i.Quota.BytesPerSecond > 0)
-	})
+	rated := func(p payer) bool {
+		return slices.ContainsFunc(s.history.quotas(p, s.history.began, q.begun), func(q config.Quota) bool { return q.RequestsPerSecond > 0 || q.BytesPerSecond > 0 })
+	}
+	return rated(payer{identity: q.client.identity}) || rated(payer{address: q.client.host()})
+}
+
+// A payer is whoever questions are charged to: an identity, or else an address.
+type payer struct{ identity, address string }
+
+// String is the payer as errors name it.
+func (p payer) String() string {
+	if p.identity != "" {
+		return fmt.Sprintf("identity %q", p.identity)
+	}
+	return "address " + p.address
+}
+
+// payer is that of a question that was let in.
+func (s *scene) payer(q *question) payer {
+	if s.troubles.identities {
+		return payer{identity: q.client.identity}
+	}
+	return payer{address: q.client.host()}
+}
+
+// host is the client's address without its port.
+func (c *client) host() string {
+	host, _, _ := strings.Cut(c.from, ":")
+	return host
+}
+
+// quotas are those that a payer may have had from one time to another, but for times at which it
+// was nobody.
+func (h *history) quotas(p payer, from, to time.Time) (list []config.Quota) {
+	if p.identity == "" {
+		for _, c := range h.holding(from, to) {
+			list = append(list, c.Limits.PerAddress)
+		}
+		return list
+	}
+	for _, i := range h.declared(p.identity, from, to) {
+		if i != nil {
+			list = append(list, i.Quota.Quota)
+		}
+	}
+	return list
 }
 
 // follows tells whether a question arrived after another of its client for certain: on one
@@ -36,27 +79,27 @@ func follows(q, other *question) bool {
 
 // judgeQuotas looks whether anybody ever had more than it may.
 func (s *scene) judgeQuotas() {
-	payers := make(map[string][]*question) // what was let in, in the order in which it was asked
+	if !s.troubles.quotas && !s.troubles.addresses {
+		return
+	}
+	payers := make(map[payer][]*question) // what was let in, in the order in which it was asked
 	for _, q := range s.history.questions {
-		if q.client.identity != "" && len(q.runs) > 0 {
-			payers[q.client.identity] = append(payers[q.client.identity], q)
+		if p := s.payer(q); len(q.runs) > 0 {
+			payers[p] = append(payers[p], q)
 		}
 	}
-	for name, list := range payers {
+	for p, list := range payers {
 		for i, q := range list {
-			s.judgeInFlight(name, list[:i], q)
-			s.judgeRates(name, list[i:])
+			s.judgeInFlight(p, list[:i], q)
+			s.judgeRates(p, list[i:])
 		}
 	}
 }
 
-// quota is the most of a quota that an identity may have had at some moment; 0: there was none.
-func (s *scene) quota(name string, from, to time.Time, of func(config.Quota) int) (most int) {
-	for _, i := range s.history.declared(name, from, to) {
-		if i == nil {
-			continue
-		}
-		n := of(i.Quota.Quota)
+// quota is the most of a quota that a payer may have had at some moment; 0: there was none.
+func (s *scene) quota(p payer, from, to time.Time, of func(config.Quota) int) (most int) {
+	for _, q := range s.history.quotas(p, from, to) {
+		n := of(q)
 		if n == 0 {
 			return 0
 		}
@@ -68,16 +111,19 @@ func (s *scene) quota(name string, from, to time.Time, of func(config.Quota) int
 // judgeInFlight looks at what was in flight when a question was let in, which was until its first
 // row was sent. Another was in flight for certain from when it had been sent, until a container had
 // answered it.
-func (s *scene) judgeInFlight(name string, before []*question, q *question) {
-	most := s.quota(name, q.begun, q.first(), func(q config.Quota) int { return q.RequestsInFlight })
+func (s *scene) judgeInFlight(p payer, before []*question, q *question) {
+	most := s.quota(p, q.begun, q.first(), func(q config.Quota) int { return q.RequestsInFlight })
+	if most == 0 {
+		return
+	}
 	n := 0
 	for _, other := range before {
 		if s.prompt(other) && other.good() != nil && other.asked.Before(q.begun) && other.answered().After(q.first()) {
 			n++
 		}
 	}
-	if most > 0 && n >= most {
-		s.history.fault("question %d of %s was let in while %d of %q were in flight, and it may have %d", q.number, q.client.name, n, name, most)
+	if n >= most {
+		s.history.fault("question %d of %s was let in while %d of %v were in flight, and it may have %d", q.number, q.client.name, n, p, most)
 	}
 }
 
@@ -102,16 +148,16 @@ func (q *question) answered() (all time.Time) {
 
 // judgeRates looks at what came from the first of a list on, while one configuration held: as many
 // as its rate has in that time and in its burst, and one more, which may overdraw it.
-func (s *scene) judgeRates(name string, list []*question) {
+func (s *scene) judgeRates(p payer, list []*question) {
 	requests, bytes, largest := 0, 0, 0
 	for _, q := range list {
-		declared := s.history.declared(name, list[0].begun, q.first())
-		if len(declared) != 1 || declared[0] == nil {
+		quotas := s.history.quotas(p, list[0].begun, q.first())
+		if len(quotas) != 1 || len(s.history.holding(list[0].begun, q.first())) != 1 {
 			return
 		}
 		size := 8 * q.rows // at least
 		requests, bytes, largest = requests+1, bytes+size, max(largest, size)
-		quota := declared[0].Quota
+		quota := quotas[0]
 		burst := quota.Burst
 		if burst == 0 {
 			burst = time.Second
@@ -122,7 +168,7 @@ func (s *scene) judgeRates(name string, list []*question) {
 		}{{"requests", quota.RequestsPerSecond, requests, 1}, {"bytes", int(quota.BytesPerSecond), bytes, largest}} {
 			long := q.first().Sub(list[0].begun)
 			if most := float64(of.rate)*(long+burst).Seconds() + float64(of.extra) + 1e-6; of.rate > 0 && float64(of.n) > most {
-				s.history.fault("%d %s of %q were let in within %v, from question %d to %d: it may have %d a second", of.n, of.what, name, long, list[0].number, q.number, of.rate)
+				s.history.fault("%d %s of %v were let in within %v, from question %d to %d: it may have %d a second", of.n, of.what, p, long, list[0].number, q.number, of.rate)
 				return
 			}
 		}

@@ -28,7 +28,9 @@ type scene struct {
 	net      shivatest.Net
 	clock    stallingClock
 	store    *faultyStore
-	pki      *pki // nil: nobody speaks TLS
+	wall     settableClock
+	pki      *pki   // nil: nobody speaks TLS
+	memory   string // where clients share it; "": nowhere
 	history  *history
 	server   *Server
 
@@ -41,6 +43,9 @@ type scene struct {
 	calm, over     context.Context // ended when trouble ends, and when containers may go
 	calmed, finish context.CancelFunc
 	stopping       atomic.Bool
+
+	// Of the processes that the server starts: how many it has, and how many run.
+	processes, running atomic.Int64
 }
 
 // defaultDeadline is that of models, and execTimeout what a container may take for a batch.
@@ -64,6 +69,11 @@ type troubles struct {
 	frames     bool // some clients are cameras
 	learning   bool // an application chooses between models, and is told what became of its answers
 	versions   bool // of a model, of which the operator makes one or the other the default
+	admin      bool // somebody gives orders at the admin door
+	loads      bool // a model is loaded and unloaded, whose processes are the server's
+	regions    bool // some clients share memory with the server
+	addresses  bool // have quotas, where nobody shows who he is
+	clocks     bool // are set: back, and forth
 }
 
 // A plan is what a seed says at once; the rest its actors draw as they go, each by itself.
@@ -74,7 +84,9 @@ type plan struct {
 	slowest time.Duration  // that a container is with a batch
 	harm    int            // how often containers fail
 	stop    time.Duration  // when the server stops, if it does early
-	old     string         // the generation of the containers of the model "old"; "": there are none
+	// adminTLS: the admin door speaks TLS, and nothing else.
+	adminTLS bool
+	old      string // the generation of the containers of the model "old"; "": there are none
 }
 
 // draw is the random numbers of one actor.
@@ -91,7 +103,8 @@ func newScene(t *testing.T, seed uint64) *scene {
 	s := &scene{t: t, store: new(faultyStore), history: &history{began: time.Now()}}
 	one := func(in int) bool { return r.IntN(in) == 0 }
 	s.troubles = troubles{containers: one(2), clients: one(2), reloads: one(3), stop: one(5), identities: one(3), store: one(3),
-		freezes: one(6), tls: one(4), frames: one(3), learning: one(4), versions: one(4)}
+		freezes: one(6), tls: one(4), frames: one(3), learning: one(4), versions: one(4),
+		admin: one(3), loads: one(4), regions: one(4), addresses: one(4), clocks: one(4)}
 	s.troubles.quotas = s.troubles.identities && one(2)
 	s.troubles.rights = s.troubles.identities && one(2)
 	// Containers that may not serve for a while are parted from, and so are some of a server that
@@ -102,6 +115,13 @@ func newScene(t *testing.T, seed uint64) *scene {
 	if one(4) {
 		s.plan.old = oldGenerations[r.IntN(len(oldGenerations))]
 		s.plan.hosts["old"] = 1 + r.IntN(2)
+	}
+	if s.troubles.loads {
+		s.plan.hosts["s"] = 1 + r.IntN(2)
+	}
+	s.plan.adminTLS = s.troubles.tls && one(2)
+	if s.troubles.regions {
+		s.memory = t.TempDir()
 	}
 	s.net.Resets = true
 	s.net.Buffer = []int{0, 300, 4 << 10}[r.IntN(3)]
@@ -122,6 +142,22 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	c := config.Default()
 	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen = config.Addrs{doorAddrs["tcp"]}, config.Addrs{doorAddrs["rest"]}, config.Addrs{doorAddrs["grpc"]}
 	c.Admin.Listen, c.Containers.Listen, c.Containers.Arena = "", config.Addrs{containersAddrs[""]}, false
+	if s.troubles.admin {
+		c.Admin.Listen = doorAddrs["admin"]
+		if s.plan.adminTLS {
+			c.Admin.Listen = "tls://" + encryptedAddrs["admin"]
+		}
+	}
+	if s.troubles.loads {
+		c.Server.Repository = config.RepositoryAll
+		c.Supervised = append(c.Supervised, config.Container{Name: "s", Command: []string{"s"}, Model: "s", Replicas: s.plan.hosts["s"], StopTimeout: time.Second})
+	}
+	if s.troubles.regions {
+		c.SharedMemory.Directory, c.SharedMemory.Clients = s.memory, config.ClientsAll
+	}
+	if s.troubles.addresses {
+		c.Limits.PerAddress = boundAddress(r)
+	}
 	c.TCP.Loops = 1 + r.IntN(2)
 	c.Server.Drain = time.Second
 	c.Defaults.Deadline, c.Defaults.ExecutionTimeout = defaultDeadline, execTimeout
@@ -142,7 +178,7 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	}
 	switch s.plan.old {
 	case "v0":
-		c.Supervised = []config.Container{{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0", Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}} // as if they were not given
+		c.Supervised = append(c.Supervised, config.Container{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0", Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}) // as if they were not given
 	case "v1b":
 		c.Containers.ListenV1b = config.Addrs{containersAddrs["v1b"]}
 	case "v2":
@@ -162,7 +198,7 @@ func (s *scene) makeDefault(c *config.Config, version string) {
 
 // identities are those of a scene. Containers of old generations can show nothing.
 func (s *scene) identities(r *rand.Rand) []config.Identity {
-	list := []config.Identity{declared("all", "infer", "feedback"), declared("onlya", "infer:a", "infer:b"), declared("small", "infer"), declared("slow", "infer"), declared("worker", "serve")}
+	list := []config.Identity{declared("all", "infer", "feedback"), declared("onlya", "infer:a", "infer:b"), declared("small", "infer"), declared("slow", "infer"), declared("worker", "serve"), declared("operator", "admin:read", "admin:write", "load"), declared("viewer", "admin:read")}
 	if s.plan.old != "" {
 		list = append(list, config.Identity{Name: "anonymous", May: []string{"serve:old"}})
 	}
@@ -181,14 +217,29 @@ func (s *scene) bound(list []config.Identity, r *rand.Rand) {
 		q := &list[i].Quota
 		switch list[i].Name {
 		case "small":
-			q.RequestsInFlight = 2 + r.IntN(2)
+			q.Quota = boundFlight(r)
 		case "slow":
-			q.RequestsPerSecond, q.Burst = 5+r.IntN(20), time.Duration(50+r.IntN(500))*time.Millisecond
-			if r.IntN(2) == 0 {
-				q.BytesPerSecond = config.Bytes(1<<10 + r.IntN(1<<11))
-			}
+			q.Quota = boundRates(r)
 		}
 	}
+}
+
+func boundFlight(r *rand.Rand) config.Quota { return config.Quota{RequestsInFlight: 2 + r.IntN(2)} }
+
+func boundRates(r *rand.Rand) config.Quota {
+	q := config.Quota{RequestsPerSecond: 5 + r.IntN(20), Burst: time.Duration(50+r.IntN(500)) * time.Millisecond}
+	if r.IntN(2) == 0 {
+		q.BytesPerSecond = config.Bytes(1<<10 + r.IntN(1<<11))
+	}
+	return q
+}
+
+// boundAddress is a quota of addresses.
+func boundAddress(r *rand.Rand) config.Quota {
+	if r.IntN(2) == 0 {
+		return boundFlight(r)
+	}
+	return boundRates(r)
 }
 
 // start starts the server in its surroundings.
@@ -234,10 +285,23 @@ func (s *scene) play() {
 	}
 	for i := range s.plan.clients {
 		c, questions := s.newClient(i)
+		done := make(chan struct{})
 		actors.Go(func() {
+			defer close(done)
 			time.Sleep(time.Duration(c.rand.Int64N(int64(200 * time.Millisecond))))
 			c.run(questions)
 		})
+		if c.shares != nil {
+			actors.Go(func() { c.shares.run(done) })
+		}
+	}
+	if s.troubles.admin {
+		m := s.newManager("admin")
+		actors.Go(func() { m.manage(3 + m.rand.IntN(20)) })
+	}
+	if s.troubles.loads {
+		m := s.newManager("rest")
+		actors.Go(func() { m.manage(1 + m.rand.IntN(8)) })
 	}
 	quiet := make(chan struct{}) // the operator has nothing more to do
 	var operator sync.WaitGroup
@@ -277,10 +341,17 @@ func (s *scene) newClient(i int) (c *client, questions int) {
 	if s.troubles.identities {
 		c.identity = []string{"all", "all", "onlya", "small", "small", "slow", "slow", "nobody", ""}[r.IntN(9)]
 		if c.encrypted && r.IntN(3) == 0 {
-			c.identity = "camera" // by its certificate
+			c.identity = "camera"     // by its certificate,
+			c.cut = s.troubles.clocks // which may not be valid when it comes
 		} else if c.identity != "" {
 			c.token = tokenOf(c.identity)
 		}
+	}
+	if s.troubles.addresses && c.keeps == nil { // or streams of the same name would be one
+		c.from = fmt.Sprintf("10.2.1.%d:%d", i/2+1, 5000+i)
+	}
+	if s.troubles.regions && c.identity != "camera" && r.IntN(3) > 0 {
+		c.shares = s.share(c, i)
 	}
 	return c, 3 + r.IntN(25)
 }
@@ -297,6 +368,8 @@ func (s *scene) operate(quiet <-chan struct{}) {
 		{s.troubles.rights, func(c *config.Config) { s.redeclare(c, r) }},
 		{s.troubles.versions, func(c *config.Config) { s.makeDefault(c, strconv.Itoa(1+r.IntN(2))) }},
 		{s.troubles.tls, func(*config.Config) { s.pki.renew(nil) }},
+		{s.troubles.addresses, func(c *config.Config) { c.Limits.PerAddress = boundAddress(r) }},
+		{s.troubles.clocks, func(*config.Config) { s.wall.set(r, s.troubles.tls && !s.troubles.learning) }}, // the store remembers a day
 	} {
 		if j.is {
 			jobs = append(jobs, j.do)
@@ -310,6 +383,8 @@ func (s *scene) operate(quiet <-chan struct{}) {
 			s.reload(func(c *config.Config) {
 				*c = s.configuration(draw(s.plan.seed, "calm"))
 				c.Identities = slices.Clone(s.first.Identities)
+				c.Limits.PerAddress = config.Quota{}
+				s.wall.ahead.Store(0)
 			})
 			return
 		case <-timer.C:
@@ -341,11 +416,13 @@ func (s *scene) redeclare(c *config.Config, r *rand.Rand) {
 		switch one := &c.Identities[i]; {
 		case one.Name == "onlya":
 			one.May = [][]string{{"infer:a"}, {"infer:b"}, {"infer:[ab]*"}, {"serve:c"}}[r.IntN(4)]
+		case one.Name == "operator" && r.IntN(2) == 0:
+			one.May = [][]string{{"admin:read"}, {"load:s"}, {"admin:write", "load:x"}}[r.IntN(3)]
 		case one.Name == "worker" && r.IntN(3) == 0:
 			one.May = [][]string{{"serve:a"}, {"serve:[a-b]/1"}, {"infer"}}[r.IntN(3)]
 		}
 	}
-	if gone := []string{"all", "small", "camera", "", "", ""}[r.IntN(6)]; gone != "" {
+	if gone := []string{"all", "small", "camera", "operator", "", "", ""}[r.IntN(7)]; gone != "" {
 		c.Identities = slices.DeleteFunc(c.Identities, func(i config.Identity) bool { return i.Name == gone })
 	}
 }
@@ -395,13 +472,24 @@ func (s *scene) reload(change func(*config.Config)) {
 	s.file.TCP.Loops = before.TCP.Loops
 	s.mu.Unlock()
 	held := s.history.hold(s.file)
-	if _, err := s.server.Reload(); err != nil {
-		if !s.stopped() {
-			s.history.fault("reload: %v", err)
-		}
+	early := s.pki != nil && s.wall.early()
+	_, err := s.server.Reload()
+	switch {
+	case err != nil && early: // what held still holds
+		held(false)
+		s.mu.Lock()
+		s.file = before
+		s.mu.Unlock()
 		return
+	case err != nil && s.stopped():
+		return
+	case err != nil:
+		s.history.fault("reload: %v", err)
+		return
+	case early:
+		s.history.fault("certificates were taken that are not valid yet")
 	}
-	held()
+	held(true)
 	if s.pki != nil {
 		s.certificate.Store(s.pki.authority.Serial())
 	}
@@ -409,6 +497,14 @@ func (s *scene) reload(change func(*config.Config)) {
 
 // settle waits until containers have come back, and the server has noticed who is gone.
 func (s *scene) settle() {
+	if s.troubles.loads {
+		time.Sleep(time.Second) // in which processes that have ended begin again
+		began := time.Now()
+		if err := s.server.processes.Load(context.Background(), "s"); err != nil {
+			s.history.fault("loading the model again: %v", err)
+		}
+		s.history.note("s", true, began, time.Now())
+	}
 	time.Sleep(5 * time.Second)
 }
 

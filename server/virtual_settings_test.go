@@ -15,16 +15,20 @@ type holding struct {
 }
 
 // hold notes a configuration that is about to hold. It returns what notes that those before it hold
-// no longer.
-func (h *history) hold(c config.Config) (held func()) {
+// no longer, or that it was refused itself.
+func (h *history) hold(c config.Config) (held func(bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before := len(h.holdings)
 	h.holdings = append(h.holdings, &holding{config: c.Clone(), from: time.Now()})
-	return func() {
+	return func(is bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		for _, one := range h.holdings[:before] {
+		over := h.holdings[:before]
+		if !is {
+			over = h.holdings[before : before+1]
+		}
+		for _, one := range over {
 			if one.to.IsZero() {
 				one.to = time.Now()
 			}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -27,12 +28,15 @@ func (s *scene) around() surroundings {
 				return s.net.Dial(ctx, "tcp", address)
 			},
 		},
+		supervise: s.supervise,
 		store: func(at string, opts state.Options) (state.Store, error) {
 			var err error
+			opts.Now = s.wall.now
 			s.store.Store, err = manage.OpenState(at, opts)
 			return s.store, err
 		},
 		clock: func() (stoppable, error) { return &s.clock, nil },
+		wall:  s.wall.now,
 	}
 }
 
@@ -125,6 +129,23 @@ func (t *stallingTimer) fire() {
 	time.Sleep(t.clock.left(0))
 	t.f()
 }
+
+// A settableClock is the system's, which somebody sets: back, too.
+type settableClock struct{ ahead atomic.Int64 }
+
+func (k *settableClock) now() time.Time { return time.Now().Add(time.Duration(k.ahead.Load())) }
+
+// set sets it to any time within two hours or, if far, to one when no certificate was valid.
+func (k *settableClock) set(r *rand.Rand, far bool) {
+	ahead := time.Duration(r.Int64N(int64(4*time.Hour))) - 2*time.Hour
+	if far && r.IntN(4) == 0 {
+		ahead = -72 * time.Hour
+	}
+	k.ahead.Store(int64(ahead))
+}
+
+// early tells whether certificates are not valid yet.
+func (k *settableClock) early() bool { return time.Duration(k.ahead.Load()) < -24*time.Hour }
 
 // A faultyStore fails to write while it is broken.
 type faultyStore struct {

@@ -30,7 +30,7 @@ func TestSeeds(t *testing.T) {
 	}
 	seeds := *seedsFlag
 	if seeds == 0 {
-		seeds = budgettest.Rounds(200)
+		seeds = budgettest.Rounds(160)
 	}
 	t.Cleanup(func() { t.Logf("answers: %v", outcomes.count) })
 	var next atomic.Uint64
