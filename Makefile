@@ -52,11 +52,11 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: soaks, tests of sockets and processes, and whoever fetches Python
-# packages wait most of their time.
-CHECKS := fmt scripts tidy vet+venv staticcheck unit race reuse+fuzz soak+python+e2e
+# Checks joined by + run at once: soaks, tests of sockets and processes, and whoever fetches
+# packages wait most of their time. What several of them start is built before.
+CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards page-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -185,8 +185,7 @@ dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query
 	promtool test rules server/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
 
-page-test: build $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe (Debian, as root, installs it)
-	@.ci/chromium $(VENV)
+page-test: build chromium $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe
 	$(PYTHON) -m pytest -q server/e2e/page
 
 c-test: ## the client in C: a big-endian machine, a Cortex-M, its size and stack, cppcheck (Debian, as root, installs them)
@@ -242,6 +241,9 @@ redis: ## install the redis-server that tests start, if there is none (Debian, a
 
 programs: redis ## install the shells and the stunnel that tests use, if they are missing (Debian, as root)
 	@.ci/programs
+
+chromium: ## install the Chromium of "make page-test", if it is missing (Debian, as root)
+	@.ci/chromium
 
 prometheus: ## install the prometheus and promtool of "make dashboards", if they are missing (Debian, as root)
 	@.ci/prometheus
