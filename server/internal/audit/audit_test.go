@@ -107,3 +107,50 @@ func TestLogIsBounded(t *testing.T) {
 		t.Error("no trail has no list")
 	}
 }
+
+// An entry's line says who, from where, did what to what, and whether that was refused or failed. What
+// there is nothing to say of is left out.
+func TestLines(t *testing.T) {
+	for _, c := range []struct {
+		entry Entry
+		line  string
+	}{
+		{Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", What: "application", Name: "x", Before: "{}", After: "[]"},
+			`level=INFO msg="audit: done" identity=ann from=10.0.0.1:1 door=admin action=change what=application name=x before={} after=[]`},
+		{Entry{Source: from("ann", "10.0.0.1:1"), Action: "load", What: "model", Name: "x", Error: "no such file"},
+			`level=WARN msg="audit: failed" identity=ann from=10.0.0.1:1 door=admin action=load what=model name=x error="no such file"`},
+		{Entry{Source: from("", "10.0.0.1:1"), Action: "load", What: "model", Name: "x", Refused: true, Error: "no right"},
+			`level=WARN msg="audit: refused" identity="" from=10.0.0.1:1 door=admin action=load what=model name=x error="no right"`},
+	} {
+		var log bytes.Buffer
+		New(slog.New(slog.NewTextHandler(&log, nil))).Add(c.entry)
+		if _, line, _ := strings.Cut(strings.TrimSpace(log.String()), " "); line != c.line {
+			t.Errorf("%s\nwant %s", line, c.line)
+		}
+	}
+	for source, want := range map[Source]string{from("ann", "10.0.0.1:1"): "ann at 10.0.0.1:1", from("", "10.0.0.1:1"): "10.0.0.1:1", {Door: "server"}: ""} {
+		if got := source.String(); got != want {
+			t.Errorf("%+v is %q, want %q", source, got, want)
+		}
+	}
+}
+
+// The connections of one client are one crowd, and so are all that are refused without an identity.
+func TestCrowds(t *testing.T) {
+	for _, c := range []struct {
+		entry Entry
+		want  string
+	}{
+		{Entry{Source: from("ann", "10.0.0.1:1")}, "identity ann"},
+		{Entry{Source: from("ann", "10.0.0.1:1"), Refused: true}, "identity ann"},
+		{Entry{Source: from("", "10.0.0.1:1"), Refused: true}, "nobody"},
+		{Entry{Source: from("", "10.0.0.1:1")}, "address 10.0.0.1"},
+		{Entry{Source: from("", "[::1]:80")}, "address [::1]"},
+		{Entry{Source: from("", "uid=1000,pid=4711")}, "address uid=1000"},
+		{Entry{}, "address "},
+	} {
+		if got := c.entry.crowd(); got != c.want {
+			t.Errorf("%+v is of %q, want %q", c.entry, got, c.want)
+		}
+	}
+}
