@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -61,7 +62,8 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	if stage.err != nil {
 		return nil, stage.err
 	}
-	d := &driver{clock: clock, start: start, sched: sched, model: stage.model, res: res, rows: c.arrivals(), kind: c.rowKinds()}
+	d := &driver{clock: clock, start: start, sched: sched, model: stage.model, res: res, rows: c.arrivals(), kind: c.rowKinds(),
+		sources: max(1, c.Sources), rng: rand.New(rand.NewPCG(c.Seed, 3))}
 	for kind := range d.inputs {
 		if d.inputs[kind], err = tensor.FromSlice(tensor.Shape{1, 4}, []uint8{uint8(kind), 0, 0, 0}); err != nil {
 			return nil, fmt.Errorf("sim: %w", err)
@@ -98,6 +100,9 @@ type driver struct {
 	rows   []arrival
 	timer  scheduler.Timer
 	spare  []*question
+
+	sources int
+	rng     *rand.Rand // for them
 }
 
 // A question is one row and its request.
@@ -123,6 +128,7 @@ func (d *driver) arrive() {
 		q.Inputs[0], q.counts = d.inputs[kind], kind == rowGood
 		d.rows = d.rows[1:]
 		q.Model, q.Rows, q.Owner, q.Deadline = d.model, 1, q, d.start.Add(q.at.deadline)
+		q.Source = uint64(d.rng.IntN(d.sources))
 		d.sched.Submit(&q.Request)
 	}
 	if len(d.rows) == 0 {

@@ -91,3 +91,21 @@ func TestNormal(t *testing.T) {
 		}
 	}
 }
+
+// TestSources: that rows come on many connections, of which one has fewer rows waiting than another
+// by chance, costs no goodput: making room for it must not empty the queue of fresh rows.
+func TestSources(t *testing.T) {
+	share := func(sources int) float64 {
+		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: time.Second, Length: 2 * time.Second, Seed: 1}, Strategies()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Share()
+	}
+	one := share(1)
+	for _, n := range []int{4, 20, 100} {
+		if many := share(n); many < 0.98*one {
+			t.Errorf("on %d connections %.3f of the rows were answered in time, on one %.3f", n, many, one)
+		}
+	}
+}
