@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -210,6 +211,65 @@ def test_an_output_that_is_an_input_stays_where_it_is(inputs: Segment, outputs: 
         shared(fake, 1, [1, 8192, ROW])
         head, _ = shared(fake, 1, [1, 8192, ROW])
         assert head["outputs"][0].get("at", [2])[0] == 2, "it is copied for a function that keeps it"
+
+
+def test_what_is_gathered_for_a_function_that_passes_it_on_is_not_copied_again(inputs: Segment) -> None:
+    """It is the output where it was gathered, once. What is none is free again."""
+    large = Segment(3, "outputs", 4096 + 4 * (64 + 2 * ROW))
+    gathered: list[int] = []
+    numbers = itertools.count(1)
+
+    @model(name="m", inputs=WIDE, outputs=[Tensor(name, "FP32", [-1, -1]) for name in "ab"], batched=True)
+    def function(x: Any) -> Any:
+        gathered.append(large.map.find(x.tobytes()))
+        return answer(x)
+
+    def answer(x: Any) -> Any:
+        return first_output(x), second_output(x)
+
+    def two() -> Any:
+        for offset in (8192, 200_000):
+            inputs.put(offset, first(next(numbers)))
+        head, _ = shared(fake, 2, [1, 8192, ROW, 1, 200_000, ROW], requests=[1, 1])
+        return [one.get("at") for one in head.get("outputs", [])], gathered[-1]
+
+    def used() -> list[int]:
+        """The regions whose words say that the server has them, which then gives them back."""
+        taken = [at for at in range(4096 + 64, len(large.map), 64 + 2 * ROW) if large.word([3, at])]
+        for at in taken:
+            large.map[at - 64] = 0
+        return taken
+
+    def same(x: Any) -> Any:
+        return x
+
+    def little(x: Any) -> Any:
+        return x[:, :1]
+
+    first_output, second_output = same, little
+    with Fake(arena=inputs.offer) as fake, Container(function, servers=fake.endpoint):
+        for _ in range(_TRUSTED_CALLS):
+            shared(fake, 1, [1, 8192, ROW])
+        send(fake, large)
+        reply(fake, 2)
+        shared(fake, 1, [1, 8192, ROW])
+        (a, b), where = two()
+        assert (a, b) == ([3, where, 2 * ROW], None)
+        assert used() == [where]
+        second_output = same
+        (a, b), where = two()
+        assert a == [3, where, 2 * ROW]
+        assert large.map[a[1] : a[1] + 2 * ROW] == large.map[b[1] : b[1] + 2 * ROW]
+        assert used() == sorted([a[1], b[1]])
+        second_output = little
+        for changed in (lambda x: x[1:], lambda x: 1 / 0, lambda x: 2 * x):
+            first_output = changed
+            places, where = two()
+            assert where > 0
+            assert used() == [at[1] for at in places if at]
+            assert [3, where] not in [at[:2] for at in places if at]
+        assert two()[1] == -1, "it did not answer with its input"
+    large.close()
 
 
 def test_what_is_not_sent_is_free_again(outputs: Segment) -> None:

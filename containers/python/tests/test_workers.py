@@ -216,10 +216,10 @@ class Places(Arena):
         super().__init__()
         self.seen: list[tuple[int, ...]] = []
 
-    def input(self, at: tuple[int, ...], *, lend: bool) -> tuple[memoryview, Loan]:
+    def input(self, at: tuple[int, ...], *, lend: bool, echo: bytes) -> tuple[memoryview, Loan]:
         self.seen.append(at)
         data = memoryview(np.frombuffer(ROW, np.uint8))
-        return data, Loan(weakref.ref(data.obj), 0, at)
+        return data, Loan(weakref.ref(data.obj), 0, 0, ())
 
 
 HEAD_X = b'{"name":"x","datatype":"FP32","shape":[1,2]%s}'

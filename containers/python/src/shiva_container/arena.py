@@ -44,22 +44,22 @@ class Region(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """An input that lies where the server has it, or was copied from there."""
+    """An input as its function gets it."""
 
     owner: weakref.ref[object]
     """Lives as long as anything refers to the bytes."""
     start: int
-    """Their address; 0 if they are a copy."""
+    """Their address."""
+    size: int
     at: tuple[int, ...]
+    """Where the server has them; () if they are a copy."""
 
-    def place(self, array: Array) -> tuple[int, ...]:
-        """Where the server has an array that lies within this input; () if it does not."""
-        if not self.start or not array.flags.c_contiguous:
-            return ()
+    def ahead(self, array: Array) -> int:
+        """How far into this input an array begins that is a part of it; -1 if it is not."""
+        if not array.flags.c_contiguous:
+            return -1
         ahead = address(array) - self.start
-        if ahead < 0 or ahead + array.nbytes > self.at[2]:
-            return ()
-        return self.at[0], self.at[1] + ahead, array.nbytes
+        return ahead if 0 <= ahead <= self.size - array.nbytes else -1
 
 
 class _Segment:
@@ -79,6 +79,7 @@ class _Segment:
         if self._map[:_TOKEN] != token:
             raise OSError(f"{path} is another process's file: its first bytes are not the token")
         self.number = number
+        self.inputs = not writable
         self.bytes = np.frombuffer(self._map, np.uint8).view(Block)
         self.address = address(self.bytes)
         self._words = self.bytes[: size & -4].view(np.uint32)
@@ -126,6 +127,8 @@ class Arena:
         """Segments that no later batch is in, and the batches before that."""
         self._regions: dict[bytes, list[tuple[_Segment, Region]]] = {}
         """What batches have of memory for outputs until they are answered."""
+        self._gathered: dict[bytes, list[tuple[_Segment, Region]]] = {}
+        """Likewise, with an input in it: no output yet."""
 
     def take(self, head: Mapping[str, object], pending: Collection[bytes]) -> list[dict[str, object]]:
         """Obey a message of the server while these batches are pending; what to tell it."""
@@ -170,8 +173,12 @@ class Arena:
             del self._given_up[number], self._segments[number]
         return [{"unmapped": number} for number in over]
 
-    def input(self, at: tuple[int, ...], *, lend: bool) -> tuple[memoryview, Loan]:
-        """The bytes of an input: a view of one piece, if it may be lent, else a copy."""
+    def input(self, at: tuple[int, ...], *, lend: bool, echo: bytes = b"") -> tuple[memoryview, Loan]:
+        """The bytes of an input: a view of one piece, if it may be lent, else a copy.
+
+        ``echo`` is a batch that is likely to be answered with this input. Then several pieces, if
+        they may be lent, are put together in memory for outputs, and need not be copied again.
+        """
         pieces, start = [], 0
         for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
             segment = self._segments.get(number)
@@ -183,23 +190,60 @@ class Arena:
                 )
             pieces.append(segment.bytes[offset : offset + size])
             start = segment.address + offset
+        size = sum(len(piece) for piece in pieces)
         if lend and len(pieces) == 1:
             view = pieces[0].data
-            return view, Loan(weakref.ref(view.obj), start, at)
-        whole = MEMORY.take(sum(len(piece) for piece in pieces))
+            return view, Loan(weakref.ref(view.obj), start, size, at)
+        if lend and echo and (taken := self._take(size)) is not None:
+            self._gathered.setdefault(echo, []).append(taken)
+            region = taken[1]
+            np.concatenate(pieces, out=region.data)
+            view = region.data[:].data
+            return view.toreadonly(), Loan(weakref.ref(view.obj), address(region.data), size, region.at)
+        whole = MEMORY.take(size)
+        block = np.frombuffer(whole, np.uint8)
         if pieces:
-            np.concatenate(pieces, out=np.frombuffer(whole, np.uint8))
-        return whole.toreadonly(), Loan(weakref.ref(whole.obj), 0, at)
+            np.concatenate(pieces, out=block)
+        return whole.toreadonly(), Loan(weakref.ref(whole.obj), address(block), size, ())
+
+    def passed(self, batch_id: bytes, loan: Loan, ahead: int, size: int) -> tuple[int, ...]:
+        """Where the server has an output that is a part of an input; () if it has to be copied.
+
+        Of memory for outputs only the whole can be an output, and only one.
+        """
+        if not loan.at:
+            return ()
+        if self._segments[loan.at[0]].inputs:
+            return loan.at[0], loan.at[1] + ahead, size
+        gathered = self._gathered.get(batch_id, [])
+        for i, (segment, region) in enumerate(gathered):
+            if region.at == (*loan.at[:2], size):
+                self._regions.setdefault(batch_id, []).append((segment, region))
+                del gathered[i]
+                return region.at
+        return ()
+
+    def settle(self, batch_id: bytes) -> None:
+        """Give back where inputs of a batch were gathered that are none of its outputs."""
+        for segment, region in self._gathered.pop(batch_id, []):
+            segment.put(region)
 
     def output(self, batch_id: bytes, size: int) -> Region | None:
         """Memory for an output of a batch; None if it has to be sent."""
+        taken = self._take(size)
+        if taken is None:
+            return None
+        self._regions.setdefault(batch_id, []).append(taken)
+        return taken[1]
+
+    def _take(self, size: int) -> tuple[_Segment, Region] | None:
         segment = self._outputs
         if segment is None or size < MIN_SHARED or (region := segment.get(size)) is None:
             return None
-        self._regions.setdefault(batch_id, []).append((segment, region))
-        return region
+        return segment, region
 
     def put(self, batch_id: bytes) -> None:
         """Give back what a batch has of memory for outputs: the server is not told of it."""
         for segment, region in self._regions.pop(batch_id, []):
             segment.put(region)
+        self.settle(batch_id)

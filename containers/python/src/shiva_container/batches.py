@@ -75,6 +75,8 @@ class Batches:
         self._headers: dict[tuple[tuple[int, ...], ...], tuple[bytes, list[bytes]]] = {}
         """By the shapes of the outputs: the header, and the same in pieces."""
         self._trusted = 0
+        self._echoes = False
+        """Whether an output of the last batch was one of its inputs."""
 
     def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
         """The arrays of a batch in declared order, checked against the declaration.
@@ -101,7 +103,7 @@ class Batches:
                 continue
             frame = frames[one.frame]
             if one.place >= 0:
-                arrays.append(self._shared(one, places[one.place], frame, arena, lent))
+                arrays.append(self._shared(one, places[one.place], delivery.batch_id, frame, arena, lent))
                 continue
             if one.dtype is None or len(frame) != one.size:
                 try:
@@ -123,12 +125,14 @@ class Batches:
         return arrays, Batch(plan.rows, requests, deadline, traces=plan.traces), lent
 
     def _shared(
-        self, one: _Input, at: tuple[int, ...], frame: Buffer, arena: Arena | None, lent: list[Loan]
+        self, one: _Input, at: tuple[int, ...], batch_id: bytes, frame: Buffer, arena: Arena | None, lent: list[Loan]
     ) -> Array:
         try:
             if arena is None or len(frame):
                 raise TensorError("it is in shared memory, which was not asked for, or has a frame as well")
-            view, loan = arena.input(at, lend=self._trusted >= _TRUSTED_CALLS)
+            view, loan = arena.input(
+                at, lend=self._trusted >= _TRUSTED_CALLS, echo=batch_id if self._echoes else b""
+            )
             lent.append(loan)
             return decode(view, one.datatype, one.shape)
         except TensorError as e:
@@ -167,26 +171,33 @@ class Batches:
         frames: list[Buffer] = [wire.RESULT, batch_id, b""]
         shapes: list[tuple[int, ...]] = []
         places: list[tuple[int, ...]] = []
+        self._echoes = False
         try:
             for i, tensor in enumerate(self._model.outputs):
                 array = outputs[i]
                 at: tuple[int, ...] = ()
                 if arena is not None and array.nbytes >= MIN_SHARED and tensor.datatype != "BYTES":
-                    at = next(filter(None, (loan.place(array) for loan in lent)), ())
+                    at = self._passed(batch_id, array, arena, lent)
                     if not at and (region := arena.output(batch_id, array.nbytes)) is not None:
                         np.copyto(region.data.view(array.dtype).reshape(array.shape), array)
                         at = region.at
                 shapes.append(array.shape)
                 places.append(at)
                 frames.append(b"" if at else encode(array, tensor.datatype, copy=bool(lent)))
-        except BaseException as e:
-            if arena is not None:
-                arena.put(batch_id)
-            if isinstance(e, TensorError):
-                raise TensorError(f'output "{tensor.name}": {e}') from e
-            raise
+        except TensorError as e:
+            raise TensorError(f'output "{tensor.name}": {e}') from e
+        if arena is not None and lent:
+            arena.settle(batch_id)
         frames[2] = self._header(tuple(shapes), places, batch)
         return frames
+
+    def _passed(self, batch_id: bytes, array: Array, arena: Arena, lent: Sequence[Loan]) -> tuple[int, ...]:
+        """Where the server has an output that is an input, or a part of one; () if it has not."""
+        for loan in lent:
+            if (ahead := loan.ahead(array)) >= 0:
+                self._echoes = True
+                return arena.passed(batch_id, loan, ahead, array.nbytes)
+        return ()
 
     def _header(self, shapes: tuple[tuple[int, ...], ...], places: _Places, batch: Batch) -> bytes:
         header, pieces = self._headers.get(shapes, (b"", []))

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import wire
-from .arena import Loan
+from .arena import Arena, Loan
 from .batches import Batches, read_feedback
 from .link import Job, Link
 from .models import Model, contained, error_text
@@ -140,7 +140,7 @@ class Runner:
             frames = self._batches.write(batch_id, outputs, batch, arena, lent)
             del arrays, outputs
         except BaseException as e:  # even SystemExit: the batch must be answered
-            frames, lent = self._failure(batch_id, e), []
+            frames, lent = self._failure(batch_id, arena, e), []
         if lent:
             self._batches.settle(lent)
         link.answer(session, batch_id, frames)
@@ -162,7 +162,7 @@ class Runner:
             frames = self._batches.write(batch_id, outputs, batch, arena, lent)
             del arrays, outputs
         except BaseException as e:
-            frames, lent = self._failure(batch_id, e), []
+            frames, lent = self._failure(batch_id, arena, e), []
         if lent:
             self._batches.settle(lent)
         link.answer(session, batch_id, frames)
@@ -176,7 +176,9 @@ class Runner:
         """The event loop has ended."""
         self._ready(error)
 
-    def _failure(self, batch_id: bytes, error: BaseException) -> list[Buffer]:
+    def _failure(self, batch_id: bytes, arena: Arena | None, error: BaseException) -> list[Buffer]:
+        if arena is not None:
+            arena.put(batch_id)
         text = error_text(error)
         now = time.monotonic()
         trace = now - self._traced > 1.0  # a flood of poison must not become a flood of tracebacks
