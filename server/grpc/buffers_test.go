@@ -1,0 +1,21 @@
+package grpc
+
+import "testing"
+
+// TestBuffers: a buffer has the size that was asked for, whoever had it before, and no other than
+// those of the pool come back.
+func TestBuffers(t *testing.T) {
+	var b buffers
+	for range 2 {
+		for n, room := range map[int]int{1: 4 << 10, 4 << 10: 4 << 10, 4<<10 + 1: 16 << 10, 16 << 10: 16 << 10, 16<<10 + 1: 16<<10 + 1} {
+			p := b.Get(n)
+			if len(*p) != n || cap(*p) < room {
+				t.Errorf("%d bytes: %d of %d, expected room for %d", n, len(*p), cap(*p), room)
+			}
+			*p = (*p)[:n/2]
+			b.Put(p)
+		}
+		foreign := make([]byte, 5<<10)
+		b.Put(&foreign)
+	}
+}
