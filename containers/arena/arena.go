@@ -4,18 +4,24 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// minIdle is the memory of a segment below which it is not worth replacing.
-const minIdle = 16 << 20
+const (
+	// minIdle is the memory of a segment below which it is not worth replacing.
+	minIdle = 16 << 20
+	// keep is how long most of a segment may be idle before it is replaced. New memory costs as much
+	// as all else that is done with a frame, so who has bursts of them must not lose it in between.
+	keep = 5 * time.Minute
+)
 
 // An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
 // can map for reading. All methods may be called from any goroutine.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
-// part. When that lasts (Trim) the next buffers lie in a new segment, and the old one goes with its
+// part. When that lasts for minutes (Trim) the next buffers lie in a new segment, and the old one goes with its
 // last buffer and its last session. It counts in the pool's budget until then.
 //
 // It also makes the segments for outputs and counts them, but whoever has one made reserves its
@@ -37,7 +43,7 @@ type Arena struct {
 	current  *inputs                   // nil: the next Get makes one
 	failed   bool                      // making one failed since the last trim
 	peak     int64                     // most bytes used of current since the last trim
-	quiet    int                       // trims in a row that found most of it idle
+	busy     time.Time                 // of the last trim that found more than a quarter of it used
 }
 
 // inputs is a segment with buffers of a pool.
@@ -92,7 +98,7 @@ func (a *Arena) currentLocked() (*inputs, error) {
 		a.failed = true
 		return nil, err
 	}
-	a.current, a.peak, a.quiet = s, 0, 0
+	a.current, a.peak, a.busy = s, 0, time.Now()
 	a.resident.Add(headSize)
 	a.used.Add(headSize)
 	all := append(slices.Clone(*a.segments.Load()), s)
@@ -111,11 +117,12 @@ func (a *Arena) forget(s *inputs) {
 	a.used.Add(-headSize)
 }
 
-// Get returns n bytes, a multiple of the page size, or nil if there is no place for them in the
-// segment, or not without using more than grow bytes that were never used. Nor does memory that
-// all segments take pass the arena's size: a container that does not unmap old ones keeps memory
-// from the arena, and from nothing else. It implements [tensor.Source].
-func (a *Arena) Get(n int, grow int64) []byte {
+// Get returns n bytes, a multiple of the page size, where they can be extended to room bytes if there
+// is such a place. It returns nil if there is no place for n in the segment, or not without using
+// more than grow bytes that were never used. Nor does memory that all segments take pass the arena's
+// size: a container that does not unmap old ones keeps memory from the arena, and from nothing else.
+// It implements [tensor.Source].
+func (a *Arena) Get(n, room int, grow int64) []byte {
 	defer a.notify()
 	a.mu.Lock()
 	s, err := a.currentLocked()
@@ -128,7 +135,7 @@ func (a *Arena) Get(n int, grow int64) []byte {
 	}
 	defer a.mu.Unlock()
 	high := s.space.high
-	offset, ok := s.space.take(int64(n), high+max(0, min(grow, a.size-a.resident.Load())))
+	offset, ok := s.space.take(int64(n), int64(room), high+max(0, min(grow, a.size-a.resident.Load())))
 	if !ok {
 		return nil
 	}
@@ -139,7 +146,27 @@ func (a *Arena) Get(n int, grow int64) []byte {
 	return s.mem[offset : offset+int64(n) : offset+int64(n)]
 }
 
-// Put takes the bytes of Get back.
+// Extend returns bytes of Get with n bytes, a multiple of the page size, if those behind them are
+// free, and nil otherwise. grow is as for Get. It implements [tensor.Source].
+func (a *Arena) Extend(mem []byte, n int, grow int64) []byte {
+	defer a.notify()
+	s, offset := a.find(mem)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s != a.current {
+		return nil // memory that is to go
+	}
+	high, more := s.space.high, int64(n-len(mem))
+	if !s.space.extend(offset, int64(len(mem)), more, high+max(0, min(grow, a.size-a.resident.Load()))) {
+		return nil
+	}
+	a.resident.Add(s.space.high - high)
+	a.used.Add(more)
+	a.peak = max(a.peak, s.space.used)
+	return s.mem[offset : offset+int64(n) : offset+int64(n)]
+}
+
+// Put takes the bytes of Get, or of Extend, back.
 func (a *Arena) Put(mem []byte) {
 	s, offset := a.find(mem)
 	a.mu.Lock()
@@ -265,21 +292,19 @@ func (a *Arena) Shared() int64 { return a.resident.Load() + a.outputs.Load() }
 // Idle is the part of Resident that is in no buffer.
 func (a *Arena) Idle() int64 { return max(0, a.resident.Load()-a.used.Load()) }
 
-// Trim replaces a segment of which more than three quarters were idle since the trim before the
-// last.
+// Trim replaces a segment of which three quarters have been idle for some minutes.
 func (a *Arena) Trim() {
 	a.mu.Lock()
 	a.failed = false
-	quiet := a.current != nil && a.current.space.high > minIdle && a.peak < a.current.space.high/4
-	if quiet {
-		a.quiet++
-	} else {
-		a.quiet = 0
+	over := false
+	if s := a.current; s != nil {
+		now := time.Now()
+		if s.space.high <= minIdle || a.peak >= s.space.high/4 {
+			a.busy = now
+		}
+		a.peak = s.space.used
+		over = now.Sub(a.busy) >= keep
 	}
-	if a.current != nil {
-		a.peak = a.current.space.used
-	}
-	over := a.quiet > 1
 	a.mu.Unlock()
 	if over {
 		a.Renew()
