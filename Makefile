@@ -52,11 +52,11 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: soaks, tests of sockets and processes, and whoever fetches
+# Checks joined by + run at once: soaks, tests of sockets and processes, and those that fetch
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection test $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +81,10 @@ run-selection: build ## an application that learns which of three models to trus
 
 # Nobody debugs what the checks compile, three times over: without DWARF that is a fifth less work,
 # and with a compiler that seldom collects its garbage a third less again.
-test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(CURDIR)/.ci/tool
+quick test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(CURDIR)/.ci/tool
+quick: ## go test ./... as "make test" compiles, without vet: what a change broke, in half a minute
+	@go test $(AT_ONCE) -vet=off $(LONGEST) ./...
+
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for checks in $(CHECKS); do \
 	  case $$checks in *+*) at_once="-j --output-sync=recurse" ;; *) at_once= ;; esac; \
