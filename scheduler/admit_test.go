@@ -56,8 +56,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestFloodStarvesNobody: sources send ten times the capacity, another one less than its equal share
-// of it, steadily; that one is served.
+// TestFloodStarvesNobody: sources send ten times the capacity, another one less than its equal
+// share of it, steadily; that one is served.
 func TestFloodStarvesNobody(t *testing.T) {
 	for _, c := range []struct {
 		floods, every int // sources that flood; steps between the requests of the other one
@@ -250,9 +250,9 @@ func TestDisplacementIsBounded(t *testing.T) {
 	}
 }
 
-// TestAdmissionRecovers: while a container stands nearly still, predictions are of minutes. A second
-// after it is itself again, nothing of a modest source is refused beside a queue of others: the belief
-// does not last although it refuses the requests that would correct it.
+// TestAdmissionRecovers: while a container stands nearly still, predictions are of minutes. A
+// second after it is itself again, nothing of a modest source is refused beside a queue of others:
+// the belief does not last although it refuses the requests that would correct it.
 func TestAdmissionRecovers(t *testing.T) {
 	slow := true
 	quick := schedtest.Linear(300*time.Microsecond, 20*time.Microsecond)
