@@ -13,6 +13,7 @@ PLANTS ?= 500
 DIST ?= bin/dist
 BENCHFLAGS ?=
 RUNFLAGS ?=
+PICTURESFLAGS ?=
 SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -56,7 +57,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -220,6 +221,9 @@ bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLA
 
 bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESFLAGS="-short"
 	go run ./bench/frames $(FRAMESFLAGS)
+
+bench-pictures: build $(VENV)/ready ## 1080p as JPEG and as pixels over 100 Mbit/s (as root, a minute); PICTURESFLAGS="-rounds 1"
+	$(PYTHON) bench/pictures/pictures.py $(PICTURESFLAGS)
 
 bench-reliability: build $(VENV)/ready ## the bars of reliability, R1 to R20 (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
 	go run ./bench/reliability $(RELIABILITYFLAGS)
