@@ -201,7 +201,7 @@ c-fuzz: ## libFuzzer on the client in C for FUZZTIME (2s), which it installs (De
 	@.ci/devices
 	@mkdir -p bin/c-fuzz
 	clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o bin/c-fuzz/fuzz $(addprefix shiva/c/,test/fuzz.c test/memory.c shiva.c)
-	cd bin/c-fuzz && nice ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) ))
+	cd bin/c-fuzz && mkdir -p corpus && nice ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) )) corpus ../../shiva/testdata/golden
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)
