@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -59,9 +62,14 @@ func newCell(t *testing.T) cell {
 
 // does has a device do things on a connection, and gives what it says, line by line.
 func (c cell) does(things ...string) []string {
-	out, err := exec.Command(c.device, append([]string{c.tcp}, things...)...).CombinedOutput()
-	if err != nil {
-		c.t.Errorf("device %q: %v\n%s", things, err, out)
+	return c.doesAt(c.tcp, append([]string{"0"}, things...)...)
+}
+
+// doesAt has it do things at an address.
+func (c cell) doesAt(addr string, things ...string) []string {
+	out, err := exec.Command(c.device, append([]string{addr}, things...)...).CombinedOutput()
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && (!exited || len(out) == 0) {
+		c.t.Errorf("device at %s, %q: %v\n%s", addr, things, err, out)
 	}
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
@@ -109,7 +117,7 @@ func TestE2EDevices(t *testing.T) {
 	go func() { // until it is closed, in 3 s
 		halves <- c.does("raw", frame(t, half), "answer", "answer")
 	}()
-	for name, test := range map[string]func(cell){"asks": deviceAsks, "streams": deviceStreams, "broken": brokenDevices} {
+	for name, test := range map[string]func(cell){"asks": deviceAsks, "alone": deviceAlone, "streams": deviceStreams, "broken": brokenDevices} {
 		t.Run(name, func(t *testing.T) { test(cell{c.shivad, t, c.device}) })
 	}
 	// It has stopped in the middle of a frame.
@@ -127,6 +135,24 @@ func deviceAsks(c cell) {
 	c.expect(c.does("text", "token", deviceToken, "ask", "nobody", "8", "8", "answer", "ask", "digits", "8", "8", "answer"),
 		[]string{deviceRefused, `"type":"NotFound"`}, []string{deviceOK})
 	c.expect(c.does("text", "token", "another", "ask", "digits", "8", "8", "answer"), []string{deviceRefused, `"type":"Unauthenticated"`})
+	_, port, _ := net.SplitHostPort(c.tcp)
+	c.expect(c.doesAt("localhost:"+port, "0", "ask", "digits", "8", "8", "answer"), []string{deviceOK})
+}
+
+// A device finds nobody where it was told, or somebody who says nothing.
+func deviceAlone(c cell) {
+	c.expect(c.doesAt("127.0.0.1", "0"), []string{"device: Invalid argument"})
+	c.expect(c.doesAt("[]:6174", "0"), []string{"device: Invalid argument"})
+	// A label of a name has 63 bytes at most: nobody is asked for this one.
+	c.expect(c.doesAt(strings.Repeat("a", 70)+":6174", "0"), []string{"device: No route to host"})
+	c.expect(c.doesAt(hosttest.Refusing(c.t), "0"), []string{"device: Connection refused"})
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer silent.Close()
+	_, port, _ := net.SplitHostPort(silent.Addr().String())
+	c.expect(c.doesAt("[127.0.0.1]:"+port, "1", "ask", "digits", "8", "8", "answer"), []string{"the transport failed or waited too long: "})
 }
 
 // Eight frames of a stream of which the newest counts are sent before the first is answered.

@@ -1,9 +1,10 @@
 /*
  * A device that does what its arguments say, one after the other, on one connection:
  *
- *     device ADDRESS [text KEY TEXT] [number KEY NUMBER] [ask ROUTE HEIGHT WIDTH] [raw HEX]
- *         [answer] ...
+ *     device ADDRESS SECONDS [text KEY TEXT] [number KEY NUMBER] [ask ROUTE HEIGHT WIDTH]
+ *         [raw HEX] [answer] ...
  *
+ * It waits that many seconds for anything, 0: as long as it takes.
  * text and number are metadata of the next ask, which sends a black picture, line by line. raw
  * sends bytes as they are. answer waits for one, and prints what became of it, and its metadata.
  */
@@ -75,7 +76,7 @@ int main(int argc, char **argv)
     unsigned char buffer[64];
     struct shiva_transport transport;
     struct shiva s;
-    int i, fd = argc > 1 ? shiva_connect(argv[1], 60) : -1;
+    int i, fd = argc > 2 ? shiva_connect(argv[1], number(argv[2])) : -1;
 
     if (fd < 0) {
         perror("device");
@@ -83,7 +84,7 @@ int main(int argc, char **argv)
     }
     transport = shiva_socket(fd);
     shiva_init(&s, transport, buffer, sizeof buffer);
-    for (i = 2; i < argc;) {
+    for (i = 3; i < argc;) {
         const char *what = argv[i++];
         int left = argc - i;
         enum shiva_status status = SHIVA_ORDER;
