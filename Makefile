@@ -57,7 +57,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -202,6 +202,11 @@ c-fuzz: ## libFuzzer on the client in C for FUZZTIME (2s), which it installs (De
 	@mkdir -p bin/c-fuzz
 	clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o bin/c-fuzz/fuzz $(addprefix shiva/c/,test/fuzz.c test/memory.c shiva.c)
 	cd bin/c-fuzz && mkdir -p corpus && nice ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) )) corpus ../../shiva/testdata/golden
+
+# It is a module of its own, as it needs 150 others.
+collector: ## the tests of traces with an OpenTelemetry Collector, which is built (minutes)
+	@cd server/internal/trace/testdata/collector && GOWORK=off $(BUILD) $(CURDIR)/bin/collector . $(PROGRESS)
+	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)

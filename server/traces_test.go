@@ -1,8 +1,11 @@
 package server
 
 import (
+	"flag"
 	"fmt"
+	"net"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -16,19 +19,68 @@ import (
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/internal/trace/tracetest"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
+
+var collectorFlag = flag.String("collector", "", "an OpenTelemetry Collector, a `program` as testdata/collector of package trace: spans go through it")
 
 // traced is a server that follows requests whose clients say so, and its collector.
 func traced(t *testing.T, change func(*config.Config)) (*Server, *tracetest.Collector) {
 	t.Helper()
 	collector := tracetest.New(t)
+	endpoint := collector.URL
+	if *collectorFlag != "" {
+		endpoint = through(t, endpoint)
+	}
 	return start(t, func(c *config.Config) {
-		c.Traces = config.Traces{Endpoint: collector.URL}
+		c.Traces = config.Traces{Endpoint: endpoint}
 		if change != nil {
 			change(c)
 		}
 	}), collector
+}
+
+// through starts an OpenTelemetry Collector that passes what it takes on to a URL.
+func through(t *testing.T, url string) (endpoint string) {
+	t.Helper()
+	listen := hosttest.Addr(t)
+	settings := fmt.Sprintf(`yaml:
+receivers: {otlp: {protocols: {http: {endpoint: "%s"}}}}
+exporters: {otlphttp: {endpoint: "%s", compression: none}}
+service: {telemetry: {metrics: {level: none}}, pipelines: {traces: {receivers: [otlp], exporters: [otlphttp]}}}
+`, listen, url)
+	var log strings.Builder
+	program := exec.Command(*collectorFlag, "--config", settings)
+	program.Stdout, program.Stderr = &log, &log
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the program
+		_ = program.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = program.Process.Kill()
+		<-ended
+		if t.Failed() {
+			t.Logf("the collector:\n%s", log.String())
+		}
+	})
+	budgettest.Until(t, "the collector", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("the collector has ended:\n%s", log.String())
+		default:
+		}
+		conn, err := net.Dial("tcp", listen)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return "http://" + listen
 }
 
 // client is the n-th client's span.
