@@ -196,6 +196,10 @@ func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
 	if q.shared["out"] {
 		return answer{kind: okay, values: q.client.shares.read(q)}
 	}
+	if len(m.Tensors) != 1 {
+		h.fault("question %d got an answer with %d tensors", q.number, len(m.Tensors))
+		return answer{kind: okay}
+	}
 	return answer{kind: okay, values: numbers(h, q, m.Tensors[0])}
 }
 

@@ -95,7 +95,7 @@ func playSeed(t *testing.T, seed uint64) (wrong []string) {
 }
 
 func play(t *testing.T, seed uint64) (h *history) {
-	defer budgettest.Within(2*time.Minute, func() string { return "seed " + repeat(seed) })()
+	defer budgettest.Within(2*time.Minute, func() string { return fmt.Sprintf("seed %d; to repeat it:\n%s", seed, repeat(seed)) })()
 	defer func() {
 		if p := recover(); p != nil { // as when somebody waits for ever
 			panic(fmt.Sprintf("seed %d; to repeat it:\n%s\n%v", seed, repeat(seed), p))
