@@ -24,6 +24,7 @@ scheduler/setting FuzzParseDuration
 server FuzzOperators
 server/admin FuzzParseDocument json
 server/config FuzzParse toml
+server/frigate FuzzMessage json
 server/grpc FuzzMutants
 server/grpc FuzzRequest
 server/internal/gate FuzzBridge json

@@ -17,11 +17,14 @@ const (
 )
 
 // A share is how many connections of each kind there may be, and regions of shared memory.
-type share struct{ tcp, rest, grpc, containers, regions int }
+type share struct{ tcp, rest, grpc, frigate, containers, regions int }
 
 // of is the configuration with so many connections.
 func (h share) of(c config.Config) config.Config {
 	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
+	if h.frigate > 0 {
+		c.Frigate.Connections = h.frigate
+	}
 	if h.regions > 0 {
 		c.SharedMemory.Regions = h.regions
 	}
@@ -36,29 +39,32 @@ func (s *Server) split(c config.Config) (share, error) {
 		processes += max(c.Replicas, 1)
 	}
 	wanted := share{tcp: c.TCP.Connections, rest: c.REST.Connections, grpc: c.GRPC.Connections, containers: c.Containers.Sessions}
+	if len(c.Frigate.Listen) > 0 {
+		wanted.frigate = c.Frigate.Connections
+	}
 	if c.SharedMemory.Directory != "" {
 		wanted.regions = c.SharedMemory.Regions
 	}
 	got, err := split(wanted, processes)
 	if err == nil && got != wanted {
 		s.log.Info("fewer connections or regions than configured, as the process may not open more files",
-			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "containers.sessions", got.containers, "shared_memory.regions", got.regions)
+			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "frigate.connections", got.frigate, "containers.sessions", got.containers, "shared_memory.regions", got.regions)
 	}
 	return got, err
 }
 
 // split divides the process's descriptors among those that are wanted. Containers get at most a
-// quarter, and clients over HTTP, those over gRPC, whose connections carry many calls, and regions
-// of shared memory an eighth each.
+// quarter, and clients over HTTP, those over gRPC, whose connections carry many calls, detectors, and
+// regions of shared memory an eighth each.
 func split(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return share{}, fmt.Errorf("server: how many files may be open: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), containers: min(wanted.containers, free/4), regions: min(wanted.regions, free/8)}
-	s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.containers-s.regions)
-	if s.tcp < 1 || s.rest < 1 || s.grpc < 1 || s.containers < 1 {
+	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), frigate: min(wanted.frigate, free/8), containers: min(wanted.containers, free/4), regions: min(wanted.regions, free/8)}
+	s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.frigate-s.containers-s.regions)
+	if s.tcp < 1 || s.rest < 1 || s.grpc < 1 || s.frigate < min(1, wanted.frigate) || s.containers < 1 {
 		return share{}, fmt.Errorf("server: %d open files are too few: %d are set aside for the server itself and %d for %d processes; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, processes)
 	}

@@ -37,7 +37,8 @@ func (s *Server) warnOfStrangers() {
 		if !s.identities.Declared() {
 			warn("ask every model: no [[identity]] is configured", d.name, d.name+".listen", d.listener.Addrs()...)
 		}
-		if d.name != "tcp" && strangers.MayAny(identity.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
+		loads := d.name != "tcp" && (d.name != "frigate" || s.cfg.Frigate.ModelDirectory != "")
+		if loads && strangers.MayAny(identity.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
 			warn("load and unload models", d.name, "server.repository", d.listener.Addrs()...)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/frigate"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
@@ -22,7 +23,7 @@ import (
 
 // A door is one that clients have, and that is open.
 type door struct {
-	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
+	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door, *frigate.Door
 	name      string                          // as metrics and logs have it
 	configure func(config.Config)
 	shutdown  func(context.Context) error
@@ -69,6 +70,16 @@ func (s *Server) openDoors(c config.Config) error {
 			return nil
 		}
 		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(s.grpcSettings(c)) }, shutdown, d.Failed()})
+	}
+	if f := c.Frigate; len(f.Listen) > 0 {
+		d, err := frigate.Listen(frigate.Config{
+			Addrs: f.Listen, Access: f.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Trail: s.trail, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("frigate"),
+			ModelDirectory: f.ModelDirectory, Settings: s.frigateSettings(c),
+		})
+		if err != nil {
+			return err
+		}
+		s.doors = append(s.doors, door{d, "frigate", func(c config.Config) { d.Configure(s.frigateSettings(c)) }, d.Shutdown, nil})
 	}
 	return nil
 }
@@ -144,6 +155,14 @@ func (s *Server) grpcSettings(c config.Config) grpc.Settings {
 		Connections: connections(c, g.Connections, g.ConnectionsPerAddress), TLS: s.tls("grpc"), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: s.memory(c), Limits: limits(c),
+	}
+}
+
+func (s *Server) frigateSettings(c config.Config) frigate.Settings {
+	f := c.Frigate
+	return frigate.Settings{
+		Connections: connections(c, f.Connections, f.ConnectionsPerAddress), TLS: s.tls("frigate"), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
+		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
 	}
 }
 

@@ -114,7 +114,7 @@ func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload
 func (s *Server) listening() admin.Addresses {
 	a := s.Addrs()
 	list := admin.Addresses{
-		TCP: spelled(a.TCP), REST: spelled(a.REST), GRPC: spelled(a.GRPC),
+		TCP: spelled(a.TCP), REST: spelled(a.REST), GRPC: spelled(a.GRPC), Frigate: spelled(a.Frigate),
 		Containers: spelled(a.Containers), V1b: spelled(a.ContainersV1b), V2: spelled(a.ContainersV2), V2a: spelled(a.ContainersV2a),
 	}
 	if a.Admin != nil {

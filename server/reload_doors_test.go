@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/frigate"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -36,6 +37,7 @@ type inEffect struct {
 	TCP        tcp.Settings
 	REST       rest.Settings
 	GRPC       grpc.Settings
+	Frigate    frigate.Settings // if it is open
 	Containers containers.Settings
 	Regions    regions.Settings
 	TLS        map[string]any // by door: what of it can be compared
@@ -54,15 +56,18 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
 		OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+	if len(s.doors) > 3 {
+		e.Frigate = s.doors[3].listener.(*frigate.Door).Settings()
+	}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "containers": s.tls("containers"), "admin": s.tls("admin")} {
+	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "frigate": e.Frigate.TLS, "containers": s.tls("containers"), "admin": s.tls("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}
 	}
-	e.TCP.TLS, e.REST.TLS, e.GRPC.TLS, e.Admin.TLS = nil, nil, nil, config.Certificates{}
+	e.TCP.TLS, e.REST.TLS, e.GRPC.TLS, e.Frigate.TLS, e.Admin.TLS = nil, nil, nil, nil, config.Certificates{}
 	for _, name := range []string{"m", "any"} {
 		m := c.Model(name)
 		e.Policies = append(e.Policies, s.sched.ModelConfig(name))
@@ -120,6 +125,8 @@ func another(key string, v reflect.Value) {
 		}
 	case *[]string:
 		*at = append(*at, "x")
+	case *map[string]string:
+		*at = map[string]string{"x": "m"}
 	case *config.Addrs:
 		*at = append(*at, "127.0.0.1:0")
 	case *setting.Keep:
@@ -163,7 +170,8 @@ func TestEverySettingReloads(t *testing.T) {
 	pki.twice()
 	plain := func(c *config.Config) {
 		// Few connections fit into any limit of descriptors.
-		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64
+		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Frigate.Connections, c.Containers.Sessions = 64, 64, 64, 64, 64
+		c.Frigate.Listen = config.Addrs{"tls://127.0.0.1:0"}
 		// A static strategy fits all other settings.
 		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32
 		// So does one stream for each connection.
@@ -173,7 +181,7 @@ func TestEverySettingReloads(t *testing.T) {
 		c.TLS.ClientCRL = pki.file("crl.pem")
 		c.Traces = config.Traces{Endpoint: "http://127.0.0.1:1", OneIn: 100}
 		// The others go by the settings of all doors.
-		c.REST.TLS, c.GRPC.TLS = c.TLS.Certificates, c.TLS.Certificates
+		c.REST.TLS, c.GRPC.TLS, c.Frigate.TLS = c.TLS.Certificates, c.TLS.Certificates, c.TLS.Certificates
 	}
 	s, file := loaded(t, new(logged), plain)
 	told := file.Clone()

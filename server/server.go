@@ -91,7 +91,7 @@ type Server struct {
 // Addrs are the addresses in use: where the configuration says port 0, the ports that were taken.
 // nil where it leaves a door out.
 type Addrs struct {
-	TCP, REST, GRPC                            []net.Addr
+	TCP, REST, GRPC, Frigate                   []net.Addr
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
 	Admin                                      net.Addr
@@ -275,7 +275,7 @@ func (s *Server) watch(door <-chan error) {
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	a := Addrs{TCP: s.addrs("tcp"), REST: s.addrs("rest"), GRPC: s.addrs("grpc")}
+	a := Addrs{TCP: s.addrs("tcp"), REST: s.addrs("rest"), GRPC: s.addrs("grpc"), Frigate: s.addrs("frigate")}
 	if l := s.containers.Listener(); l != nil {
 		a.Containers = l.Addrs()
 		others, c := l.Others(), s.cfg.Containers

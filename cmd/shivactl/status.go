@@ -56,6 +56,9 @@ func (c *cli) printStatus(s admin.Status) error {
 	listen("clients (tcp)", strings.Join(s.Listen.TCP, ", "))
 	listen("clients (rest)", strings.Join(s.Listen.REST, ", "))
 	listen("clients (grpc)", strings.Join(s.Listen.GRPC, ", "))
+	if s.Listen.Frigate != nil {
+		listen("detectors (frigate)", strings.Join(s.Listen.Frigate, ", "))
+	}
 	listen("containers", strings.Join(s.Listen.Containers, ", "))
 	for _, l := range []struct {
 		name  string

@@ -26,6 +26,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT,...", "door for clients that speak Shiva"},
 	{"rest", "rest.listen", "HOST:PORT,...", "door for the Predict Protocol V2 over HTTP"},
 	{"grpc", "grpc.listen", "HOST:PORT,...", "door for clients that speak the Predict Protocol V2 over gRPC"},
+	{"frigate", "frigate.listen", "HOST:PORT,...", "door for object detectors of Frigate, over ZeroMQ"},
 	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
@@ -99,7 +100,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
+		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "frigate": "none", "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
 		"tls-cert": "none", "tls-key": "none", "tls-client-ca": "none", "tls-client-auth": d.TLS.ClientAuth,
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}

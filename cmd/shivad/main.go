@@ -192,6 +192,7 @@ func addresses(a server.Addrs) []any {
 	add("tcp", a.TCP...)
 	add("rest", a.REST...)
 	add("grpc", a.GRPC...)
+	add("frigate", a.Frigate...)
 	add("containers", a.Containers...)
 	add("containers_v1b", a.ContainersV1b...)
 	add("containers_v2", a.ContainersV2...)

@@ -1,6 +1,7 @@
 package zmtp
 
 import (
+	"cmp"
 	"io"
 	"net"
 	"sync"
@@ -12,6 +13,9 @@ import (
 
 // Config describes one connection. The zero value works.
 type Config struct {
+	// Client is the socket type of the side that connects: Dealer (the default) or Req. What a REQ
+	// socket puts around its messages is its user's to write and to read: an empty frame first.
+	Client string
 	Limits Limits
 	// Pool is where the bytes of received frames come from; nil means ordinary memory without a
 	// budget.
@@ -26,6 +30,12 @@ type Config struct {
 	// plain.
 	Secure func(net.Conn) (net.Conn, error)
 }
+
+// Socket types of clients.
+const (
+	Dealer = "DEALER"
+	Req    = "REQ"
+)
 
 const (
 	defaultHandshakeTimeout = 10 * time.Second
@@ -72,7 +82,7 @@ type Conn struct {
 // most Config.HandshakeTimeout. On an error raw is closed.
 func Server(raw net.Conn, cfg Config) (*Conn, error) { return open(raw, cfg, true) }
 
-// Client runs the DEALER's side of the handshake on raw; otherwise as [Server].
+// Client runs the side of Config.Client of the handshake on raw; otherwise as [Server].
 func Client(raw net.Conn, cfg Config) (*Conn, error) { return open(raw, cfg, false) }
 
 func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
@@ -119,7 +129,7 @@ func shake(raw net.Conn, cfg Config, server bool) (conn net.Conn, peer Peer, err
 			return nil, Peer{}, err
 		}
 	}
-	if peer, err = handshake(conn, server); err != nil {
+	if peer, err = handshake(conn, cmp.Or(cfg.Client, Dealer), server); err != nil {
 		return nil, Peer{}, err
 	}
 	below.timeout = cfg.WriteTimeout

@@ -1,5 +1,5 @@
-// Package zmtp carries multipart ZeroMQ messages over one net.Conn, for the two socket types that a
-// container session needs: ROUTER (the server) and DEALER (the container).
+// Package zmtp carries multipart ZeroMQ messages over one net.Conn, between a ROUTER, the server,
+// and a DEALER (a container) or a REQ (a client that asks one question at a time).
 //
 // The handshake is github.com/go-zeromq/zmq4's (zmq4.Open, NULL mechanism); everything after it
 // is ours. containers/DESIGN.md says which findings about that library led to the split. In

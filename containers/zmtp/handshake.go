@@ -33,8 +33,8 @@ type Peer struct {
 // The library panics on READY commands without a known Socket-Type and on properties that point
 // past their end, and allocates what a length announces. So guard reads and checks both units
 // before the library sees them, and recover is for what nobody has found yet.
-func handshake(raw net.Conn, server bool) (peer Peer, err error) {
-	own, want := zmq4.Dealer, zmq4.Router
+func handshake(raw net.Conn, client string, server bool) (peer Peer, err error) {
+	own, want := zmq4.SocketType(client), zmq4.Router
 	if server {
 		own, want = want, own
 	}

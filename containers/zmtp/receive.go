@@ -20,6 +20,7 @@ type Frame struct {
 // reused: its tables are not allocated anew for the next message.
 type Message struct {
 	Frames []Frame
+	Began  time.Time // when the first of its bytes were read
 	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB.
 	// Those have nil Data; the message has been read to its end, and the connection goes on.
 	Refused error
@@ -103,7 +104,8 @@ func (c *Conn) receive(m *Message) error {
 		if len(m.Frames) == 0 {
 			c.arrived.Store(int64(c.hi - c.lo))
 			// Not when the bytes arrived: they may have waited for the caller.
-			c.begun.Store(int64(max(1, time.Since(c.start))))
+			m.Began = time.Now()
+			c.begun.Store(int64(max(1, m.Began.Sub(c.start))))
 		}
 		// Both sums are checked before memory is taken, and neither can overflow: size first on
 		// its own.

@@ -92,6 +92,14 @@ func linger(raw net.Conn) {
 // refuse tells a peer in ZMTP what is wrong.
 func refuse(raw net.Conn, reason error) {
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
+	if _, err := raw.Write(Refusal(reason)); err == nil {
+		linger(raw)
+	}
+}
+
+// Refusal is what tells a peer, in the place of a handshake, why its connection is refused. A reason
+// of more than 248 bytes is cut.
+func Refusal(reason error) []byte {
 	greeting := make([]byte, greetingSize)
 	greeting[0], greeting[9], greeting[10] = greetingMark, 0x7f, 3
 	copy(greeting[12:], "NULL")
@@ -99,7 +107,5 @@ func refuse(raw net.Conn, reason error) {
 	text = text[:min(len(text), 255-len("ERROR")-2)]
 	var o Outgoing
 	o.command("ERROR", append([]byte{byte(len(text))}, text...))
-	if _, err := raw.Write(append(greeting, o.scratch...)); err == nil {
-		linger(raw)
-	}
+	return append(greeting, o.scratch...)
 }

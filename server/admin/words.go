@@ -105,6 +105,7 @@ type Addresses struct {
 	TCP        []string `json:"tcp,omitempty"`
 	REST       []string `json:"rest,omitempty"`
 	GRPC       []string `json:"grpc,omitempty"`
+	Frigate    []string `json:"frigate,omitempty"`
 	Containers []string `json:"containers,omitempty"`
 	V1b        []string `json:"containers_v1b,omitempty"` // for containers of RPC v1b, and so on
 	V2         []string `json:"containers_v2,omitempty"`

@@ -32,6 +32,7 @@ type Config struct {
 	TCP        TCP        `toml:"tcp"`
 	REST       REST       `toml:"rest"`
 	GRPC       GRPC       `toml:"grpc"`
+	Frigate    Frigate    `toml:"frigate"`
 	Containers Containers `toml:"containers"`
 	Admin      Admin      `toml:"admin"`
 	Traces     Traces     `toml:"traces"`
@@ -608,9 +609,10 @@ func (c Config) Clone() Config {
 	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
 	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
 	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
-	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
+	c.Frigate.Models = maps.Clone(c.Frigate.Models)
 	c.Models = cloned(c.Models)
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {

@@ -82,7 +82,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, container, identity`,
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, container, identity`,
 		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -350,6 +350,27 @@ socket_mode = "1777"
 		`x.toml:12:1: containers.socket_mode: "0": ` + permissions,
 		`x.toml:14:1: admin.listen: "unix:@": an abstract Unix socket without a name: expected "@name"`,
 		`x.toml:15:1: admin.socket_mode: "1777": ` + permissions,
+	}},
+	{"detectors of Frigate", `[frigate]
+listen = [":5555", ":6174"]
+request_timeout = "2ms"
+model_directory = "models"
+model_bytes = "1GiB"
+[frigate.models]
+"a.onnx" = "a"
+"a.onnx:yolo-generic" = "a/2"
+"*:mobilenet" = "b"
+"dir/c.onnx" = "c"
+":ssd" = "c"
+"*" = ""
+`, []string{
+		`x.toml:2:1: frigate.listen[1]: :6174 is already taken by tcp.listen`,
+		`x.toml:3:1: frigate.request_timeout: expected 10ms to 24h, got 2ms`,
+		`x.toml:5:1: frigate.model_bytes: 1GiB is above limits.message_bytes, 256MiB: the message ends first`,
+		`x.toml:9:1: frigate.models."*:mobilenet": no model_type "mobilenet"; Frigate has dfine, rfdetr, ssd, yologeneric, yolonas, yolox`,
+		`x.toml:10:1: frigate.models."dir/c.onnx": expected the name of a file as in the model's path, "*", or one of them, a colon and a model_type, as "yolo.onnx:yolox"`,
+		`x.toml:11:1: frigate.models.":ssd": expected the name of a file as in the model's path, "*", or one of them, a colon and a model_type, as "yolo.onnx:yolox"`,
+		`x.toml:12:1: frigate.models."*": is empty, expected 1 to 128 bytes`,
 	}},
 	{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
 		`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,

@@ -34,17 +34,18 @@ func Load(path string) (Config, error) {
 			return Config{}, fmt.Errorf("config: %w", err)
 		}
 	}
+	dirs := []*string{&c.Frigate.ModelDirectory}
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
-		dirs := []*string{&p.Dir}
+		dirs = append(dirs, &p.Dir)
 		for i := range p.Writable {
 			dirs = append(dirs, &p.Writable[i])
 		}
-		for _, dir := range dirs {
-			if *dir != "" && !filepath.IsAbs(*dir) {
-				if *dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), *dir)); err != nil {
-					return Config{}, fmt.Errorf("config: %w", err)
-				}
+	}
+	for _, dir := range dirs {
+		if *dir != "" && !filepath.IsAbs(*dir) {
+			if *dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), *dir)); err != nil {
+				return Config{}, fmt.Errorf("config: %w", err)
 			}
 		}
 	}

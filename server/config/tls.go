@@ -54,6 +54,7 @@ func (c *Config) listening() []listening {
 		{"tcp", c.TCP.Listen, &c.TCP.TLS, nil},
 		{"rest", c.REST.Listen, &c.REST.TLS, []string{"http/1.1"}},
 		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
+		{"frigate", c.Frigate.Listen, &c.Frigate.TLS, nil},
 		{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2, c.Containers.ListenV2a), &c.Containers.TLS, nil},
 		{"admin", Addrs{c.Admin.Listen}, &c.Admin.TLS, []string{"http/1.1"}},
 	}

@@ -36,6 +36,7 @@ func (c Config) Validate() error {
 	c.validateListeners(fs)
 	c.validateTLS(fs)
 	c.validateSharedMemory(fs)
+	c.validateFrigate(fs)
 	c.validateIdentities(fs)
 
 	defaults := c.policyFaults(c.Defaults)
@@ -146,6 +147,10 @@ func (c Config) reach() (n int, how string) {
 	if r := c.REST; len(r.Listen) > 0 {
 		n += r.Connections
 		how = strings.TrimPrefix(how+fmt.Sprintf(" + rest.connections %d", r.Connections), " + ")
+	}
+	if f := c.Frigate; len(f.Listen) > 0 {
+		n += f.Connections
+		how = strings.TrimPrefix(how+fmt.Sprintf(" + frigate.connections %d", f.Connections), " + ")
 	}
 	return n, how
 }
@@ -384,7 +389,7 @@ func (c Config) validateListeners(fs *faults) {
 		name   string
 		addrs  Addrs
 		socket Socket
-	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket}, {"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
+	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket}, {"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"frigate", c.Frigate.Listen, c.Frigate.Socket}, {"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
 		for i, addr := range d.addrs {
 			key := d.name + ".listen"
 			if len(d.addrs) > 1 {

@@ -20,8 +20,8 @@ import (
 // otherwise.
 const MaxModels = 256
 
-// maxDoors is how many doors a server can have: tcp, rest, grpc and the library.
-const maxDoors = 4
+// maxDoors is how many doors a server can have: tcp, rest, grpc, frigate and the library.
+const maxDoors = 5
 
 // Metrics has all counts of one server.
 type Metrics struct {
@@ -139,7 +139,7 @@ func (m *Metrics) Door(name string) *Door {
 		}
 	}
 	if len(doors) == maxDoors {
-		panic("metrics: a fifth door: " + name)
+		panic("metrics: a sixth door: " + name)
 	}
 	d := &Door{name: name, index: len(doors), metrics: m}
 	doors = append(doors[:len(doors):len(doors)], d)

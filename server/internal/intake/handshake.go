@@ -104,14 +104,14 @@ func (l *Listener) fail(c *Conn, err error) {
 	}
 	c.Because(metrics.ClosedHandshake)
 	c.Leave()
-	if others, may := l.mayLog(); may {
+	if others, may := l.MayLog(); may {
 		l.Log.Info("a TLS handshake failed", "door", l.Door, "peer", c.peer.String(), "error", err, "others in the last second", others)
 	}
 }
 
-// mayLog limits the log to one failed handshake a second, since anybody can cause them. others is
+// MayLog limits the log to one failed connection a second, since anybody can cause them. others is
 // how many have not been logged since the last one that was.
-func (l *Listener) mayLog() (others int, may bool) {
+func (l *Listener) MayLog() (others int, may bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

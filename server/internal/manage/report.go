@@ -160,7 +160,7 @@ func (r *Report) Status() admin.Status {
 	for _, door := range []struct {
 		name   string
 		listen []string
-	}{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
+	}{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}, {"frigate", st.Listen.Frigate}} {
 		if len(door.listen) > 0 {
 			m := r.Metrics.Door(door.name)
 			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})

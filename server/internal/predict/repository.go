@@ -55,8 +55,8 @@ func (s *Service) permit(c Caller) error {
 	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
 }
 
-// permitModel is permit for one model.
-func (s *Service) permitModel(c Caller, model, action string) error {
+// Permit is the error for a caller who may not change a model; the refusal is noted as that action.
+func (s *Service) Permit(c Caller, model, action string) error {
 	err := s.view.Who().Check(identity.Load, model)
 	if err == nil {
 		err = s.permit(c)
@@ -71,6 +71,9 @@ func (s *Service) permitModel(c Caller, model, action string) error {
 func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
 	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: gate.Text(err)})
 }
+
+// Manages reports whether the server manages the processes of a model.
+func (s *Service) Manages(model string) bool { return slices.Contains(s.managedNames(), model) }
 
 // managedNames lists the models whose processes the server manages, as far as the caller may see
 // them.
@@ -163,7 +166,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 // Load starts a model whose processes the server manages. Parameters of the request (another
 // configuration, files) are refused: a model is configured in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
-	if err := s.permitModel(by, model, "load"); err != nil {
+	if err := s.Permit(by, model, "load"); err != nil {
 		return err
 	}
 	if len(parameters) > 0 {
@@ -183,7 +186,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 
 // Unload stops a model whose processes the server manages.
 func (s *Service) Unload(by Caller, model string) error {
-	if err := s.permitModel(by, model, "unload"); err != nil {
+	if err := s.Permit(by, model, "unload"); err != nil {
 		return err
 	}
 	if err := s.managed(model, "unloaded"); err != nil {

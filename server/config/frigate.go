@@ -1,0 +1,67 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler/naming"
+)
+
+// Frigate is the door for object detectors of Frigate, which speak ZeroMQ. Fields without a comment
+// are as those of TCP.
+type Frigate struct {
+	Listen Addrs `toml:"listen" default:"" restart:"it is open"`
+	Socket
+	TLS                   Certificates  `toml:"tls"`
+	Connections           int           `toml:"connections" default:"256" min:"1" max:"16777216"`
+	ConnectionsPerAddress int           `toml:"connections_per_address" min:"0" max:"16777216"`
+	MessageTimeout        time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
+	StallTimeout          time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	// RequestTimeout is the detectors' own request_timeout_ms. What would come later is answered
+	// before, without detections.
+	RequestTimeout time.Duration `toml:"request_timeout" default:"200ms" min:"10ms"`
+	// Models are what detectors get, a model or "model/version" or an application, by what they ask
+	// for: "FILE", "FILE:TYPE", "*:TYPE" or "*"; the name of a model's file, and a model_type of
+	// Frigate. Others get the model of the file's name without its extension.
+	Models map[string]string `toml:"models"`
+	// ModelDirectory takes the model files that detectors send; "" = none is taken. ModelBytes is
+	// the largest, ModelFiles how many may be there.
+	ModelDirectory string `toml:"model_directory" restart:"it is open"`
+	ModelBytes     Bytes  `toml:"model_bytes" default:"128MiB" min:"1B"`
+	ModelFiles     int    `toml:"model_files" default:"16" min:"1" max:"65536"`
+}
+
+// frigateTypes are the model types that Frigate has.
+var frigateTypes = []string{"dfine", "rfdetr", "ssd", "yologeneric", "yolonas", "yolox"}
+
+func (c Config) validateFrigate(fs *faults) {
+	f := c.Frigate
+	if f.ModelDirectory != "" && f.ModelBytes > c.Limits.MessageBytes {
+		fs.Add("frigate.model_bytes", "%v is above limits.message_bytes, %v: the message ends first", f.ModelBytes, c.Limits.MessageBytes)
+	}
+	for _, asked := range slices.Sorted(maps.Keys(f.Models)) {
+		key := joinKey("frigate.models", asked)
+		fs.Check(key, checkAsked(asked))
+		model, version, versioned := strings.Cut(f.Models[asked], "/")
+		fs.Check(key, naming.CheckModel(model))
+		if versioned {
+			fs.Check(key, naming.CheckVersion(version))
+		}
+	}
+}
+
+// checkAsked checks a key of Frigate.Models.
+func checkAsked(key string) error {
+	file, kind, typed := strings.Cut(key, ":")
+	if file == "" || strings.ContainsAny(file, "/\\") {
+		return errors.New(`expected the name of a file as in the model's path, "*", or one of them, a colon and a model_type, as "yolo.onnx:yolox"`)
+	}
+	if plain := strings.ReplaceAll(kind, "-", ""); typed && !slices.Contains(frigateTypes, plain) {
+		return fmt.Errorf("no model_type %q; Frigate has %s", kind, strings.Join(frigateTypes, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package frigate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// mostFrames of a message are received. Detectors send three at most; others are told so.
+const mostFrames = 16
+
+// A conn is a detector's connection.
+type conn struct {
+	*intake.Conn
+	door *Door
+
+	// Set once.
+	ctx    context.Context // ends when the detector is gone, or the socket is closed
+	gone   context.CancelFunc
+	source uint64     // for fairness
+	client string     // gate.ClientOf
+	zmtp   *zmtp.Conn // nil until the handshake is done
+
+	shaking bool // the handshake is not done; guarded by the door's mutex
+
+	due time.Time // the deadline of reading; of the goroutine that reads
+
+	// Of the goroutine that answers.
+	shown identity.Shown
+	file  string // the model's file that the detector has asked for; "": none yet
+	out   zmtp.Outgoing
+	sent  chan error // has what became of out
+}
+
+// serve makes the handshake and answers until the connection ends.
+func (c *conn) serve() {
+	defer c.Conn.Close()
+	if err := c.shake(); err != nil {
+		c.ended(metrics.ClosedHandshake, err)
+		return
+	}
+	c.sent = make(chan error, 1)
+	c.out.Done = func(err error) { c.sent <- err }
+	messages := make(chan *zmtp.Message)
+	go c.read(messages) // ends with the connection, and is waited for below
+	c.converse(messages)
+	c.zmtp.Close()
+	for m := range messages {
+		m.Release()
+	}
+	c.door.mu.Lock()
+	delete(c.door.conns, c)
+	c.door.mu.Unlock()
+}
+
+// shake makes the handshake of ZMTP.
+func (c *conn) shake() error {
+	d, s := c.door, c.door.settings.Load()
+	d.mu.Lock()
+	c.shaking = true
+	d.conns[c] = struct{}{}
+	if d.closing.Err() != nil { // Shutdown may have looked at the others already
+		c.cut()
+	}
+	d.mu.Unlock()
+	z, err := zmtp.Server(c, zmtp.Config{
+		Client: zmtp.Req, Pool: d.pool, HandshakeTimeout: s.MessageTimeout, WriteTimeout: s.StallTimeout,
+		Limits: zmtp.Limits{MessageBytes: s.Limits.MessageBytes, Frames: mostFrames, QueuedMessages: 4},
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.shaking = false
+	if err != nil {
+		delete(d.conns, c)
+		return err
+	}
+	c.zmtp = z
+	return nil
+}
+
+// Close closes the socket, which package zmtp does as well, when a client does not read. Why the
+// connection has ended may still be to be noted: it is counted as open until the end of serve.
+func (c *conn) Close() error {
+	c.gone()
+	return c.Conn.Conn.Close()
+}
+
+// cut ends the connection at once, because the door is shut.
+func (c *conn) cut() {
+	c.Because(metrics.ClosedDraining)
+	_ = c.Close()
+}
+
+// tell logs why a connection ended that the detector has not ended, for a second at most once.
+func (c *conn) tell(err error) {
+	if others, may := c.door.listener.MayLog(); may {
+		c.door.log.Info("a detector's connection was closed", "peer", c.RemoteAddr().String(), "error", err, "others in the last second", others)
+	}
+}
+
+// read receives messages until the connection ends, and notes why it did.
+func (c *conn) read(messages chan<- *zmtp.Message) {
+	defer close(messages)
+	defer c.gone()
+	for {
+		m := new(zmtp.Message)
+		c.zmtp.SetMessageLimits(c.door.settings.Load().Limits.MessageBytes, mostFrames)
+		if err := c.zmtp.Receive(m); err != nil {
+			c.ended(metrics.ClosedError, err)
+			return
+		}
+		select {
+		case messages <- m:
+		case <-c.ctx.Done(): // what comes next is the reason
+			m.Release()
+		}
+	}
+}
+
+// ended notes why nothing can be received any more: for an error that says nothing else, why.
+func (c *conn) ended(why metrics.Closed, err error) {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		c.Because(metrics.ClosedByClient)
+		return
+	case errors.Is(err, zmtp.ErrClosed), errors.Is(err, net.ErrClosed): // by this side, which has said why
+		return
+	case why == metrics.ClosedHandshake:
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		why = metrics.ClosedMessageTimeout
+	case errors.Is(err, zmtp.ErrStalled):
+		why = metrics.ClosedStalled
+	case errors.Is(err, zmtp.ErrProtocol), errors.Is(err, zmtp.ErrTooLarge):
+		why = metrics.ClosedProtocol
+	}
+	c.Because(why)
+	c.tell(err)
+}
+
+// Read gives a message that has begun its time to arrive, and has a client wait that was refused
+// most of what it asked.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.zmtp != nil {
+		since, bytes := c.zmtp.Receiving()
+		if since.IsZero() {
+			time.Sleep(c.Pause())
+		}
+		due := intake.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)
+		if due != c.due {
+			c.due = due
+			_ = c.Conn.SetReadDeadline(due)
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+// converse answers one message after the other.
+func (c *conn) converse(messages <-chan *zmtp.Message) {
+	for {
+		select {
+		case <-c.door.closing.Done():
+			c.Because(metrics.ClosedDraining)
+			return
+		case m, ok := <-messages:
+			if !ok {
+				return
+			}
+			if err := c.handle(m); err != nil {
+				if c.ctx.Err() == nil {
+					c.Because(metrics.ClosedProtocol)
+					c.tell(err)
+				}
+				return
+			}
+		}
+	}
+}
+
+// handle answers a message, whose memory it releases. An error ends the connection.
+func (c *conn) handle(m *zmtp.Message) error {
+	defer m.Release()
+	a := asking{conn: c, settings: c.door.settings.Load(), began: m.Began}
+	defer a.use.End()
+	frames, err := a.guarded(m)
+	if err != nil {
+		return err
+	}
+	a.use.Answered()
+	if err := c.send(frames); err != nil {
+		return err
+	}
+	return a.last
+}
+
+// send sends an answer, and returns when it has left.
+func (c *conn) send(frames [][]byte) error {
+	c.out.Reset()
+	c.out.Frame(nil) // what a REQ socket expects first
+	for _, f := range frames {
+		c.out.Frame(f)
+	}
+	if err := c.zmtp.Send(&c.out); err != nil {
+		return err
+	}
+	select {
+	case err := <-c.sent:
+		return err
+	case <-c.ctx.Done(): // also when a client that does not read was given up
+		return c.ctx.Err()
+	}
+}
+
+// guarded is asking.answer, which a panic ends with an error to the detector.
+func (a *asking) guarded(m *zmtp.Message) (frames [][]byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.door.log.Error("panic while serving a detector", "panic", p, "stack", string(bytes.TrimSpace(debug.Stack())))
+			frames, err = a.failed(fmt.Errorf("%w; the server's log has more", gate.ErrInternal)), nil
+		}
+	}()
+	return a.answer(m)
+}

@@ -1,0 +1,163 @@
+package frigate
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	mostRows = 20
+	rowWidth = 6 // class, score, y_min, x_min, y_max, x_max
+	scoreAt  = 1
+	rowsSize = mostRows * rowWidth * 4
+)
+
+// outputName is that of a model's detections, if it has other outputs as well.
+const outputName = "detections"
+
+// detect answers an image. The error ends the connection.
+func (a *asking) detect() ([][]byte, error) {
+	route := a.settings.Models.of(a.file, a.ModelType)
+	if route == "" {
+		// An answer, even of an error, would have the detector go on like this for ever. Without
+		// one it makes a new connection, and begins with a model_request: that of a detector whose
+		// server was started again is lost.
+		return nil, malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
+	}
+	rows, err := a.infer(route)
+	if err != nil {
+		return nothing(err), nil
+	}
+	return [][]byte{found, rows}, nil
+}
+
+// infer asks a model, and returns the bytes of its best rows. Whatever happens is counted.
+func (a *asking) infer(route string) ([]byte, error) {
+	arrived := time.Now()
+	q, err := a.question(route, arrived)
+	if err != nil {
+		a.door.predict.Refused(err, arrived)
+		return nil, err
+	}
+	answer, err := a.door.predict.Infer(a.ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Release()
+	return best(answer.Outputs[0])
+}
+
+// question makes the question of the image. It has a reference to the image's memory.
+func (a *asking) question(route string, arrived time.Time) (*predict.Question, error) {
+	name, version, _ := strings.Cut(route, "/")
+	output, err := a.output(name, version)
+	if err != nil {
+		return nil, err
+	}
+	image, err := a.image()
+	if err != nil {
+		return nil, err
+	}
+	// The detector counts from when it sends, and the answer has to travel, too.
+	left := a.settings.RequestTimeout*9/10 - arrived.Sub(a.began)
+	if left <= 0 {
+		return nil, fmt.Errorf("%w: the image took %v to arrive, and the detector waits for %v (frigate.request_timeout)",
+			scheduler.ErrDeadlineExceeded, arrived.Sub(a.began).Round(time.Millisecond), a.settings.RequestTimeout)
+	}
+	image.Retain()
+	q := &predict.Question{
+		Model: name, Version: version, Inputs: []tensor.Tensor{image}, Outputs: []predict.Output{{Name: output}},
+		Arrived: arrived, Source: a.source, Client: a.client, Who: a.who, Use: &a.use,
+	}
+	q.Timeout = left
+	return q, nil
+}
+
+// output is the name of the model's output that has detections.
+func (a *asking) output(name, version string) (string, error) {
+	s := a.service()
+	if err := s.CheckAsked(name, version); err != nil {
+		return "", err
+	}
+	m, err := s.Model(name, version)
+	if err != nil {
+		return "", err
+	}
+	for _, o := range m.Outputs {
+		last := len(o.Shape) - 1
+		if (o.Name == outputName || len(m.Outputs) == 1) && o.Datatype == tensor.Float32.V2() && last >= 0 && o.Shape[last] == rowWidth {
+			return o.Name, nil
+		}
+	}
+	var outputs []string
+	for _, o := range m.Outputs {
+		outputs = append(outputs, fmt.Sprintf("%q %s %s", o.Name, o.Datatype, tensor.Shape(o.Shape)))
+	}
+	return "", invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
+		m.Name, outputName, rowWidth, strings.Join(outputs, ", "))
+}
+
+// image is the tensor of the question.
+func (a *asking) image() (tensor.Tensor, error) {
+	d, ok := dtypeOf(a.DType)
+	if !ok {
+		return tensor.Tensor{}, invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
+	}
+	if n, most := len(a.Shape), a.settings.Limits.Rank; n > most {
+		return tensor.Tensor{}, tooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
+	}
+	if len(a.Shape) == 0 || a.Shape[0] != 1 {
+		return tensor.Tensor{}, invalid("shape %s: expected that of one image, as [1,320,320,3]", tensor.Shape(a.Shape))
+	}
+	t, err := tensor.New(d, a.Shape, a.data.Data)
+	if err != nil {
+		return t, invalid("%w", err)
+	}
+	t.Buf = a.data.Buf
+	return t, nil
+}
+
+// dtypeOf is the dtype of a numpy name.
+func dtypeOf(name string) (tensor.DType, bool) {
+	for d := range tensor.BFloat16 { // those that numpy has
+		if d.OnWire() && d.String() == name {
+			return d, true
+		}
+	}
+	return 0, false
+}
+
+// best returns the bytes of the rows with the highest scores, as detectors read them. Rows without
+// a score are none.
+func best(t tensor.Tensor) ([]byte, error) {
+	if t.DType != tensor.Float32 || len(t.Data)%(rowWidth*4) != 0 {
+		return nil, fmt.Errorf("%w: output %q: expected rows of %d float32, got %s %s", scheduler.ErrContainerFailed, t.Name, rowWidth, t.DType, t.Shape)
+	}
+	var rows [][rowWidth]float32
+	for data := range slices.Chunk(t.Data, rowWidth*4) {
+		var row [rowWidth]float32
+		for i := range row {
+			row[i] = math.Float32frombits(binary.NativeEndian.Uint32(data[4*i:]))
+		}
+		if row[scoreAt] > 0 { // NaN is not
+			rows = append(rows, row)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b [rowWidth]float32) int { return cmp.Compare(b[scoreAt], a[scoreAt]) })
+	out := make([]byte, 0, rowsSize)
+	for _, row := range rows[:min(len(rows), mostRows)] {
+		for _, v := range row {
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+		}
+	}
+	return out[:rowsSize], nil
+}

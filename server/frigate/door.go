@@ -1,0 +1,167 @@
+package frigate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// Config of the door. All fields must be set but those that say what their zero means.
+type Config struct {
+	Addrs   []string          // as of intake.Config
+	Access  unixsocket.Access // to its Unix sockets
+	Open    intake.Opener     // as of intake.Config
+	Predict *predict.Service
+	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	Identities *identity.Registry
+	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
+	Trail      *audit.Trail     // nil: nobody is noted
+	Pool       *tensor.Pool     // where images lie
+	Metrics    *metrics.Door
+	Log        *slog.Logger
+
+	ModelDirectory string // for model files of detectors; "": none is taken
+
+	Settings // until Configure
+}
+
+// Settings can change while the door is open.
+type Settings struct {
+	// Limits are of one message: MessageBytes of all, MetadataBytes of its header, Rank of the
+	// image.
+	Limits gate.Limits
+
+	Connections    intake.Limits
+	TLS            *secure.Config // of the addresses of TLS; nil: there is none
+	MessageTimeout time.Duration  // for a message, and a second more per 16 KiB; 0: none
+	StallTimeout   time.Duration  // in which a client must take some of its answer
+	RequestTimeout time.Duration  // of the detectors
+	Models         Models
+	ModelBytes     int64 // the largest model file
+	ModelFiles     int   // how many may be in ModelDirectory
+}
+
+// A Door listens and serves until Shutdown.
+type Door struct {
+	predict    *predict.Door
+	identities *identity.Registry
+	trail      *audit.Trail
+	pool       *tensor.Pool
+	log        *slog.Logger
+	listener   *intake.Listener
+	store      *store // nil: no model files are taken
+
+	settings atomic.Pointer[Settings]
+	closing  context.Context // ends with Shutdown, which calls shut
+	shut     context.CancelFunc
+	serving  sync.WaitGroup // a goroutine for Accept, and those of connections
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+}
+
+// Listen opens the door. It returns when clients can connect.
+func Listen(cfg Config) (*Door, error) {
+	d := &Door{
+		predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, trail: cfg.Trail, pool: cfg.Pool, log: cfg.Log,
+		conns: make(map[*conn]struct{}),
+	}
+	d.closing, d.shut = context.WithCancel(context.Background())
+	d.Configure(cfg.Settings)
+	if d.identities == nil {
+		d.identities = new(identity.Registry)
+	}
+	var err error
+	if cfg.ModelDirectory != "" {
+		if d.store, err = openStore(cfg.ModelDirectory); err != nil {
+			return nil, fmt.Errorf("frigate: model_directory: %w", err)
+		}
+	}
+	if d.listener, err = intake.Listen(intake.Config{
+		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "frigate", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: zmtp.Refusal,
+		Limits: func() intake.Limits { return d.settings.Load().Connections },
+		TLS:    func() *secure.Config { return d.settings.Load().TLS },
+	}); err != nil {
+		d.store.close()
+		return nil, err
+	}
+	d.serving.Go(d.accept) // ends when Shutdown closes the listener, and Shutdown waits for it
+	return d, nil
+}
+
+// accept gives each connection a goroutine, which ends with the connection, and Shutdown waits for
+// it.
+func (d *Door) accept() {
+	for {
+		in, err := d.listener.Accept()
+		if err != nil {
+			return
+		}
+		c := &conn{Conn: in, door: d, source: d.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
+		c.ctx, c.gone = context.WithCancel(context.Background())
+		c.shown.Certificate = identity.NewCertificate(in.PeerCertificate())
+		d.serving.Go(c.serve)
+	}
+}
+
+// Addrs are the addresses that the door listens on.
+func (d *Door) Addrs() []net.Addr { return d.listener.All() }
+
+// Configure changes the settings. Limits on connections hold for the next one, all others from the
+// next message on. Any goroutine may call it.
+func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
+
+// Settings returns the current ones.
+func (d *Door) Settings() Settings { return *d.settings.Load() }
+
+// Shutdown stops listening, sends the answers that are complete, and closes every connection. The
+// gate and the scheduler must have been drained before. When ctx ends first, the connections that
+// are left are cut. Call it once.
+func (d *Door) Shutdown(ctx context.Context) error {
+	d.shut()
+	err := d.listener.Close()
+	d.each(func(c *conn) {
+		if c.shaking {
+			c.cut()
+		}
+	})
+	done := make(chan struct{})
+	go func() { // ends with the connections, which are cut if need be
+		d.serving.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		d.each((*conn).cut)
+		<-done
+		err = fmt.Errorf("frigate: shutdown: %w", ctx.Err())
+	}
+	d.store.close()
+	return err
+}
+
+// each calls do for every connection, with the lock held.
+func (d *Door) each(do func(*conn)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.conns {
+		do(c)
+	}
+}

@@ -1,0 +1,79 @@
+package frigate
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// FuzzMessage has a detector's frames answered. Whatever they are, the answer is a status of a
+// model or twenty rows.
+func FuzzMessage(f *testing.F) {
+	r := newRig(f, func(c *Config) { c.ModelDirectory = f.TempDir() })
+	f.Cleanup(r.stop)
+	r.model("yolo", []tensor.Spec{rows}, 0, one)
+	f.Add([]byte(header24), []byte(pixels(1)), true)
+	f.Add([]byte(`{"model_request": true, "model_name": "yolo.onnx"}`), []byte(nil), false)
+	f.Add([]byte(`{"model_data": true, "model_name": "a.onnx"}`), []byte("x"), true)
+	f.Add([]byte(`{"shape": [1, -1, 1e9], "dtype": "float32", "model_type": "ssd"}`), []byte("x"), true)
+	in := admitted(f, r)
+	f.Fuzz(func(t *testing.T, head, data []byte, two bool) {
+		budgettest.Input(t)
+		c := &conn{Conn: in, door: r.door, file: "yolo.onnx"}
+		c.ctx, c.gone = context.WithCancel(t.Context())
+		defer c.gone()
+		m := &zmtp.Message{Frames: []zmtp.Frame{{}, {Data: head}}}
+		if two {
+			m.Frames = append(m.Frames, zmtp.Frame{Data: data})
+		}
+		a := asking{conn: c, settings: r.door.settings.Load(), began: time.Now()}
+		if a.parse(m) == nil && (a.ModelRequest || a.ModelData) {
+			c.gone() // models that are not there are waited for
+		}
+		a.header = header{}
+		defer a.use.End()
+		answer, err := a.answer(m)
+		if err != nil {
+			t.Fatalf("%v; header %q", err, head)
+		}
+		var object map[string]any
+		if err := json.Unmarshal(answer[0], &object); err != nil {
+			t.Fatalf("%v: %q", err, answer[0])
+		}
+		_, isModel := object["model_loaded"]
+		if isModel != (len(answer) == 1) || !isModel && (len(answer) != 2 || len(answer[1]) != rowsSize) {
+			t.Fatalf("answer %q", answer)
+		}
+	})
+}
+
+// admitted is a connection as the door has it.
+func admitted(t testing.TB, r *rig) *intake.Conn {
+	t.Helper()
+	l, err := intake.Listen(intake.Config{
+		Addrs: []string{"10.0.0.1:1"}, Door: "frigate", Metrics: r.metrics.Door("frigate"), Log: r.door.log,
+		Open:   func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) },
+		Limits: func() intake.Limits { return intake.Limits{Total: 1} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if _, err = r.net.DialFrom(context.Background(), "10.2.0.1:1", "10.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}

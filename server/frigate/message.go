@@ -1,0 +1,178 @@
+package frigate
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// A header is the JSON of a question. Which members there are says which question it is.
+type header struct {
+	ModelRequest bool   `json:"model_request"`
+	ModelData    bool   `json:"model_data"`
+	ModelName    string `json:"model_name"` // of a file
+
+	Shape     []int  `json:"shape"`
+	DType     string `json:"dtype"` // numpy's name
+	ModelType string `json:"model_type"`
+}
+
+// An asking is a question on its way.
+type asking struct {
+	*conn
+	settings *Settings // when it had arrived
+	began    time.Time // when the first of it arrived
+	who      *identity.Identity
+	use      quota.Use
+	last     error // the connection ends with the answer, for this reason; nil: it goes on
+
+	header
+	data zmtp.Frame // the image, or the model's file
+}
+
+// Errors of a question, by their condition.
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
+}
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{gate.ErrProtocol}, args...)...)
+}
+
+func tooLarge(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
+}
+
+// answer returns the frames of the answer. An error ends the connection: what is wrong with the
+// question itself is answered.
+func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
+	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
+		return nil, malformed("a message without the empty frame that a REQ socket begins with")
+	}
+	err := a.admit(m)
+	if parsed := a.parse(m); err == nil {
+		err = parsed
+	}
+	switch {
+	case err != nil:
+		return a.failed(err), nil
+	case a.ModelRequest:
+		return a.status(a.request()), nil
+	case a.ModelData:
+		return a.status(a.save()), nil
+	}
+	return a.detect()
+}
+
+// admit takes what the question needs of its client's quotas, if the client may ask at all.
+func (a *asking) admit(m *zmtp.Message) error {
+	a.who = a.door.identities.Who(&a.shown)
+	if err := a.Claim(a.who.Account()); err != nil {
+		a.Because(metrics.ClosedQuota)
+		a.last = err
+		return err
+	}
+	bytes := int64(0)
+	for _, f := range m.Frames {
+		bytes += int64(len(f.Data))
+	}
+	if err := a.Charge(&a.use, a.who.Payers(a.Account()), bytes, time.Now()); err != nil {
+		return err
+	}
+	if m.Refused != nil {
+		return fmt.Errorf("%w: %w", scheduler.ErrOverloaded, m.Refused)
+	}
+	return a.who.Enter()
+}
+
+// parse reads the header, and finds the data behind it.
+func (a *asking) parse(m *zmtp.Message) error {
+	frames := m.Frames[1:]
+	if len(frames) < 1 || len(frames) > 2 {
+		return malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
+	}
+	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
+	if len(text) > most {
+		return tooLarge("a header of %d bytes; limits.metadata_bytes is %d", len(text), most)
+	}
+	if err := json.Unmarshal(text, &a.header); err != nil {
+		a.header = header{}
+		return malformed("the header: %w", err)
+	}
+	if len(frames) == 2 {
+		a.data = frames[1]
+	}
+	switch {
+	case a.ModelRequest && a.ModelData:
+		return malformed("a header with model_request and model_data: expected one of them")
+	case a.ModelRequest && len(frames) == 2:
+		return malformed("a model_request is one frame, got two")
+	case !a.ModelRequest && len(frames) == 1:
+		return malformed("a header without the frame behind it: an image's bytes, or those of a model's file")
+	case a.ModelRequest || a.ModelData:
+		if n := len(a.ModelName); n == 0 || n > mostName {
+			return invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
+		}
+	}
+	return nil
+}
+
+// failed is the answer to a question that failed: none was detected, or the model is not there.
+func (a *asking) failed(err error) [][]byte {
+	if a.ModelRequest || a.ModelData {
+		return a.status(modelStatus{}, err)
+	}
+	a.door.predict.Refused(err, time.Now())
+	return nothing(err)
+}
+
+// A modelStatus answers a request for a model, or a model's file.
+type modelStatus struct {
+	Available *bool  `json:"model_available,omitempty"` // of a request
+	Saved     *bool  `json:"model_saved,omitempty"`     // of a file
+	Loaded    bool   `json:"model_loaded"`
+	Name      string `json:"model_name"`
+	Message   string `json:"message"`
+}
+
+// status is the frame of a status; err says why the model is not loaded.
+func (a *asking) status(s modelStatus, err error) [][]byte {
+	switch {
+	case a.ModelRequest && s.Available == nil:
+		s.Available = new(false)
+	case a.ModelData && s.Saved == nil:
+		s.Saved = new(false)
+	}
+	s.Name, s.Loaded, s.Message = gate.Cut(a.ModelName, mostName), err == nil, "ready"
+	if err != nil {
+		s.Message = gate.Text(err)
+	}
+	text, _ := json.Marshal(s) // words and texts
+	return [][]byte{text}
+}
+
+// found is the header of detections.
+var found = []byte(`{"shape": [20, 6], "dtype": "float32"}`)
+
+// nothing is the answer to a detection that failed: zeros, and why.
+func nothing(err error) [][]byte {
+	text, _ := json.Marshal(struct {
+		Shape [2]int `json:"shape"`
+		DType string `json:"dtype"`
+		Type  string `json:"type"`
+		Error string `json:"error"`
+	}{[2]int{mostRows, rowWidth}, "float32", gate.StatusOf(err).Type, gate.Text(err)}) // likewise
+	return [][]byte{text, make([]byte, rowsSize)}
+}
+
+// service is what the server is to whoever asks.
+func (a *asking) service() *predict.Service { return a.door.predict.As(a.who) }

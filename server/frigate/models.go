@@ -1,0 +1,178 @@
+package frigate
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// Models are the models, "name" or "name/version", that detectors get, by "FILE:TYPE", "FILE",
+// "*:TYPE" and "*": the file that a detector has asked for, and its model_type.
+type Models map[string]string
+
+// of is the model for a file and a type, by the first of the keys that there is; without one that
+// of the file's name. "": it cannot be told, as no file was asked for.
+func (m Models) of(file, kind string) string {
+	kind = plain(kind)
+	for _, name := range []string{file, "*"} {
+		for key, model := range m {
+			if of, typed, _ := strings.Cut(key, ":"); name != "" && of == name && typed != "" && plain(typed) == kind {
+				return model
+			}
+		}
+		if model, ok := m[name]; ok && name != "" {
+			return model
+		}
+	}
+	return stem(file)
+}
+
+// plain is a type without the dashes that Frigate's configuration has, and its detectors have not.
+func plain(kind string) string { return strings.ReplaceAll(kind, "-", "") }
+
+// stem is a file's name without its extension.
+func stem(file string) string { return strings.TrimSuffix(file, path.Ext(file)) }
+
+// all are the models that a detector may get which has asked for a file, of whatever type it is;
+// sorted.
+func (m Models) all(file string) []string {
+	for _, name := range []string{file, "*"} {
+		var models []string
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			if of, _, _ := strings.Cut(key, ":"); of == name {
+				models = append(models, m[key])
+			}
+		}
+		if models != nil {
+			slices.Sort(models)
+			return slices.Compact(models)
+		}
+	}
+	return []string{stem(file)}
+}
+
+const (
+	// mostName bounds the name of a model's file, in bytes.
+	mostName = 128
+	// patience is how long a detector that starts before its models waits for them. It waits for
+	// 30 s, and gives up for good when it is told that they are not loaded.
+	patience = 25 * time.Second
+	// saving is what the audit calls it to take a file of this kind.
+	saving, what = "save", "model file"
+	// glance is how often it is looked whether they are there.
+	glance = 20 * time.Millisecond
+)
+
+// request answers a model_request: which file the detector is about, and whether its models are
+// there.
+func (a *asking) request() (s modelStatus, err error) {
+	a.file = a.ModelName
+	models := a.settings.Models.all(a.file)
+	known := slices.ContainsFunc(models, a.known)
+	stored := a.door.store.has(a.file)
+	s.Available = new(known || stored)
+	if !*s.Available && a.door.store != nil {
+		return s, fmt.Errorf("%w: no model %q: send its file", scheduler.ErrNotFound, models)
+	}
+	err = a.await(models)
+	s.Available = new(err == nil || stored || slices.ContainsFunc(models, a.known))
+	return s, err
+}
+
+// known reports whether a model has registered, or is one that the server could start.
+func (a *asking) known(model string) bool {
+	name, version, _ := strings.Cut(model, "/")
+	_, err := a.service().ModelReady(name, version)
+	return err == nil || a.service().Manages(name)
+}
+
+// await waits until all of the models are served. The error says what is missing.
+func (a *asking) await(models []string) error {
+	over := time.NewTimer(time.Until(a.began.Add(patience)))
+	defer over.Stop()
+	again := time.NewTicker(glance)
+	defer again.Stop()
+	for {
+		missing := a.missing(models)
+		if !errors.Is(missing, scheduler.ErrNotFound) && !errors.Is(missing, scheduler.ErrUnavailable) {
+			return missing
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			return missing
+		case <-a.ctx.Done():
+			return fmt.Errorf("%w: the detector has gone", scheduler.ErrCanceled)
+		case <-a.door.closing.Done():
+			return gate.ErrDraining
+		}
+	}
+}
+
+// missing says which of the models is not served; nil: none.
+func (a *asking) missing(models []string) error {
+	for _, model := range models {
+		name, version, _ := strings.Cut(model, "/")
+		ready, err := a.service().ModelReady(name, version)
+		if err != nil {
+			return err
+		}
+		if !ready.Ready {
+			return fmt.Errorf("%w: model %q: no container of it is connected", scheduler.ErrUnavailable, model)
+		}
+	}
+	return nil
+}
+
+// save takes a model's file, and waits until its models are served.
+func (a *asking) save() (s modelStatus, err error) {
+	by := predict.Caller{Source: audit.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
+	if a.door.store == nil {
+		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", gate.ErrPermissionDenied)
+		a.service().Refused(by.Source, saving, what, a.ModelName, err)
+		return s, err
+	}
+	models := a.settings.Models.all(a.ModelName)
+	for _, model := range models {
+		name, _, _ := strings.Cut(model, "/")
+		if err := a.service().Permit(by, name, saving); err != nil {
+			return s, err
+		}
+	}
+	err = a.door.store.save(a.ModelName, a.data.Data, a.settings)
+	note := audit.Entry{Source: by.Source, Action: saving, What: what, Name: a.ModelName}
+	if err != nil {
+		note.Error = gate.Text(err)
+	} else {
+		note.After = fmt.Sprintf(`{"bytes":%d,"sha256":"%x"}`, len(a.data.Data), sha256.Sum256(a.data.Data))
+	}
+	a.door.trail.Add(note)
+	if err != nil {
+		return s, err
+	}
+	a.file, s.Saved = a.ModelName, new(true)
+	ctx, cancel := context.WithDeadline(a.ctx, a.began.Add(patience))
+	defer cancel()
+	defer context.AfterFunc(a.door.closing, cancel)()
+	// Processes of the server's may have been stopped, or have ended for want of the file.
+	for _, model := range models {
+		name, _, _ := strings.Cut(model, "/")
+		if a.service().Manages(name) {
+			if err := a.service().Load(ctx, by, name, nil); err != nil {
+				return s, err
+			}
+		}
+	}
+	return s, a.await(models)
+}

@@ -1,0 +1,132 @@
+package frigate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// A store is the directory for the model files of detectors. A nil one has none. It may be used
+// from any goroutine.
+type store struct {
+	root *os.Root // which no name leads out of
+	mu   sync.Mutex
+}
+
+// partial begins the name of a file that is not whole; names of detectors do not begin with a dot.
+const partial = ".partial-"
+
+func openStore(dir string) (*store, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &store{root: root}, nil
+}
+
+func (s *store) close() {
+	if s != nil {
+		_ = s.root.Close()
+	}
+}
+
+// has reports whether there is a file of that name.
+func (s *store) has(name string) bool {
+	if s == nil || checkName(name) != nil {
+		return false
+	}
+	info, err := s.root.Lstat(name)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// save writes a file. One that is there is not replaced: it may be another detector's.
+func (s *store) save(name string, data []byte, limits *Settings) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if n := int64(len(data)); n > limits.ModelBytes {
+		return tooLarge("a model file of %d bytes; frigate.model_bytes is %d", n, limits.ModelBytes)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch old, err := s.root.ReadFile(name); {
+	case err == nil && bytes.Equal(old, data):
+		return nil
+	case err == nil:
+		return invalid("there is another model file %q, of %d bytes; remove it before one with other contents is sent", name, len(old))
+	case !errors.Is(err, fs.ErrNotExist):
+		return unwritten(err)
+	}
+	files, err := s.files()
+	if err != nil {
+		return unwritten(err)
+	}
+	if files >= limits.ModelFiles {
+		return tooLarge("there are %d model files; frigate.model_files is %d", files, limits.ModelFiles)
+	}
+	if err := s.write(name, data); err != nil {
+		return unwritten(err)
+	}
+	return nil
+}
+
+// unwritten is the error for a file that could not be written. The detector is not told paths.
+func unwritten(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		err = path.Err
+	}
+	return fmt.Errorf("%w: the model file could not be written: %w", gate.ErrInternal, err)
+}
+
+// files counts those that are whole.
+func (s *store) files() (n int, err error) {
+	dir, err := s.root.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if !strings.HasPrefix(name, partial) {
+			n++
+		}
+	}
+	return n, err
+}
+
+// write has the whole file there, or none. What a server has left that was killed is overwritten.
+func (s *store) write(name string, data []byte) error {
+	f, err := s.root.OpenFile(partial+name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = s.root.Rename(partial+name, name)
+	}
+	if err != nil {
+		_ = s.root.Remove(partial + name)
+	}
+	return err
+}
+
+// checkName is why a file may not be called that.
+func checkName(name string) error {
+	odd := func(c rune) bool {
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
+	}
+	if name == "" || len(name) > mostName || name[0] == '.' || strings.ContainsFunc(name, odd) {
+		return invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, the first no dot", name, mostName)
+	}
+	return nil
+}
