@@ -101,16 +101,16 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // writable reports whether an output can be written as JSON.
 func writable(t *tensor.Tensor) error {
-	switch t.DType {
-	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
-	case tensor.Bytes:
-		at := 0
-		for rest := t.Data; len(rest) > 0; at++ {
-			var elem []byte
-			if elem, rest = element(rest); !utf8.Valid(elem) {
-				return invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
-			}
+	if t.DType != tensor.Bytes {
+		if writers[t.DType] == nil {
+			return invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
+		}
+		return nil
+	}
+	for rest, at := t.Data, 0; len(rest) > 0; at++ {
+		var elem []byte
+		if elem, rest = element(rest); !utf8.Valid(elem) {
+			return invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
 		}
 	}
 	return nil
@@ -291,7 +291,7 @@ func (e *emitter) data(t *tensor.Tensor) {
 	}
 }
 
-// writers append one element, in host order, as JSON.
+// writers append one element, in host order, as JSON. Datatypes without one travel in bytes only.
 var writers = map[tensor.DType]func(b, v []byte) []byte{
 	tensor.Bool:  func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) },
 	tensor.Int8:  func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) },

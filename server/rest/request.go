@@ -287,8 +287,7 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 
 // data reads an input's data into memory of the pool.
 func (q *request) data(t *text, in *input) {
-	switch in.DType {
-	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
+	if elements[in.DType] == nil {
 		t.Fail(invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
 		return
 	}
