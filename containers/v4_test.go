@@ -325,23 +325,27 @@ func TestV4Registration(t *testing.T) {
 		{"slots", hello(`{"slots":65}`), "slots is 65"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			p := r.peer(t)
-			if err := p.Send([]byte("hello"), []byte(tt.hello)); err != nil {
-				t.Fatal(err)
-			}
-			f, err := p.Receive()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var refused struct{ Error string }
-			if err := json.Unmarshal(f[1], &refused); err != nil || string(f[0]) != "refused" || !strings.Contains(refused.Error, tt.want) {
-				t.Errorf("answered %q, expected refused with %q", f, tt.want)
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { r.refuses(t, tt.hello, tt.want) })
 	}
 	if n := len(r.sched.Models()); n != 0 {
 		t.Errorf("%d models were registered", n)
+	}
+}
+
+// refuses sends a hello that is refused with want in the error.
+func (r *rig) refuses(t *testing.T, hello, want string) {
+	t.Helper()
+	p := r.peer(t)
+	if err := p.Send([]byte("hello"), []byte(hello)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused struct{ Error string }
+	if err := json.Unmarshal(f[1], &refused); err != nil || string(f[0]) != "refused" || !strings.Contains(refused.Error, want) {
+		t.Errorf("answered %q, expected refused with %q", f, want)
 	}
 }
 

@@ -61,9 +61,7 @@ func TestPictures(t *testing.T) {
 	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "bright", "1") })
 
 	m := image.NewGray(image.Rect(0, 0, 40, 30))
-	for i := range m.Pix {
-		m.Pix[i] = 200
-	}
+	copy(m.Pix, bytes.Repeat([]byte{200}, len(m.Pix)))
 	var whole bytes.Buffer
 	if err := jpeg.Encode(&whole, m, nil); err != nil {
 		t.Fatal(err)

@@ -270,8 +270,8 @@ func TestWarningsOfStrangers(t *testing.T) {
 	}
 }
 
-// Of a door of TLS it is warned that strangers load and unload models, unless it wants a certificate
-// of every client.
+// Of a door of TLS it is warned that strangers load and unload models, unless it wants a
+// certificate of every client.
 func TestWarningsOfStrangersByTLS(t *testing.T) {
 	k := newPKI(t)
 	for auth, want := range map[string]int{config.AuthNone: 1, config.AuthRequired: 0} {

@@ -113,8 +113,8 @@ func sum32(b []byte) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// cReads is what vectors.c prints about a vector. The client in C looks neither into metadata nor at
-// whether texts are UTF-8: it passes them on.
+// cReads is what vectors.c prints about a vector. The client in C looks neither into metadata nor
+// at whether texts are UTF-8: it passes them on.
 func cReads(t *testing.T, g golden) string {
 	t.Helper()
 	r := decodeAll(t, shiva.DecoderConfig{Limits: wide}, g.bytes)

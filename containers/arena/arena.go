@@ -12,8 +12,9 @@ import (
 const (
 	// minIdle is the memory of a segment below which it is not worth replacing.
 	minIdle = 16 << 20
-	// keep is how long most of a segment may be idle before it is replaced. New memory costs as much
-	// as all else that is done with a frame, so who has bursts of them must not lose it in between.
+	// keep is how long most of a segment may be idle before it is replaced. New memory costs as
+	// much as all else that is done with a frame, so who has bursts of them must not lose it in
+	// between.
 	keep = 5 * time.Minute
 )
 
@@ -21,8 +22,8 @@ const (
 // can map for reading. All methods may be called from any goroutine.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
-// part. When that lasts for minutes (Trim) the next buffers lie in a new segment, and the old one goes with its
-// last buffer and its last session. It counts in the pool's budget until then.
+// part. When that lasts for minutes (Trim) the next buffers lie in a new segment, and the old one
+// goes with its last buffer and its last session. It counts in the pool's budget until then.
 //
 // It also makes the segments for outputs and counts them, but whoever has one made reserves its
 // bytes of the pool.
@@ -117,11 +118,11 @@ func (a *Arena) forget(s *inputs) {
 	a.used.Add(-headSize)
 }
 
-// Get returns n bytes, a multiple of the page size, where they can be extended to room bytes if there
-// is such a place. It returns nil if there is no place for n in the segment, or not without using
-// more than grow bytes that were never used. Nor does memory that all segments take pass the arena's
-// size: a container that does not unmap old ones keeps memory from the arena, and from nothing else.
-// It implements [tensor.Source].
+// Get returns n bytes, a multiple of the page size, where they can be extended to room bytes if
+// there is such a place. It returns nil if there is no place for n in the segment, or not without
+// using more than grow bytes that were never used. Nor does memory that all segments take pass the
+// arena's size: a container that does not unmap old ones keeps memory from the arena, and from
+// nothing else. It implements [tensor.Source].
 func (a *Arena) Get(n, room int, grow int64) []byte {
 	defer a.notify()
 	a.mu.Lock()

@@ -20,8 +20,8 @@ type extent struct{ lo, hi int64 }
 
 func newSpace(lo, hi int64) space { return space{free: []extent{{lo, hi}}, high: lo} }
 
-// take returns the offset of n bytes that reach at most up to the given limit, in the first place. If
-// they are to grow to room bytes, it is the end of the first place that has as many and was used
+// take returns the offset of n bytes that reach at most up to the given limit, in the first place.
+// If they are to grow to room bytes, it is the end of the first place that has as many and was used
 // before: what is below is left for the next ones that grow.
 func (s *space) take(n, room, limit int64) (offset int64, ok bool) {
 	place := -1

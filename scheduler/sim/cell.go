@@ -57,7 +57,7 @@ type Cell struct {
 	Profile
 	Load    float64 // offered, as a share of the capacity
 	Bursts  bool    // on and off for 200 ms each, with 1.8 and 0.2 times the mean; else Poisson
-	Mixed   bool    // deadlines are half, once or twice the SLO, a third each; else all have the SLO
+	Mixed   bool    // deadlines are 0.5, 1 or 2 times the SLO, a third each; else the SLO
 	Sources int     // connections on which the rows come at random; 0: one
 
 	Fault *Fault // nil: no fault

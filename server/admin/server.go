@@ -25,8 +25,8 @@ type Server struct {
 }
 
 // Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
-// caller ends it with Shutdown. A nil open is secure.Open. config is that of the next connection, of
-// an address of TLS. A nil log is silent.
+// caller ends it with Shutdown. A nil open is secure.Open. config is that of the next connection,
+// of an address of TLS. A nil log is silent.
 func Listen(addr string, access unixsocket.Access, open intake.Opener, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
 	if open == nil {
 		open = secure.Open

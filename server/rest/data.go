@@ -31,8 +31,8 @@ func (t *text) setApart(start int) {
 	}
 }
 
-// elements has the reader of each dtype into a tensor's memory. Bytes are appended. Datatypes without
-// one travel in bytes only.
+// elements has the reader of each dtype into a tensor's memory. Bytes are appended. Datatypes
+// without one travel in bytes only.
 var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
 	tensor.Float64:  into(jsontext.Float64s),
 	tensor.Float32:  into(jsontext.Float32s),

@@ -47,7 +47,8 @@ func (m *memory) Update(ctx context.Context, key, id string, change func([]byte)
 	m.mu.Lock()
 	at, applied := m.applied.at[hash]
 	m.mu.Unlock()
-	if applied && id != "" && int64(now-at) < m.opts.IDLifetime.Milliseconds() { // below 0 if the clock was set back
+	// The difference is below 0 if the clock was set back.
+	if applied && id != "" && int64(now-at) < m.opts.IDLifetime.Milliseconds() {
 		return old, ErrApplied
 	}
 	value, err := change(old.Value)

@@ -30,9 +30,9 @@ func Stage(least, whole, factor int) int {
 }
 
 // Grow exchanges b for a larger buffer of size bytes that begins with the first n bytes of b, and
-// releases b, which may be nil and which nobody else may have. The new one is b itself if the memory
-// behind it is free, which is likely if b was made to grow to whole bytes. Grow fails as Get does, and
-// then b stays the caller's.
+// releases b, which may be nil and which nobody else may have. The new one is b itself if the
+// memory behind it is free, which is likely if b was made to grow to whole bytes. Grow fails as Get
+// does, and then b stays the caller's.
 func (p *Pool) Grow(b *Buffer, n, size, whole int) (*Buffer, error) {
 	switch extended, err := p.extend(b, size); {
 	case err != nil:

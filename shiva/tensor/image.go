@@ -10,8 +10,8 @@ type Image struct {
 	// Channels is ChannelsRGB, ChannelsBGR or ChannelsGray: what the container makes of every file,
 	// and takes pixels to be.
 	Channels string
-	// Resize is ResizeNone, ResizeStretch or ResizeLetterbox. Unless it is ResizeNone, the container
-	// makes pictures of every size Height x Width pixels, and the shape has -1 for both.
+	// Resize is ResizeNone, ResizeStretch or ResizeLetterbox. Unless it is ResizeNone, the
+	// container makes pictures of every size Height x Width pixels, and the shape has -1 for both.
 	Resize        string
 	Height, Width int
 }

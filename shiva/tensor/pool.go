@@ -201,7 +201,8 @@ func (p *Pool) find(class, size, whole int) *Buffer {
 	return nil
 }
 
-// headroom is how many bytes the source may use that it does not have yet, for a claim of size bytes.
+// headroom is how many bytes the source may use that it does not have yet, for a claim of size
+// bytes.
 func (p *Pool) headroom(size int) int64 {
 	if p.budget == 0 {
 		return math.MaxInt64

@@ -47,7 +47,8 @@ type Spec struct {
 	Format string
 
 	// Image says of an input that its rows are pictures: clients may then send JPEG or PNG files in
-	// place of the pixels. nil for every other tensor. Shared by copies of the Spec, and not changed.
+	// place of the pixels. nil for every other tensor. Shared by copies of the Spec, and not
+	// changed.
 	Image *Image
 
 	// Labels name the classes of an output of real numbers, in the order of the values of one

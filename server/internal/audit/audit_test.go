@@ -108,8 +108,8 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// An entry's line says who, from where, did what to what, and whether that was refused or failed. What
-// there is nothing to say of is left out.
+// An entry's line says who, from where, did what to what, and whether that was refused or failed.
+// What there is nothing to say of is left out.
 func TestLines(t *testing.T) {
 	for _, c := range []struct {
 		entry Entry

@@ -11,8 +11,8 @@ import (
 // for its answers sends less.
 const (
 	// A refusal counts as much as this many admissions. A client that has one request at a time is
-	// admitted with nearly each turn: if these counted the same, it would be read without turns until
-	// as many were refused again.
+	// admitted with nearly each turn: if these counted the same, it would be read without turns
+	// until as many were refused again.
 	refusal = 4
 	// A connection is read in turns when its latest refusals count for so much more than its
 	// admissions. At most mostRefused of that is remembered.

@@ -79,8 +79,8 @@ func TestPace(t *testing.T) {
 }
 
 // What a client may have while it is read in turns is what it may have otherwise, also of a burst
-// that is short. Who waits for each answer is refused little more than it is admitted, and much less
-// where turns need not be shorter than its rate.
+// that is short. Who waits for each answer is refused little more than it is admitted, and much
+// less where turns need not be shorter than its rate.
 func TestPaceCostsNoRate(t *testing.T) {
 	for burst, most := range map[time.Duration]int{0: 1000, 100 * time.Millisecond: 1000, 10 * time.Millisecond: 2250} {
 		synctest.Test(t, func(t *testing.T) {

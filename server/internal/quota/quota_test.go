@@ -241,8 +241,8 @@ func TestLimitsChange(t *testing.T) {
 	}
 }
 
-// A debt to a rate that has changed is forgiven, since it was a time at the old one; that to another
-// rate is not.
+// A debt to a rate that has changed is forgiven, since it was a time at the old one; that to
+// another rate is not.
 func TestRateChanges(t *testing.T) {
 	for _, c := range []struct {
 		to   func(*Limits)

@@ -235,7 +235,8 @@ class Batches:
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces, head.trace_states))
         traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
-        alone = self._model.sees_requests or self._model.per_row or self._model.images  # what it is told is its own
+        # These functions get what belongs to their own request.
+        alone = self._model.sees_requests or self._model.per_row or self._model.images
         shared = None if alone else Batch(head.rows, requests, traces=traces)
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
         # What was cut must be the header's own, and not of an object in it.
