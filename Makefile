@@ -14,6 +14,7 @@ DIST ?= bin/dist
 BENCHFLAGS ?=
 RUNFLAGS ?=
 PICTURESFLAGS ?=
+OCRFLAGS ?=
 SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -57,7 +58,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ run: build ## serve handwritten digits, classify twenty, serve until Ctrl-C; RUN
 
 run-selection: build ## an application that learns which of three models to trust
 	@exec bin/selection-run $(RUNFLAGS)
+
+run-ocr: build ## read 50 pictures and eight cameras with three models (fetches 100 MB); OCRFLAGS="--seconds 0"
+	@exec examples/ocr/run $(OCRFLAGS)
 
 # Nobody debugs what the checks compile, three times over: without DWARF that is a fifth less work,
 # and with a compiler that seldom collects its garbage a third less again.

@@ -1,0 +1,212 @@
+"""Serve the three models, read 50 pictures as the package itself does, and see what cameras get.
+
+    python run.py [--shivad bin/shivad] [--seconds 10] [--picture ocr.png]
+
+It fails if a text is not the package's. Run by "make run-ocr".
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from reader import Line, lines, read
+from shiva_client import Client, ShivaError
+
+HERE = Path(__file__).resolve().parent
+PICTURES = 50
+FPS = 10
+"""Frames per second of each camera."""
+WORDS = ["BATCH", "LOT", "SERIAL No.", "MODEL", "TYPE", "REV", "MADE IN", "CHECKED BY", "NET WEIGHT", "FUSE"]
+WORDS += ["Handle with care", "This side up", "Fragile", "Keep dry", "Do not open", "Warning", "Inspected", "Passed"]
+
+
+def words(rng: random.Random) -> str:
+    kind = rng.randrange(3)
+    if kind == 0:
+        return f"{rng.choice(WORDS)} {rng.randrange(10**6):06d}"
+    if kind == 1:
+        return f"{rng.randrange(1, 29):02d}.{rng.randrange(1, 13):02d}.{rng.randrange(2020, 2030)}"
+    return " ".join(rng.choices(WORDS, k=rng.randrange(2, 4)))
+
+
+def label(seed: int, width: int = 480, height: int = 440) -> Any:
+    """A picture of a label: lines of text, some of it upside down, under a camera's noise."""
+    rng, noise = random.Random(seed), np.random.default_rng(seed)
+    paper, ink = rng.randrange(190, 250), rng.randrange(0, 70)
+    picture = Image.new("RGB", (width, height), (paper, paper - 5, paper - rng.randrange(5, 30)))
+    draw = ImageDraw.Draw(picture)
+    y = rng.randrange(12, 30)
+    while True:
+        font = ImageFont.load_default(size=rng.randrange(22, 44))
+        text = words(rng)
+        box = draw.textbbox((0, 0), text, font=font)
+        x = rng.randrange(10, 60)
+        if y + box[3] > height - 10:
+            break
+        if x + box[2] < width - 10:
+            draw.text((x, y), text, fill=(ink, ink, ink), font=font)
+        y += int(box[3] + rng.randrange(10, 40))
+    if rng.random() < 0.2:
+        picture = picture.rotate(180)
+    pixels = np.asarray(picture)[:, :, ::-1].astype(np.float32) + noise.normal(0, 6, (height, width, 3))
+    return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+def encoded(kind: str, pixels: Any) -> bytes:
+    return bytes(cv2.imencode(kind, pixels)[1])
+
+
+def free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(shivad: str) -> Iterator[str]:
+    """A shivad that runs the containers: two detectors, which have most of the work, and one of each other."""
+    address = f"127.0.0.1:{free()}"
+    with tempfile.TemporaryDirectory() as folder:
+        config = [f'[containers]\nlisten = ["ipc://{folder}/containers.sock"]\n']
+        for name, replicas in (("ocr_det", 2), ("ocr_cls", 1), ("ocr_rec", 1)):
+            command = [sys.executable, str(HERE / "container.py"), name]
+            config.append(f'[[container]]\nname = "{name}"\ncommand = {command}\nreplicas = {replicas}\n')
+        path = Path(folder) / "ocr.toml"
+        path.write_text("\n".join(config))
+        doors = ["--tcp", address, "--rest", "", "--grpc", "", "--admin", "", "--log-level", "warn"]
+        process = subprocess.Popen([shivad, "--config", str(path), *doors])
+        try:
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def ready(client: Client) -> None:
+    """Wait for the containers, which have ONNX Runtime to load."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            read(client, encoded(".png", label(0)))
+            return
+        except ShivaError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def compare(client: Client) -> int:
+    """Read the pictures both ways. How many are read differently."""
+    from rapidocr_onnxruntime import RapidOCR
+
+    package, different, count = RapidOCR(), 0, 0
+    print(f"reading {PICTURES} pictures twice", flush=True)
+    for seed in range(PICTURES):
+        pixels = label(seed)
+        result, _ = package(pixels)
+        wanted = [one[1] for one in result or []]
+        got = [line.text for line in read(client, encoded(".png", pixels))]
+        count += len(wanted)
+        if got != wanted:
+            different += 1
+            print(f"picture {seed}: the package reads {wanted}, the models {got}", file=sys.stderr)
+    print(f"{PICTURES - different} of {PICTURES} pictures, {count} lines: the same texts as the package's")
+    return different
+
+
+def drawn(pixels: Any, found: list[Line]) -> Any:
+    """A picture with its boxes, and what was read beside it."""
+    side = Image.new("RGB", (pixels.shape[1] * 2, pixels.shape[0]), "white")
+    marked = pixels.copy()
+    cv2.polylines(marked, [np.int32(line.corners) for line in found], True, (40, 160, 40), 2, cv2.LINE_AA)
+    side.paste(Image.fromarray(marked[:, :, ::-1]), (0, 0))
+    draw = ImageDraw.Draw(side)
+    for line in found:
+        top, bottom = line.corners[:, 1].min(), line.corners[:, 1].max()
+        font = ImageFont.load_default(size=max(14, float(bottom - top) * 0.7))
+        draw.text((pixels.shape[1] + 20, float(top)), line.text, fill=(20, 80, 20), font=font)
+    return np.asarray(side)
+
+
+class Camera(threading.Thread):
+    """One that sends a frame every so often, whether anybody is ready for it or not."""
+
+    def __init__(self, address: str, number: int, seconds: float) -> None:
+        super().__init__()
+        self._address, self._number, self._seconds = address, number, seconds
+        self.ages: list[float] = []
+        self.superseded = 0
+
+    def run(self) -> None:
+        files = [encoded(".jpg", label(100 * self._number + i)) for i in range(8)]
+
+        def frames() -> Iterator[Any]:
+            began = time.monotonic()
+            for i in range(int(self._seconds * FPS)):
+                time.sleep(max(0.0, began + i / FPS - time.monotonic()))
+                yield np.frombuffer(files[i % len(files)], np.uint8)
+
+        with (
+            Client(self._address) as client,
+            Client(self._address) as others,
+            client.stream("ocr_det", f"camera {self._number}", keep="latest") as stream,
+        ):
+            for result in stream.watch(frames()):
+                began = time.monotonic()
+                lines(others, result.frame.tobytes(), result.answer["boxes"])
+                self.ages.append(result.age + time.monotonic() - began)
+            self.superseded = stream.superseded
+
+
+def cameras(address: str, seconds: float) -> None:
+    print(f"\n| cameras of {FPS} frames/s | read, frames/s | of each | age, median | age, 95 % | superseded |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for n in (1, 2, 4, 8):
+        all_ = [Camera(address, i, seconds) for i in range(n)]
+        for one in all_:
+            one.start()
+        for one in all_:
+            one.join()
+        ages = sorted(age for one in all_ for age in one.ages)
+        if not ages:
+            raise SystemExit(f"{n} cameras: no frame was read")
+        rate, late = len(ages) / seconds, ages[int(len(ages) * 0.95)]
+        dropped = sum(one.superseded for one in all_)
+        print(f"| {n} | {rate:.1f} | {rate / n:.1f} | {statistics.median(ages):.2f} s | {late:.2f} s | {dropped} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shivad", default="bin/shivad", help="the server (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10, help="for each number of cameras; 0: none (%(default)s)")
+    parser.add_argument("--picture", type=Path, help="where a picture with the boxes goes")
+    args = parser.parse_args()
+    with server(args.shivad) as address, Client(address) as client:
+        ready(client)
+        different = compare(client)
+        if args.picture:
+            pixels = label(3)
+            picture = Image.fromarray(drawn(pixels, read(client, encoded(".png", pixels))))
+            picture.quantize(64).save(args.picture, optimize=True)
+        if args.seconds:
+            cameras(address, args.seconds)
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
