@@ -293,13 +293,14 @@ func (w watched) Write(p []byte) (int, error) {
 }
 
 // A handshake calculates in its turn, and waits for its client without one: for what it says, and
-// for it to read.
+// for it to read. What is read after it takes no turn.
 func TestTurnsOfHandshakes(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	near, far := net.Pipe()
 	defer far.Close()
 	go func() {
 		client := tls.Client(far, &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"})
+		_, _ = client.Write([]byte("question"))
 		_, _ = io.Copy(io.Discard, client)
 	}()
 	calculated := false
@@ -312,7 +313,10 @@ func TestTurnsOfHandshakes(t *testing.T) {
 		return &pair, nil
 	}})
 	if err != nil || !calculated || len(turns) > 0 {
-		t.Errorf("%v, %v, %d turns are left", err, calculated, len(turns))
+		t.Fatalf("%v, %v, %d turns are left", err, calculated, len(turns))
+	}
+	if n, err := c.Read(make([]byte, 100)); n != len("question") || err != nil || len(turns) > 0 {
+		t.Errorf("%d bytes, %v, %d turns are taken by what has read them", n, err, len(turns))
 	}
 	c.Close()
 }
