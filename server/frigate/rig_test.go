@@ -42,7 +42,6 @@ type rig struct {
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	trail   *audit.Trail
-	log     strings.Builder
 	repo    repository
 	reach   string // server.repository
 	stopped bool
