@@ -118,7 +118,6 @@ enum shiva_status shiva_begin(struct shiva *s, unsigned tensors, size_t route, u
     if (tensors > UINT8_MAX || route > UINT8_MAX || metadata > INT32_MAX || s->out.room == 0)
         return fail_out(s, SHIVA_LIMIT);
     s->out.inside = 1;
-    s->out.left = 0;
     s->out.tensors = (uint8_t)tensors;
     s->out.route = (uint8_t)route;
     s->out.metadata = metadata;
@@ -366,6 +365,7 @@ enum shiva_status shiva_finish(struct shiva *s, char *metadata, size_t room)
     unsigned char route[sizeof error];
     struct shiva_tensor tensor;
     uint32_t taken = 0;
+    int refused;
     size_t i;
 
     if (room > 0)
@@ -383,20 +383,17 @@ enum shiva_status shiva_finish(struct shiva *s, char *metadata, size_t room)
         metadata[taken] = 0;
     }
     skip(s, s->in.metadata - taken);
-    if (s->in.route != sizeof error) {
-        skip(s, s->in.route);
-    } else {
+    refused = s->in.route == sizeof error;
+    if (refused)
         receive(s, route, sizeof route);
-    }
+    else
+        skip(s, s->in.route);
     if (s->in.fault != SHIVA_OK)
         return s->in.fault;
     s->in.inside = 0;
-    if (s->in.route != sizeof error)
-        return SHIVA_OK;
-    for (i = 0; i < sizeof error; i++)
-        if (route[i] != (unsigned char)error[i])
-            return SHIVA_OK;
-    return SHIVA_REFUSED;
+    for (i = 0; refused && i < sizeof error; i++)
+        refused = route[i] == (unsigned char)error[i];
+    return refused ? SHIVA_REFUSED : SHIVA_OK;
 }
 
 /* Metadata. */

@@ -117,11 +117,16 @@ static enum shiva_status misused(struct shiva *s, int how)
 {
     static const uint32_t huge[] = {65536, 65536}, negative[] = {0, 0x80000000u}, wide[256];
 
-    if (how != 0)
-        shiva_begin(s, 1, 1, 0);
-    switch (how) {
+    switch (how) { /* nothing was begun */
     case 0:
         return shiva_part(s, "a", 1);
+    case 14:
+        return shiva_end(s, "m", NULL);
+    case 15:
+        return shiva_tensor(s, SHIVA_UINT8, 0, NULL);
+    }
+    shiva_begin(s, 1, 1, 0);
+    switch (how) {
     case 1:
         return shiva_begin(s, 0, 0, 0);
     case 2: /* no tensor was begun */
@@ -160,10 +165,11 @@ static enum shiva_status misused(struct shiva *s, int how)
 
 static void misuse(void)
 {
+    static const uint32_t largest[] = {65537, 65535}; /* a byte less than 4 GiB */
     static const enum shiva_status expected[] = {
         SHIVA_ORDER,    SHIVA_ORDER, SHIVA_LONG,  SHIVA_DTYPE, SHIVA_DTYPE, SHIVA_LIMIT,
         SHIVA_NEGATIVE, SHIVA_LIMIT, SHIVA_SHORT, SHIVA_LONG,  SHIVA_SHORT, SHIVA_SHORT,
-        SHIVA_SHORT,    SHIVA_ORDER,
+        SHIVA_SHORT,    SHIVA_ORDER, SHIVA_ORDER, SHIVA_ORDER,
     };
     unsigned char buffer[8];
     struct memory m;
@@ -187,6 +193,10 @@ static void misuse(void)
               SHIVA_LIMIT);
         CHECK(m.sent == 0);
     }
+    memory_init(&m, NULL, 0, NULL, 0);
+    shiva_init(&s, memory_transport(&m), buffer, sizeof buffer);
+    CHECK(shiva_begin(&s, UINT8_MAX, UINT8_MAX, INT32_MAX) == SHIVA_OK);
+    CHECK(shiva_tensor(&s, SHIVA_UINT8, 2, largest) == SHIVA_OK);
 }
 
 /* An answer of two tensors, then an error. */
@@ -444,10 +454,12 @@ static void members(void)
 
 static void adding(void)
 {
+    char unended[2] = {'{', '}'};
     static const char all[] = "{\"stream\":\"a\\\"\\\\\\u000a\\u001f\xc3\xa9\",\"seq\":0,"
                               "\"lowest\":-9223372036854775808,\"highest\":9223372036854775807}";
     size_t room;
 
+    CHECK(shiva_add_number(unended, sizeof unended, "n", 1) == SHIVA_ORDER);
     for (room = 0; room < sizeof all + 4; room++) {
         char object[sizeof all + 8];
         enum shiva_status status[4];
