@@ -23,7 +23,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 TOP = Path(__file__).parents[3]
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds to wait for what must happen, on the slowest machine."""
 
 TOKENS = {"operator": "operator-4f0cBq9Z", "reader": "reader-1hZ8mWq2"}

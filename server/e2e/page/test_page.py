@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import TOKENS, TOP, Server, heldout, until
+from conftest import PATIENCE, TOKENS, TOP, Server, heldout, until
 from playwright.sync_api import Page, expect
 
 Open = Callable[..., Page]
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 def test_sign_in(open_page: Open, loaded: Server) -> None:
