@@ -54,8 +54,8 @@ func (s *Server) split(c config.Config) (share, error) {
 }
 
 // split divides the process's descriptors among those that are wanted. Containers get at most a
-// quarter, and clients over HTTP, those over gRPC, whose connections carry many calls, detectors, and
-// regions of shared memory an eighth each.
+// quarter, and clients over HTTP, those over gRPC, whose connections carry many calls, detectors,
+// and regions of shared memory an eighth each.
 func split(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

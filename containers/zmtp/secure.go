@@ -97,8 +97,8 @@ func refuse(raw net.Conn, reason error) {
 	}
 }
 
-// Refusal is what tells a peer, in the place of a handshake, why its connection is refused. A reason
-// of more than 248 bytes is cut.
+// Refusal is what tells a peer, in the place of a handshake, why its connection is refused. A
+// reason of more than 248 bytes is cut.
 func Refusal(reason error) []byte {
 	greeting := make([]byte, greetingSize)
 	greeting[0], greeting[9], greeting[10] = greetingMark, 0x7f, 3
