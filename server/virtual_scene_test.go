@@ -105,6 +105,8 @@ func newScene(t *testing.T, seed uint64) *scene {
 	s.troubles = troubles{containers: one(2), clients: one(2), reloads: one(3), stop: one(5), identities: one(3), store: one(3),
 		freezes: one(6), tls: one(4), frames: one(3), learning: one(4), versions: one(4),
 		admin: one(3), loads: one(4), regions: one(4), addresses: one(4), clocks: one(4)}
+	// What is learned is remembered by the clock, and certificates are valid by it.
+	s.troubles.learning = s.troubles.learning || s.troubles.clocks && !s.troubles.tls
 	s.troubles.quotas = s.troubles.identities && one(2)
 	s.troubles.rights = s.troubles.identities && one(2)
 	// Containers that may not serve for a while are parted from, and so are some of a server that
