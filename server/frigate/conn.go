@@ -135,7 +135,7 @@ func (c *conn) ended(why metrics.Closed, err error) {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		c.Because(metrics.ClosedByClient)
 		return
-	case errors.Is(err, zmtp.ErrClosed), errors.Is(err, net.ErrClosed): // by the server, which said why
+	case errors.Is(err, zmtp.ErrClosed), errors.Is(err, net.ErrClosed): // by the server itself
 		return
 	case why == metrics.ClosedHandshake:
 	case errors.Is(err, os.ErrDeadlineExceeded):
