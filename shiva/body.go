@@ -76,7 +76,7 @@ func (d *Decoder) grow(arriving int) bool {
 	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
 	// Whole units: the first bytes of a unit are its last ones in memory.
 	begun := (d.have + d.width - 1) &^ (d.width - 1)
-	b, err := d.cfg.Pool.Grow(d.stage, begun, size, d.need)
+	b, err := d.cfg.Pool.Grow(d.stage, begun, size)
 	if err != nil {
 		d.overBudget(err)
 		return false

@@ -118,12 +118,11 @@ func (a *Arena) forget(s *inputs) {
 	a.used.Add(-headSize)
 }
 
-// Get returns n bytes, a multiple of the page size, where they can be extended to room bytes if
-// there is such a place. It returns nil if there is no place for n in the segment, or not without
-// using more than grow bytes that were never used. Nor does memory that all segments take pass the
-// arena's size: a container that does not unmap old ones keeps memory from the arena, and from
-// nothing else. It implements [tensor.Source].
-func (a *Arena) Get(n, room int, grow int64) []byte {
+// Get returns n bytes, a multiple of the page size, or nil if there is no place for them in the
+// segment, or not without using more than grow bytes that were never used. Nor does memory that
+// all segments take pass the arena's size: a container that does not unmap old ones keeps memory
+// from the arena, and from nothing else. It implements [tensor.Source].
+func (a *Arena) Get(n int, grow int64) []byte {
 	defer a.notify()
 	a.mu.Lock()
 	s, err := a.currentLocked()
@@ -136,7 +135,7 @@ func (a *Arena) Get(n, room int, grow int64) []byte {
 	}
 	defer a.mu.Unlock()
 	high := s.space.high
-	offset, ok := s.space.take(int64(n), int64(room), high+max(0, min(grow, a.size-a.resident.Load())))
+	offset, ok := s.space.take(int64(n), high+max(0, min(grow, a.size-a.resident.Load())))
 	if !ok {
 		return nil
 	}
@@ -147,27 +146,7 @@ func (a *Arena) Get(n, room int, grow int64) []byte {
 	return s.mem[offset : offset+int64(n) : offset+int64(n)]
 }
 
-// Extend returns bytes of Get with n bytes, a multiple of the page size, if those behind them are
-// free, and nil otherwise. grow is as for Get. It implements [tensor.Source].
-func (a *Arena) Extend(mem []byte, n int, grow int64) []byte {
-	defer a.notify()
-	s, offset := a.find(mem)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s != a.current {
-		return nil // memory that is to go
-	}
-	high, more := s.space.high, int64(n-len(mem))
-	if !s.space.extend(offset, int64(len(mem)), more, high+max(0, min(grow, a.size-a.resident.Load()))) {
-		return nil
-	}
-	a.resident.Add(s.space.high - high)
-	a.used.Add(more)
-	a.peak = max(a.peak, s.space.used)
-	return s.mem[offset : offset+int64(n) : offset+int64(n)]
-}
-
-// Put takes the bytes of Get, or of Extend, back.
+// Put takes the bytes of Get back.
 func (a *Arena) Put(mem []byte) {
 	s, offset := a.find(mem)
 	a.mu.Lock()

@@ -159,67 +159,6 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestGrow: a buffer grows where it lies, if that is free, beside others that grow; counted once,
-// within the budget, and not in a segment that is to go.
-func TestGrow(t *testing.T) {
-	const whole = 24 * mib
-	a, pool, _ := open(t, 128*mib, 96*mib)
-	grow := func(b *tensor.Buffer, n int) *tensor.Buffer {
-		t.Helper()
-		have := 0
-		if b != nil {
-			have = len(b.Bytes())
-		}
-		larger, err := pool.Grow(b, have, n, whole)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return larger
-	}
-	// Nothing was used before: what begins beside another has to move.
-	first, second := grow(nil, 3*mib), grow(nil, 3*mib)
-	copy(first.Bytes()[3*mib-4:], "end")
-	at := &first.Bytes()[0]
-	moved := grow(first, whole)
-	if &moved.Bytes()[0] == at || !bytes.HasPrefix(moved.Bytes()[3*mib-4:], []byte("end")) {
-		t.Error("it has not moved past the one behind it")
-	}
-	second = grow(second, whole)
-	moved.Release()
-	second.Release()
-	if tensor.Invariants {
-		return // released memory waits
-	}
-	before := a.Resident()
-	for range 3 {
-		first, second = grow(nil, 3*mib), grow(nil, 3*mib)
-		for _, b := range []*tensor.Buffer{first, second} {
-			copy(b.Bytes()[3*mib-4:], "end")
-			if larger := grow(b, whole); larger != b || len(b.Bytes()) != whole || !bytes.HasPrefix(b.Bytes()[3*mib-4:], []byte("end")) {
-				t.Errorf("a buffer of %d bytes is another one, or has lost its end", len(larger.Bytes()))
-			}
-		}
-		if in := pool.InUse(); in != 2*whole || a.Resident() != before || pool.Idle() != a.Idle() {
-			t.Errorf("%d bytes in use, %d after %d of the arena, %d idle", in, a.Resident(), before, pool.Idle())
-		}
-		first.Release()
-		second.Release()
-	}
-	b := get(t, pool, 10*mib)
-	if _, err := pool.Grow(b, 0, 100*mib, 100*mib); !errors.Is(err, tensor.ErrBudget) || pool.InUse() != 10*mib {
-		t.Errorf("above the budget: %v, %d bytes in use", err, pool.InUse())
-	}
-	a.Renew()
-	if larger := grow(b, 12*mib); larger == b {
-		t.Error("a buffer grows in a segment that is to go")
-	} else {
-		larger.Release()
-	}
-	if pool.InUse() != 0 || pool.Idle() != a.Idle() {
-		t.Errorf("%d bytes in use, %d idle", pool.InUse(), pool.Idle())
-	}
-}
-
 // TestFull: what the arena has no place for is ordinary memory.
 func TestFull(t *testing.T) {
 	a, pool, _ := open(t, 4*mib, 0)

@@ -14,65 +14,36 @@ func TestSpace(t *testing.T) {
 	type piece struct{ at, n int64 }
 	var out []piece
 	random := rand.New(rand.NewPCG(1, 2))
-	set := func(at, n int64, to bool) {
-		for i := at; i < at+n; i++ {
-			if taken[i] == to {
-				t.Fatalf("unit %d of %d at %d is taken: %v", i, n, at, taken[i])
-			}
-			taken[i] = to
-		}
-	}
-	grown := 0
 	for range 20000 {
-		n := 1 + random.Int64N(20)
-		i := random.IntN(len(out) + 1)
-		switch op := random.IntN(5); {
-		case op < 3:
-			room := n + random.Int64N(20)*random.Int64N(2)
-			want := int64(-1) // lowest place for n units, or the end of the lowest with room
-			for at := int64(lo); at < hi; at++ {
-				end := at
-				for end < hi && !taken[end] {
-					end++
+		if n := 1 + random.Int64N(20); random.IntN(2) == 0 {
+			first := int64(-1) // lowest place for n units
+			run := int64(0)
+			for i := int64(lo); i < hi && first < 0; i++ {
+				if run++; taken[i] {
+					run = 0
 				}
-				if end-at >= n && want < 0 {
-					want = at
+				if run == n {
+					first = i - n + 1
 				}
-				if used := min(end, s.high); room > n && used-at >= room {
-					want = used - room
-					break
-				}
-				at = end
 			}
-			at, ok := s.take(n, room, hi)
-			if ok != (want >= 0) || ok && at != want {
-				t.Fatalf("take(%d, %d) = %d, %v; expected %d", n, room, at, ok, want)
+			at, ok := s.take(n, hi)
+			if ok != (first >= 0) || ok && at != first {
+				t.Fatalf("take(%d) = %d, %v; the first place is %d", n, at, ok, first)
 			}
 			if ok {
-				set(at, n, true)
+				for i := range n {
+					taken[at+i] = true
+				}
 				out = append(out, piece{at, n})
 			}
-		case i == len(out):
-		case op == 3:
-			p := &out[i]
-			limit := p.at + p.n + random.Int64N(30)
-			free := p.at+p.n+n <= min(limit, hi)
-			for u := p.at + p.n; free && u < p.at+p.n+n; u++ {
-				free = !taken[u]
-			}
-			if ok := s.extend(p.at, p.n, n, limit); ok != free {
-				t.Fatalf("extend(%d, %d, %d, %d) = %v", p.at, p.n, n, limit, ok)
-			}
-			if free {
-				grown++
-				set(p.at+p.n, n, true)
-				p.n += n
-			}
-		default:
+		} else if len(out) > 0 {
+			i := random.IntN(len(out))
 			p := out[i]
 			out = slices.Delete(out, i, i+1)
 			s.give(p.at, p.n)
-			set(p.at, p.n, false)
+			for i := range p.n {
+				taken[p.at+i] = false
+			}
 		}
 		used := int64(0)
 		for _, p := range out {
@@ -87,10 +58,7 @@ func TestSpace(t *testing.T) {
 			}
 		}
 	}
-	if grown < 100 {
-		t.Errorf("%d were extended", grown)
-	}
-	if at, ok := s.take(1, 1, lo); ok {
+	if at, ok := s.take(1, lo); ok {
 		t.Errorf("took %d beyond the limit", at)
 	}
 }

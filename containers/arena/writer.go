@@ -27,10 +27,10 @@ func (w *Writer) Get(n int) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	size := (wordSize + int64(n) + wordSize - 1) &^ (wordSize - 1)
-	at, ok := w.space.take(size, size, int64(len(w.mem)))
+	at, ok := w.space.take(size, int64(len(w.mem)))
 	if !ok {
 		w.collectLocked()
-		if at, ok = w.space.take(size, size, int64(len(w.mem))); !ok {
+		if at, ok = w.space.take(size, int64(len(w.mem))); !ok {
 			return nil
 		}
 	}

@@ -182,7 +182,7 @@ func (c *Conn) body(m *Message, n int) (Frame, error) {
 	var b *tensor.Buffer
 	for have := 0; have < n; {
 		size := tensor.Stage(min(have+max(c.hi-c.lo, 1), n), n, tensor.StageFactor)
-		larger, err := c.pool.Grow(b, have, size, n)
+		larger, err := c.pool.Grow(b, have, size)
 		if err != nil {
 			b.Release()
 			m.Refused = err

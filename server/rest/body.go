@@ -177,7 +177,7 @@ const firstStage = 32 << 10
 func (b *body) fill(n, factor int) (have int, err error) {
 	for {
 		size := tensor.Stage(min(max(have+1, firstStage), n), n, factor)
-		buf, err := b.share.Grow(b.buf, have, size, n)
+		buf, err := b.share.Grow(b.buf, have, size)
 		if err != nil {
 			return have, err
 		}

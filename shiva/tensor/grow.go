@@ -29,18 +29,10 @@ func Stage(least, whole, factor int) int {
 	return min((size+stageAlign-1)&^(stageAlign-1), whole)
 }
 
-// Grow exchanges b for a larger buffer of size bytes that begins with the first n bytes of b, and
-// releases b, which may be nil and which nobody else may have. The new one is b itself if the
-// memory behind it is free, which is likely if b was made to grow to whole bytes. Grow fails as Get
-// does, and then b stays the caller's.
-func (p *Pool) Grow(b *Buffer, n, size, whole int) (*Buffer, error) {
-	switch extended, err := p.extend(b, size); {
-	case err != nil:
-		return nil, err
-	case extended:
-		return b, nil
-	}
-	larger, err := p.get(size, max(size, whole))
+// Grow exchanges b for a buffer of size bytes that begins with the first n bytes of b, and
+// releases b, which may be nil. It fails as Get does, and then b stays the caller's.
+func (p *Pool) Grow(b *Buffer, n, size int) (*Buffer, error) {
+	larger, err := p.Get(size)
 	if err != nil {
 		return nil, err
 	}

@@ -44,20 +44,20 @@ func TestStage(t *testing.T) {
 
 func TestGrow(t *testing.T) {
 	pool := tensor.NewPool(4 << 10)
-	b, err := pool.Grow(nil, 0, 1<<10, 3<<10)
+	b, err := pool.Grow(nil, 0, 1<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := bytes.Repeat([]byte{7}, 1000)
 	copy(b.Bytes(), want)
-	if b, err = pool.Grow(b, len(want), 2<<10, 3<<10); err != nil {
+	if b, err = pool.Grow(b, len(want), 2<<10); err != nil {
 		t.Fatal(err)
 	}
 	if pool.InUse() != 2<<10 || !bytes.Equal(b.Bytes()[:len(want)], want) {
 		t.Errorf("%d bytes are out, and it begins with %x", pool.InUse(), b.Bytes()[:8])
 	}
 	// While both are out, both count.
-	if _, err := pool.Grow(b, len(want), 3<<10, 3<<10); !errors.Is(err, tensor.ErrBudget) {
+	if _, err := pool.Grow(b, len(want), 3<<10); !errors.Is(err, tensor.ErrBudget) {
 		t.Errorf("beyond the budget: %v", err)
 	}
 	if pool.InUse() != 2<<10 || !bytes.Equal(b.Bytes()[:len(want)], want) {

@@ -43,15 +43,11 @@ var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 // A Source has the memory of a pool's large classes, instead of the garbage collector: memory that
 // other processes can map, for instance. Its methods may be called from any goroutine.
 type Source interface {
-	// Get returns n bytes, whole pages of 4 KiB and more than 32 KiB, with undefined contents. They
-	// are likely to be extended to room bytes. It returns nil if it has no place, or would have to
-	// use more than grow bytes of memory that it does not have yet: then the pool takes ordinary
-	// memory.
-	Get(n, room int, grow int64) []byte
-	// Extend returns the bytes of a Get, which begin with the same, with n bytes. It returns nil if
-	// those behind them are not free, or as Get does.
-	Extend(mem []byte, n int, grow int64) []byte
-	// Put gets the bytes of a Get, or of the last Extend of them, back.
+	// Get returns n bytes, whole pages of 4 KiB and more than 32 KiB, with undefined contents. It
+	// returns nil if it has no place, or would have to use more than grow bytes of memory that it
+	// does not have yet: then the pool takes ordinary memory.
+	Get(n int, grow int64) []byte
+	// Put gets the bytes of a Get back.
 	Put(mem []byte)
 	// Idle is the number of bytes that the source holds and nobody uses. They count in the budget.
 	Idle() int64
@@ -143,10 +139,7 @@ func (p *Pool) Idle() int64 {
 
 // Get returns a buffer of n bytes with undefined contents and one reference. It fails only with
 // an error that is [ErrBudget].
-func (p *Pool) Get(n int) (*Buffer, error) { return p.get(n, n) }
-
-// get is Get of a buffer that is likely to grow to that many bytes.
-func (p *Pool) get(n, whole int) (*Buffer, error) {
+func (p *Pool) Get(n int) (*Buffer, error) {
 	if p == nil {
 		b := &Buffer{data: make([]byte, n), n: n, class: unpooled}
 		b.refs.Store(1)
@@ -158,7 +151,7 @@ func (p *Pool) get(n, whole int) (*Buffer, error) {
 		return nil, err
 	}
 	if p.whole != nil {
-		b, err := p.whole.get(n, whole)
+		b, err := p.whole.Get(n)
 		if err != nil {
 			p.out.Add(-int64(size))
 			return nil, err
@@ -166,7 +159,7 @@ func (p *Pool) get(n, whole int) (*Buffer, error) {
 		b.pool = p
 		return b, nil
 	}
-	b := p.find(class, size, whole)
+	b := p.find(class, size)
 	if b == nil && p.crowded() {
 		out := p.out.Add(-int64(size))
 		return nil, p.exhausted(out, int64(size))
@@ -190,48 +183,18 @@ func (p *Pool) get(n, whole int) (*Buffer, error) {
 }
 
 // find returns a buffer of the source's memory for a claim of size bytes, or nil.
-func (p *Pool) find(class, size, whole int) *Buffer {
+func (p *Pool) find(class, size int) *Buffer {
 	if p.source == nil || class < quickClasses {
 		return nil
 	}
-	_, room := classOf(whole)
-	if mem := p.source.Get(size, room, p.headroom(size)); mem != nil {
+	grow := int64(math.MaxInt64)
+	if p.budget > 0 {
+		grow = p.budget - (p.out.Load() - int64(size) + p.Idle())
+	}
+	if mem := p.source.Get(size, grow); mem != nil {
 		return &Buffer{data: mem, pool: p, class: elsewhere}
 	}
 	return nil
-}
-
-// headroom is how many bytes the source may use that it does not have yet, for a claim of size
-// bytes.
-func (p *Pool) headroom(size int) int64 {
-	if p.budget == 0 {
-		return math.MaxInt64
-	}
-	return p.budget - (p.out.Load() - int64(size) + p.Idle())
-}
-
-// extend makes b, which the caller alone has, one of n bytes where it lies, if the source has those
-// behind it. It fails as Get does.
-func (p *Pool) extend(b *Buffer, n int) (bool, error) {
-	if p == nil || b == nil || b.pool != p || b.class != elsewhere {
-		return false, nil
-	}
-	_, size := classOf(n)
-	more := size - len(b.data)
-	if err := p.Reserve(int64(more)); err != nil {
-		return false, err
-	}
-	top := p
-	for top.whole != nil {
-		top = top.whole
-	}
-	mem := top.source.Extend(b.data, size, top.headroom(more))
-	if mem == nil {
-		p.Unreserve(int64(more))
-		return false, nil
-	}
-	b.data, b.n = mem, n
-	return true, nil
 }
 
 // crowded reports whether what is out and what the source holds idle pass the budget. The source

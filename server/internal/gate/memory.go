@@ -68,15 +68,15 @@ func (s Share) StageFactor() int {
 }
 
 // Get returns a buffer of size bytes.
-func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size, size) }
+func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
 
 // Grow is [tensor.Pool.Grow]. For a compressed request it gets and fills memory in turns, so the
 // caller must hold none. Copying all at once kept a processor busy for up to 13 ms per 8 MiB, and
 // two dozen requests kept all of them busy.
-func (s Share) Grow(b *tensor.Buffer, n, size, whole int) (*tensor.Buffer, error) {
+func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	m := s.memory
 	if s.arrived == nil {
-		b, err := m.Pool.Grow(b, n, size, whole)
+		b, err := m.Pool.Grow(b, n, size)
 		return b, s.refusal(err, 0)
 	}
 	from := m.Pool

@@ -33,7 +33,7 @@ func TestGrowthTakesTurns(t *testing.T) {
 		var got *tensor.Buffer
 		filled := false
 		go func() {
-			got, _ = share.Grow(small, len(src), 2*len(src), 2*len(src))
+			got, _ = share.Grow(small, len(src), 2*len(src))
 			filled = true
 		}()
 		synctest.Wait()

@@ -46,7 +46,7 @@ func (m *Message) extend(b *Bytes, n, coming, whole int) []byte {
 	need := b.n + n
 	if b.buf == nil || need > len(b.buf.Bytes()) {
 		size := tensor.Stage(max(need, min(need+coming, whole)), whole, m.share.StageFactor())
-		larger, err := m.share.Grow(b.buf, b.n, size, whole)
+		larger, err := m.share.Grow(b.buf, b.n, size)
 		if err != nil {
 			m.Fail(err)
 			return nil
