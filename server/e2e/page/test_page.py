@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -170,7 +171,7 @@ def test_before_it_was_opened(open_page: Open, loaded: Server) -> None:
 
     text, past = until("two samples of requests", lambda: next((t for t in [told()] if answered(t[1]) > 1), None))
     page = open_page("#/activity")
-    page.route("**/v1/watch?**", lambda route: route.fulfill(content_type="text/event-stream", body=text))
+    page.route(re.compile("/v1/watch"), lambda route: route.fulfill(content_type="text/event-stream", body=text))
     page.goto(f"{loaded.url}/#/model/sharp/1")
     page.reload()
     latency = page.locator("figure", has_text="Latency").first
