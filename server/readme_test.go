@@ -91,12 +91,12 @@ func TestBenchCommands(t *testing.T) {
 				continue
 			}
 			programs = nil
-			for _, found := range regexp.MustCompile(`go run (\./\S+)`).FindAllSubmatch(recipe[1], -1) {
+			for _, found := range regexp.MustCompile(`(?:go run|\$\(PYTHON\)) ((?:\./|bench/)\S+)`).FindAllSubmatch(recipe[1], -1) {
 				programs = append(programs, string(found[1]))
 			}
 		}
 		for _, flag := range flags.FindAllStringSubmatch(arguments, -1) {
-			if !slices.ContainsFunc(programs, func(dir string) bool { return declares(t, dir, flag[1]) }) {
+			if !slices.ContainsFunc(programs, func(program string) bool { return declares(t, program, flag[1]) }) {
 				t.Errorf("%q: %v has no flag -%s", command[0], programs, flag[1])
 			}
 		}
@@ -104,13 +104,16 @@ func TestBenchCommands(t *testing.T) {
 }
 
 // declares reports whether a program of the tree has a flag.
-func declares(t *testing.T, dir, flag string) bool {
+func declares(t *testing.T, program, flag string) bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
-	if err != nil || len(files) == 0 {
-		t.Errorf("%s has no program: %v", dir, err)
+	pattern, declaration := filepath.Join("..", program, "*.go"), regexp.MustCompile(`\w+(?:Var)?\((?:&[\w.]+, )?"`+flag+`", `)
+	if filepath.Ext(program) == ".py" {
+		pattern, declaration = filepath.Join("..", program), regexp.MustCompile(`add_argument\("-`+flag+`", `)
 	}
-	declaration := regexp.MustCompile(`\w+(?:Var)?\((?:&[\w.]+, )?"` + flag + `", `)
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Errorf("there is no %s: %v", program, err)
+	}
 	return slices.ContainsFunc(files, func(file string) bool {
 		text, err := os.ReadFile(file)
 		return err == nil && declaration.Match(text)
