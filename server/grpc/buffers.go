@@ -4,8 +4,8 @@ import "sync"
 
 // writeBuffer is how much of answers grpc-go writes to a socket at a time. To a client on this
 // machine a segment of TCP has 65,483 bytes: a buffer of 64 KiB leaves as a full one and one of 53
-// bytes, and of 32 KiB, grpc-go's own, in twice as many. The buffer is shared: a connection that
-// has nothing to write has none.
+// bytes, and of 32 KiB, grpc-go's own, in twice as many. Buffers are shared: a connection that has
+// nothing to write has none.
 const writeBuffer = 60 << 10
 
 // bufferSizes are those of frames of HTTP/2: small ones, and the largest that grpc-go allows.
@@ -37,7 +37,8 @@ func (b *buffers) Get(n int) *[]byte {
 func (b *buffers) Put(p *[]byte) {
 	for i, size := range bufferSizes {
 		if cap(*p) == size {
-			b[i].Put(p)
+			b[i].Put(p) // p may be somebody else's from here on
+			return
 		}
 	}
 }

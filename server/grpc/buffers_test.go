@@ -1,6 +1,10 @@
 package grpc
 
-import "testing"
+import (
+	"runtime"
+	"sync"
+	"testing"
+)
 
 // TestBuffers: a buffer has the size that was asked for, whoever had it before, and no other than
 // those of the pool come back.
@@ -18,4 +22,22 @@ func TestBuffers(t *testing.T) {
 		foreign := make([]byte, 5<<10)
 		b.Put(&foreign)
 	}
+}
+
+// TestBuffersContend: a buffer that was given back is somebody else's at once, as the race detector
+// sees.
+func TestBuffersContend(t *testing.T) {
+	var b buffers
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 2000 {
+				p := b.Get(100)
+				(*p)[0]++
+				b.Put(p)
+				runtime.Gosched()
+			}
+		})
+	}
+	all.Wait()
 }

@@ -140,7 +140,6 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.WriteBufferSize(writeBuffer),
-		grpc.SharedWriteBuffer(true),
 		experimental.BufferPool(new(buffers)),
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
