@@ -174,8 +174,8 @@ def test_before_it_was_opened(open_page: Open, loaded: Server) -> None:
     page.route(re.compile("/v1/watch"), lambda route: route.fulfill(content_type="text/event-stream", body=text))
     page.goto(f"{loaded.url}/#/model/sharp/1")
     page.reload()
-    latency = page.locator("figure", has_text="Latency").first
-    expect(latency.locator("canvas")).to_be_visible()
+    in_time = page.locator("figure", has_text="In time, against deadlines")
+    expect(in_time.locator("canvas")).to_be_visible()
     page.unroute_all()
     again = page.evaluate(
         """async (past) => {
