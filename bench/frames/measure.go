@@ -140,8 +140,13 @@ func measure(ctx context.Context, o *options) (results, error) {
 func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, error) {
 	l := c.way.config(c.size, c.alone, o.frames[c.way][c.size])
 	l.Addr = s.addrs[c.way.door]
-	// A slow server has a turn in which it answers all that are in flight twice.
+	// A slow server has a turn in which it answers all that are in flight twice. Frames of 24 MB
+	// have four times the turn of those of 6 MB, so that as many are counted of both: what a turn
+	// costs once, such as its connections, is shared by as many.
 	l.Duration = max(o.duration, 2*time.Duration(l.Conns*l.InFlight)*s.takes[c.way][c.size])
+	if c.size == wide {
+		l.Duration = max(l.Duration, 4*o.duration)
+	}
 	l.Warmup, l.Grace = l.Duration/4, time.Minute
 	r, err := load.Run(ctx, l)
 	if err := errors.Join(err, s.Alive()); err != nil {
