@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,7 +186,8 @@ func TestModelFiles(t *testing.T) {
 			t.Errorf("the same again: %+v", s)
 		}
 		for _, wrong := range []struct{ file, data, says string }{
-			{"yolo.onnx", "others", "there is another model file"},
+			{"yolo.onnx", "other", "there is another model file"},
+			{"yolo.onnx", "weighty", "there is another model file"},
 			{"../yolo.onnx", "x", "expected 1 to 128 letters"},
 			{"a/b.onnx", "x", "expected 1 to 128 letters"},
 			{".hidden", "x", "expected 1 to 128 letters"},
@@ -210,6 +212,12 @@ func TestModelFiles(t *testing.T) {
 		}
 		if list, _ := os.ReadDir(dir); len(list) != 3 {
 			t.Errorf("files: %v", list)
+		}
+		if err := syscall.Mkfifo(filepath.Join(dir, "pipe.onnx"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s := d.gives("pipe.onnx", "x"); s.is(s.Saved) || !strings.Contains(s.Message, "there is another model file") {
+			t.Errorf("a pipe, which is not to be waited for: %+v", s)
 		}
 		var noted []string
 		for _, e := range r.trail.List(100) {

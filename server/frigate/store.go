@@ -55,11 +55,11 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch old, err := s.root.ReadFile(name); {
-	case err == nil && bytes.Equal(old, data):
+	switch same, err := s.same(name, data); {
+	case same:
 		return nil
 	case err == nil:
-		return invalid("there is another model file %q, of %d bytes; remove it before one with other contents is sent", name, len(old))
+		return invalid("there is another model file %q; remove it before one with other contents is sent", name)
 	case !errors.Is(err, fs.ErrNotExist):
 		return unwritten(err)
 	}
@@ -74,6 +74,17 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 		return unwritten(err)
 	}
 	return nil
+}
+
+// same reports whether the file of that name has these contents. It reads no more than was sent,
+// and nothing that is no file.
+func (s *store) same(name string, data []byte) (bool, error) {
+	info, err := s.root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
+		return false, err
+	}
+	old, err := s.root.ReadFile(name)
+	return err == nil && bytes.Equal(old, data), err
 }
 
 // unwritten is the error for a file that could not be written. The detector is not told paths.
