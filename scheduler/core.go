@@ -51,6 +51,7 @@ type core struct {
 	closed   bool
 	stats    counters
 	past     past
+	demand   demand
 }
 
 // effects are the actions that an event requires, carried out without the lock (Model.run).
@@ -540,6 +541,7 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 		return
 	}
 	if rep.state == replicaLive {
+		c.need(now) // what one can do stays known
 		c.live--
 	}
 	fx.changed = true

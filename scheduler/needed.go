@@ -5,57 +5,221 @@ import (
 	"sort"
 )
 
-// neededShare is the load at which a replica is counted on: at four fifths of what it can do, 99 %
-// of the requests are answered in time (see the table in DESIGN.md), and at all of it the queue
-// grows without bound.
-const neededShare = 0.8
-
-// needed is how many replicas like the live ones would hold the deadlines of what arrives:
+// A Need is how many replicas like the live ones would hold the deadlines of what arrives, and why.
 //
-//	needed = ⌈ (arriving + waiting ÷ patience) ÷ (0.8 × capacity) ⌉
+//	Load = (Arriving + Waiting ÷ patience) ÷ (0.8 × Worth)
 //
-// Arriving is the rows per second of the last minute, those of refused requests among them: they
-// are what more replicas are wanted for. Waiting is the rows in the queue, and patience the mean
-// time that the requests of that minute had until their deadlines, the objective if none had one:
-// what waits has to be done by then, too. Capacity is the rows per second of the mean live
-// replica, by its profile, at the largest batch that two of fit into the patience, since a row may
-// find one executing and is in the next. The strategy's own limits hold for that batch.
+// At 0.8 of what a replica can do 99 % of the requests are answered in time (see the table in
+// DESIGN.md), and at all of it the queue grows without bound. Arriving counts the rows of refused
+// requests, too: they are what more replicas are wanted for.
 //
-// It is 0 if nothing arrived for a minute and nothing waits, and otherwise at least 1. Without a
-// live replica, or before the first batch, nothing is known of the capacity, and it is 1.
-func (c *core) needed(now int64) int {
-	from, _ := c.past.recent(now, &c.stats)
-	recent, span := &c.stats, now-from.at
-	arrived := float64(recent.arrived - from.arrived)
-	if span > pastSpan+pastPause { // what the marks tell is older than a minute
-		arrived = 0
-	}
-	if arrived == 0 && c.rows == 0 {
-		return 0
-	}
-	patience := float64(c.cfg.Objective)
-	if bound := recent.bound - from.bound; bound > 0 {
-		patience = 1e3 * float64(recent.given-from.given) / float64(bound)
-	}
-	capacity, known := 0.0, 0
-	for _, r := range c.replicas {
-		if r.state == replicaLive && r.profile.known() {
-			capacity += r.capacity(c, patience)
-			known++
-		}
-	}
-	if known == 0 || capacity == 0 {
-		return 1
-	}
-	rate := arrived/math.Max(float64(span), 1e9) + float64(c.rows)/math.Max(patience, 1e6)
-	return max(1, int(math.Ceil(min(rate/(neededShare*capacity/float64(known)), math.MaxInt32))))
+// Load does not follow noise: it moves only as far as chance does not explain. It rises within
+// seconds, and falls by the rate of a minute.
+type Need struct {
+	// Replicas is Load rounded up: 0 if nothing arrived for a minute and nothing waits, otherwise
+	// at least 1.
+	Replicas int
+	// Load is the number without rounding, which sums over servers that share containers.
+	Load float64
+	// Arriving are the rows per second that Load stands for.
+	Arriving float64
+	// Waiting are the rows that have waited for seconds beyond the next batch of each replica.
+	Waiting int
+	// Worth is how many rows per second the mean replica executes, in batches as large as the
+	// requests have patience for; 0: no replica has answered enough, and Replicas is a guess of 1.
+	Worth float64
 }
 
-// capacity is how many rows the replica executes per nanosecond, in batches that take at most half
-// of patience, or of one row if even that takes more.
+const (
+	neededShare = 0.8
+	// Standard errors by which the load must be above or below what is said of it, beside a share
+	// of itself: requests come more evenly, or more in bursts, than by chance.
+	surelyMore    = 3
+	surelyLess    = 1
+	neededMargin  = 0.05
+	shortest      = int64(4e9)  // ns, of the windows in which arrivals are counted; then double ...
+	longest       = int64(64e9) // ... up to this one
+	demandPause   = int64(1e9)  // ns between marks
+	demandMarks   = int(longest/demandPause) + 2
+	newcomer      = 10e9 // ns that a replica takes to start: what waits is served over as long
+	standingMarks = int(shortest / demandPause)
+)
+
+// demand stores at most once a second what has arrived by then, for the last minute.
+type demand struct {
+	next  int64 // when the next mark is due
+	noted int   // marks stored so far; the latest is noted-1, modulo demandMarks
+	marks [demandMarks]demandMark
+	load  float64 // what was said last
+	worth float64 // of a replica, in rows per ns, when it was known last; 0: never
+}
+
+type demandMark struct {
+	at               int64
+	arrived, squares uint64
+	waiting          int
+}
+
+// note is called at every event, before anything is counted.
+func (d *demand) note(now int64, c *core) {
+	if now < d.next {
+		return
+	}
+	d.next = now + demandPause
+	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.squares, c.excess()}
+	d.noted++
+}
+
+// at is the mark that is the given number of marks before the latest one.
+func (d *demand) at(but int) *demandMark { return &d.marks[(d.noted-1-but)%demandMarks] }
+
+// known is how many marks there are of the time since from.
+func (d *demand) known(from int64) int {
+	most := min(d.noted, demandMarks)
+	return sort.Search(most, func(but int) bool { return d.at(but).at < from })
+}
+
+// A rate is of rows per nanosecond.
+type rate struct{ mean, deviation float64 }
+
+// over is the rate in the window of so many ns that ends now. first is the earliest mark of the
+// last minute: before it nothing is known to have arrived, and the window does not reach beyond it.
+func (d *demand) over(span, now int64, c *counters, first int, variance float64) rate {
+	n := d.known(now - span)
+	if n == 0 {
+		return rate{}
+	}
+	from := d.at(n - 1)
+	ns := float64(min(span, now-d.at(first).at))
+	// Without a pause before it, the mark before that shows when the window began.
+	if n <= first && from.at-d.at(n).at < 2*demandPause {
+		from = d.at(n)
+		ns = float64(now - from.at)
+	}
+	ns = max(ns, float64(demandPause))
+	chance := float64(c.squares-from.squares) / (ns * ns)
+	return rate{float64(c.arrived-from.arrived) / ns, math.Sqrt(max(chance, variance/ns))}
+}
+
+// variance is that of the rate from one second to the next, times ns. It goes by differences
+// between neighbours, of which a step of the load changes one.
+func (d *demand) variance(first int) float64 {
+	sum, n, last := 0.0, 0, math.NaN()
+	for but := first; but > 0; but-- {
+		from, to := d.at(but), d.at(but-1)
+		ns := float64(to.at - from.at)
+		r := float64(to.arrived-from.arrived) / ns
+		if !math.IsNaN(last) {
+			sum += (r - last) * (r - last) / 2 * ns
+			n++
+		}
+		last = r
+	}
+	if n < standingMarks {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// standing is how many rows have waited beyond the next batches all the last seconds: a queue that
+// comes and goes needs no replica.
+func (d *demand) standing(now int64, c *core) int {
+	rows := c.excess()
+	for but := range min(d.noted, standingMarks) {
+		if m := d.at(but); m.at >= now-shortest {
+			rows = min(rows, m.waiting)
+		}
+	}
+	return rows
+}
+
+// excess is how many rows wait beyond one full batch for every batch that may execute at once.
+func (c *core) excess() int { return max(0, c.rows-c.capacity.batch) }
+
+// need says how many replicas are needed.
+func (c *core) need(now int64) Need {
+	d := &c.demand
+	n := Need{Waiting: d.standing(now, c)}
+	first := d.known(now-longest) - 1
+	if (first < 0 || d.at(first).arrived == c.stats.arrived) && c.rows == 0 {
+		d.load = 0
+		return n
+	}
+	patience := c.patience(now)
+	worth := c.worth(patience)
+	n.Worth = 1e9 * worth
+	if worth == 0 {
+		d.load = 0
+		n.Load, n.Replicas = 1, 1
+		return n
+	}
+	waiting := float64(n.Waiting) / max(patience, newcomer)
+	least, long := 0.0, rate{}
+	if first >= 0 {
+		variance := d.variance(first)
+		for span := shortest; span <= longest; span *= 2 {
+			long = d.over(span, now, &c.stats, first, variance)
+			least = max(least, (1-neededMargin)*long.mean-surelyMore*long.deviation)
+		}
+	}
+	most := max(least, (1+neededMargin)*long.mean+surelyLess*long.deviation)
+	perReplica := neededShare * worth
+	if d.load == 0 { // there is nothing to be steady about
+		d.load = (long.mean + waiting) / perReplica
+	}
+	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
+	n.Load = d.load
+	n.Arriving = 1e9 * max(0, d.load*perReplica-waiting)
+	n.Replicas = max(1, int(math.Ceil(d.load-1e-9)))
+	return n
+}
+
+// patience is the mean time in ns that the requests of the last minute had until their deadlines,
+// the objective if none had one.
+func (c *core) patience(now int64) float64 {
+	from, _ := c.past.recent(now, &c.stats)
+	if bound := c.stats.bound - from.bound; bound > 0 {
+		return max(1e6, 1e3*float64(c.stats.given-from.given)/float64(bound))
+	}
+	return float64(c.cfg.Objective)
+}
+
+// worth is how many rows per nanosecond the mean live replica executes. Those that have just begun
+// do not count: they have not been tried with large batches yet, and a number by them would have
+// others started. Without any others it is as it was last; 0: no replica has answered enough.
+func (c *core) worth(patience float64) float64 {
+	mean := func(batches int) float64 {
+		sum, n := 0.0, 0
+		for _, r := range c.replicas {
+			if r.state == replicaLive && r.profile.count >= batches {
+				sum += r.capacity(c, patience)
+				n++
+			}
+		}
+		return sum / float64(max(1, n))
+	}
+	if w := mean(coldBatches); w > 0 {
+		c.demand.worth = w
+	} else if c.demand.worth == 0 {
+		return mean(2) // the first one includes what is done once
+	}
+	return c.demand.worth
+}
+
+// capacity is how many rows the replica executes per nanosecond, in batches of which two fit into
+// patience, since a row may find one executing and is in the next. Where one row takes more than
+// half of that, batches may take aloneFactor times as long, but not more than patience itself: an
+// accelerator takes as long for 32 rows as for one.
 func (r *Replica) capacity(c *core, patience float64) float64 {
+	most := patience / 2
+	if one := float64(r.profile.planned(1)); one > most {
+		most = aloneFactor * one
+		if one < patience {
+			most = min(most, patience)
+		}
+	}
 	limit := r.strategy.limit(r.plan(c, 0, 0))
-	rows := max(1, sort.Search(limit, func(n int) bool { return 2*float64(r.profile.planned(n+1)) > patience }))
+	rows := max(1, sort.Search(limit, func(n int) bool { return float64(r.profile.planned(n+1)) > most }))
 	if t := r.profile.typical(rows); t > 0 {
 		return float64(rows*r.concurrency) / t
 	}
@@ -64,7 +228,9 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 
 // arrive counts a request, whatever becomes of it.
 func (c *counters) arrive(r *Request, now int64) {
-	c.arrived += uint64(r.Rows)
+	rows := uint64(r.Rows)
+	c.arrived += rows
+	c.squares += rows * rows
 	if r.deadline != never && r.deadline > now {
 		c.bound++
 		c.given += uint64(r.deadline-now) / 1e3

@@ -1,6 +1,8 @@
 package scheduler_test
 
 import (
+	"errors"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ func TestNeeded(t *testing.T) {
 			return addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
 		}
 		model := add().Model()
-		if n := model.Stats().Needed; n != 0 {
+		if n := model.Stats().Need.Replicas; n != 0 {
 			t.Errorf("nobody has asked, and %d replicas are needed", n)
 		}
 		arrive := func(seconds int) (inTime float64) {
@@ -39,7 +41,7 @@ func TestNeeded(t *testing.T) {
 			return float64(good) / float64(seconds*rate)
 		}
 		alone := arrive(10)
-		n := model.Stats().Needed
+		n := model.Stats().Need.Replicas
 		t.Logf("%d rows/s: one replica answers %.3f in time; %d are needed", rate, alone, n)
 		for range n - 1 {
 			add()
@@ -49,12 +51,182 @@ func TestNeeded(t *testing.T) {
 			t.Errorf("%d rows/s: with %d replicas %.3f are in time", rate, n, share)
 		}
 		arrive(60 * 100 / rate)
-		if again := model.Stats().Needed; again < 1 || again > n {
+		if again := model.Stats().Need.Replicas; again < 1 || again > n {
 			t.Errorf("%d rows/s: %d replicas were needed, and %d with these", rate, n, again)
 		}
 		clock.Advance(2 * time.Minute)
-		if n := model.Stats().Needed; n != 0 {
+		if n := model.Stats().Need.Replicas; n != 0 {
 			t.Errorf("nobody has asked for two minutes, and %d replicas are needed", n)
 		}
+	}
+}
+
+// A crowd asks one model for rows at random, so many a second in the mean.
+type crowd struct {
+	t     *testing.T
+	clock *schedtest.Clock
+	sched *scheduler.Scheduler
+	model *scheduler.Model
+	rand  *rand.Rand
+
+	deadline time.Duration
+	refused  int
+}
+
+// newCrowd has replicas, each of which takes exec for a batch.
+func newCrowd(t *testing.T, exec func(rows int) time.Duration, replicas int, deadline time.Duration) *crowd {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
+	c := &crowd{t: t, clock: clock, sched: s, rand: rand.New(rand.NewPCG(1, 2)), deadline: deadline}
+	for range replicas {
+		c.model = addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: exec}).Model()
+	}
+	return c
+}
+
+// ask asks for a time with rate rows per second, and looks every second at what is needed.
+func (c *crowd) ask(rate float64, span time.Duration, look func(scheduler.Need)) {
+	end := c.clock.Now().Add(span)
+	next := c.clock.Now().Add(time.Second)
+	for {
+		at := c.clock.Now().Add(time.Duration(c.rand.ExpFloat64() / rate * float64(time.Second)))
+		for ; !next.After(at) && !next.After(end); next = next.Add(time.Second) {
+			c.clock.Advance(next.Sub(c.clock.Now()))
+			if look != nil {
+				look(c.model.Stats().Need)
+			}
+		}
+		if at.After(end) {
+			c.clock.Advance(end.Sub(c.clock.Now()))
+			return
+		}
+		c.clock.Advance(at.Sub(c.clock.Now()))
+		c.sched.Submit(&scheduler.Request{Model: c.model, Inputs: rowOf(c.t, 1), Rows: 1, Deadline: at.Add(c.deadline),
+			Owner: ownerFunc(func(r *scheduler.Request) {
+				if r.Err != nil {
+					c.refused++
+				}
+			})})
+	}
+}
+
+// TestNeededAfterStep: after a step from nothing to three times what a replica can do, the number
+// is right within seconds, also if the model has answered single rows until then, and although
+// most requests are refused. It does not rise while new replicas are being tried, nor while a
+// minute goes on.
+func TestNeededAfterStep(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		exec     func(rows int) time.Duration
+		deadline time.Duration
+		worth    float64 // rows per second of a replica
+	}{
+		{"in batches", schedtest.Linear(10*time.Millisecond, 4*time.Millisecond), 100 * time.Millisecond, 200},
+		// As long for 32 rows as for one. By batches of one row it would be 32 times as many.
+		{"accelerator", schedtest.Linear(120*time.Millisecond, 0), 400 * time.Millisecond, 32 / 0.12},
+		{"accelerator in a hurry", schedtest.Linear(120*time.Millisecond, 0), 200 * time.Millisecond, 32 / 0.12},
+		{"row by row", schedtest.Linear(0, 20*time.Millisecond), 200 * time.Millisecond, 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			crowd := newCrowd(t, c.exec, 1, c.deadline)
+			crowd.ask(1, 2*time.Minute, func(n scheduler.Need) {
+				if n.Replicas > 1 {
+					t.Fatalf("one row a second needs %+v", n)
+				}
+			})
+			crowd.clock.Advance(2 * time.Minute)
+			seconds := 0
+			crowd.ask(3*c.worth, 20*time.Second, func(n scheduler.Need) {
+				seconds++
+				if seconds >= 5 && n.Replicas != 4 { // 3 / 0.8
+					t.Errorf("after %d s of three times the capacity: %+v", seconds, n)
+				}
+			})
+			if crowd.refused == 0 {
+				t.Error("nothing was refused: this is no overload")
+			}
+			for range 3 {
+				addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec})
+			}
+			crowd.ask(3*c.worth, 10*time.Second, func(n scheduler.Need) {
+				if n.Replicas != 4 {
+					t.Errorf("with the replicas that were needed: %+v", n)
+				}
+			})
+		})
+	}
+}
+
+// TestNeededUpAndDown: the number follows a step from a load that has lasted within ten seconds, and
+// falls within a minute.
+func TestNeededUpAndDown(t *testing.T) {
+	const worth = 50
+	crowd := newCrowd(t, schedtest.Linear(0, 20*time.Millisecond), 4, 200*time.Millisecond)
+	for _, step := range []struct {
+		load float64
+		soon time.Duration
+		want int
+	}{{0.5, 2 * time.Second, 1}, {3, 10 * time.Second, 4}, {0.5, 66 * time.Second, 1}} {
+		crowd.ask(step.load*worth, step.soon, nil)
+		crowd.ask(step.load*worth, 70*time.Second-step.soon, func(n scheduler.Need) {
+			if n.Replicas != step.want {
+				t.Errorf("of load %.1f: %+v", step.load, n)
+			}
+		})
+	}
+}
+
+// TestNeededInNoise: five minutes of a load that is random, and of another mean in each second,
+// change the number at most once, wherever the mean is.
+func TestNeededInNoise(t *testing.T) {
+	minutes := time.Minute
+	if budgettest.Whole() {
+		minutes = 5 * time.Minute
+	}
+	for _, load := range []float64{0.9, 1.0, 1.1} {
+		crowd := newCrowd(t, schedtest.Linear(0, 20*time.Millisecond), 3, 200*time.Millisecond)
+		const worth = 50
+		crowd.ask(2.4*load*worth, 10*time.Second, nil)
+		changes, last := 0, crowd.model.Stats().Need
+		for end := crowd.clock.Now().Add(minutes); crowd.clock.Now().Before(end); {
+			crowd.ask(2.4*load*worth*(0.8+0.4*crowd.rand.Float64()), time.Second, func(n scheduler.Need) {
+				if n.Replicas != last.Replicas {
+					changes++
+					t.Logf("at %.1f: from %+v to %+v", load, last, n)
+				}
+				last = n
+			})
+		}
+		if changes > 1 {
+			t.Errorf("load %.1f: %d changes", load, changes)
+		}
+	}
+}
+
+// TestNeededWithoutAnswers: as long as no replica has answered, one is a guess; one whose replicas
+// have left counts by what they could do.
+func TestNeededWithoutAnswers(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{})
+	silent := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock})
+	ask := func(m *scheduler.Model, rows int) {
+		for range rows {
+			s.Submit(&scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(100 * time.Millisecond), Owner: ownerFunc(func(*scheduler.Request) {})})
+			clock.Advance(time.Millisecond)
+		}
+	}
+	ask(silent.Model(), 5000)
+	if n := silent.Model().Stats().Need; n.Replicas != 1 || n.Worth != 0 {
+		t.Errorf("nothing was answered, and %+v", n)
+	}
+	silent.Remove(errors.New("gone"))
+	known := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
+	ask(known.Model(), 1500)
+	known.Remove(errors.New("gone"))
+	clock.Advance(2 * time.Minute)
+	if n := known.Model().Stats().Need; n.Replicas != 0 {
+		t.Errorf("nothing arrives, and %+v", n)
+	}
+	ask(known.Model(), 5000) // all refused
+	if n := known.Model().Stats().Need; n.Replicas != 2 {
+		t.Errorf("1000 rows/s and no replica: %+v", n)
 	}
 }

@@ -5,6 +5,7 @@ type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
 	arrived uint64 // rows asked for, with those of refused requests
+	squares uint64 // of the rows of each request, likewise
 	bound   uint64 // requests that came with a deadline, likewise
 	given   uint64 // µs that they had until then, together
 

@@ -40,9 +40,7 @@ type Stats struct {
 	Failing     int // live replicas that fail on every batch
 	Replicas    []ReplicaStats
 	Predictable bool // all profiles have enough measurements to refuse requests by prediction
-	// Needed is how many replicas like those that are live would answer in time what arrives; 0:
-	// nothing does, and nothing waits. It is a derived figure: see needed.
-	Needed int
+	Need        Need // how many replicas would answer in time what arrives
 
 	Counts // since the model was made
 
@@ -124,7 +122,7 @@ func (m *Model) Stats() Stats {
 	s.Recent, s.Span = c.stats.since(&from.counters), time.Duration(now-from.at)
 	s.Recent.Peak = peak
 	s.OldestWait, s.Pending = c.waiting(now)
-	s.Needed = c.needed(now)
+	s.Need = c.need(now)
 	for _, r := range c.replicas {
 		one := r.stats(c, now)
 		s.OldestBatch = max(s.OldestBatch, one.OldestBatch)

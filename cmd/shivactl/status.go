@@ -162,7 +162,7 @@ func (c *cli) printHealth(all []admin.Health) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tREPLICAS\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH\tSTREAMS\tSUPERSEDED\tFRAME AGE")
+	fmt.Fprintln(w, "MODEL\tREPLICAS\tNEEDED\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH\tSTREAMS\tSUPERSEDED\tFRAME AGE")
 	for _, h := range all {
 		name, share := h.Name+"/"+h.Version, "-"
 		if h.Version == "" {
@@ -175,11 +175,22 @@ func (c *cli) printHealth(all []admin.Health) error {
 		if h.SLO > 0 {
 			slo = time.Duration(h.SLO * float64(time.Second)).Round(time.Microsecond).String()
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, h.Failing, h.Requests, share, slo,
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, needed(h), h.Failing, h.Requests, share, slo,
 			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded, millis(h.FrameAge))
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
+}
+
+// needed is how many replicas a model needs, with a question mark if that is a guess.
+func needed(h admin.Health) string {
+	switch {
+	case h.Version == "":
+		return "-"
+	case h.Needed > 0 && h.ReplicaRows == 0:
+		return fmt.Sprintf("%d?", h.Needed)
+	}
+	return fmt.Sprint(h.Needed)
 }
 
 // printClients lists identities and addresses with a line for each quota that they have, or have

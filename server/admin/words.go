@@ -120,6 +120,12 @@ type Health struct {
 	Version  string `json:"version"`  // "" of an application
 	Replicas int    `json:"replicas"` // live ones
 	Failing  int    `json:"failing"`  // of them, those that fail on every batch
+	// Needed is how many replicas would answer in time what arrives; of an application 0.
+	Needed int `json:"needed"`
+	// Load is that number without rounding, ReplicaRows how many rows a second one replica can do;
+	// 0: none has answered enough, and Needed is a guess.
+	Load        float64 `json:"load"`
+	ReplicaRows float64 `json:"replica_rows_per_second"`
 	// QueueRows are the rows that wait for a batch; of an application 0: they wait at its models.
 	QueueRows int     `json:"queue_rows"`
 	Requests  uint64  `json:"requests"`    // answered, with results or errors

@@ -42,6 +42,7 @@ var (
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
 	neededDesc     = desc("replicas_needed", "Replicas that would hold the deadlines of what arrives, by the measured profile.", "model", "version")
+	loadDesc       = desc("replicas_load", "The same without rounding, to be summed over servers that share containers.", "model", "version")
 	workedDesc     = desc("replica_batches_total", "Batches that a live replica has answered.", "model", "version", "replica")
 	workedTimeDesc = desc("replica_execution_seconds_total", "Time that a live replica took for these batches.", "model", "version", "replica")
 	workedBadDesc  = desc("replica_failures_total", "Batches that a live replica has failed, or not answered in time.", "model", "version", "replica")
@@ -220,7 +221,8 @@ func (m *Model) collectWork(out collection) {
 func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(replicasDesc, float64(g.Live), name, version)
 	out.gauge(failingDesc, float64(g.Failing), name, version)
-	out.gauge(neededDesc, float64(g.Needed), name, version)
+	out.gauge(neededDesc, float64(g.Need.Replicas), name, version)
+	out.gauge(loadDesc, g.Need.Load, name, version)
 	out.gauge(oldRowDesc, g.OldestWait.Seconds(), name, version)
 	out.gauge(oldBatchDesc, g.OldestBatch.Seconds(), name, version)
 	if g.Streams > 0 {

@@ -54,10 +54,11 @@
 //	failing_replicas              {model, version}           of them, those failing on every batch
 //	replicas_needed               {model, version}           how many would hold the deadlines of
 //	                                                         what arrives: ⌈(rows per second + rows
-//	                                                         that wait ÷ mean time to the deadline)
-//	                                                         ÷ (0.8 × rows per second of a
-//	                                                         replica)⌉, of the last minute; 0:
-//	                                                         nothing arrives
+//	                                                         that wait ÷ seconds for that) ÷ (0.8 ×
+//	                                                         rows per second of a replica)⌉; 0:
+//	                                                         nothing arrived for a minute
+//	replicas_load                 {model, version}           the same without rounding, to be summed
+//	                                                         over servers that share containers
 //	replica_batches_total         {model, version, replica}  answered; replica is its label, else
 //	                                                         its container's address
 //	replica_execution_seconds_total  {model, version, replica}  that it took for these: its rate is

@@ -178,7 +178,7 @@ func TestSources(t *testing.T) {
 	m.Model("a", "1")
 	m.Attach(Sources{
 		Models: func() []scheduler.Stats {
-			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, Needed: 3, Pending: 4, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second,
+			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, Need: scheduler.Need{Replicas: 3, Load: 2.5}, Pending: 4, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second,
 				Replicas: []scheduler.ReplicaStats{
 					{Label: "gpu", Batches: 5, Busy: 1500 * time.Millisecond, Failed: 1},
 					{Label: "gpu", Batches: 2, Busy: time.Second}, // containers choose their labels
@@ -196,6 +196,7 @@ func TestSources(t *testing.T) {
 		`shivad_failing_replicas{model="a",version="1"}`:   "1",
 		`shivad_oldest_row_seconds{model="a",version="1"}`: "1.5",
 		`shivad_replicas_needed{model="a",version="1"}`:    "3",
+		`shivad_replicas_load{model="a",version="1"}`:      "2.5",
 
 		`shivad_replica_batches_total{model="a",replica="gpu",version="1"}`:             "7",
 		`shivad_replica_execution_seconds_total{model="a",replica="gpu",version="1"}`:   "2.5",

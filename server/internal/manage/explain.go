@@ -56,6 +56,7 @@ func sentences(s scheduler.Stats) []string {
 	}
 	n := &s.Recent
 	out = append(out, sick(s)...)
+	out = append(out, needed(s)...)
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
@@ -72,6 +73,22 @@ func sentences(s scheduler.Stats) []string {
 		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", n.Suspected, s.Config.ExecTimeout)
 	}
 	return out
+}
+
+// needed says how many replicas there should be, and by what.
+func needed(s scheduler.Stats) []string {
+	n := s.Need
+	switch {
+	case n.Replicas == 0:
+		return []string{"No replica is needed: nothing has arrived for a minute, and nothing waits."}
+	case n.Worth == 0:
+		return []string{"How many replicas are needed is not known: none has answered enough to tell what one can do. One is a guess."}
+	}
+	text := fmt.Sprintf("About %.3g rows/s arrive, refused ones among them", n.Arriving)
+	if n.Waiting > 0 {
+		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
+	}
+	return []string{text + fmt.Sprintf(". A replica is counted on for four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
 }
 
 // span is how long ago the recent past began, for people.

@@ -28,6 +28,7 @@ func (r *Report) health(most int) []admin.Health {
 		h := counted(m.Name, m.Version, target.Metrics)
 		stats := target.Model.Stats()
 		h.Replicas, h.Failing, h.QueueRows = stats.Live, stats.Failing, stats.QueueRows
+		h.Needed, h.Load, h.ReplicaRows = stats.Need.Replicas, stats.Need.Load, stats.Need.Worth
 		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
 		if h.Streams = stats.Streams; h.Streams > 0 {
 			h.FrameAge = target.Model.OldestFrame().Seconds()
