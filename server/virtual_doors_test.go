@@ -144,6 +144,7 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 	h := c.scene.history
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
 	buf := make([]byte, 4<<10)
+	cut := false // the server has read its last message, in part
 	for {
 		n, err := k.Read(buf)
 		for p := buf[:n]; len(p) > 0; {
@@ -165,6 +166,11 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 				h.fault("%s was sent an answer too many: %s", c.name, m.Metadata)
 				return
 			}
+			if cut {
+				h.fault("%s was sent an answer after that to a message which the server did not read on: %s", c.name, m.Metadata)
+				return
+			}
+			cut = unread(m)
 			h.answer(q, shivaAnswer(h, q, m))
 			m.Release()
 		}
@@ -172,6 +178,13 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 			return
 		}
 	}
+}
+
+// unread reports whether m refuses a message of which the server has read a part, as it shuts down.
+// It is the last of a connection, and has no id: that is in what was not read.
+func unread(m *shiva.Message) bool {
+	e := shiva.ParseError(m)
+	return e != nil && e.Type == shiva.Draining && strings.Contains(e.Message, "bytes of the message had come")
 }
 
 func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
@@ -183,6 +196,9 @@ func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
 	id := q.number
 	if q.about != nil {
 		id = q.about.number
+	}
+	if unread(m) {
+		id = 0
 	}
 	if err := json.Unmarshal(m.Metadata, &meta); err != nil || meta.ID != id {
 		h.fault("question %d of %s got the answer to question %d: %s %s, %v", q.number, q.client.name, meta.ID, m.Namespace, m.Metadata, err)

@@ -91,7 +91,10 @@ func (s *scene) judgeQuotas() {
 	for p, list := range payers {
 		for i, q := range list {
 			s.judgeInFlight(p, list[:i], q)
-			s.judgeRates(p, list[i:])
+		}
+		slices.SortStableFunc(list, func(a, b *question) int { return a.first().Compare(b.first()) })
+		for _, q := range list {
+			s.judgeRates(p, q.begun, list)
 		}
 	}
 }
@@ -146,13 +149,17 @@ func (q *question) answered() (all time.Time) {
 	return all
 }
 
-// judgeRates looks at what came from the first of a list on, while one configuration held: as many
-// as its rate has in that time and in its burst, and one more, which may overdraw it.
-func (s *scene) judgeRates(p payer, list []*question) {
+// judgeRates looks at what came from a time on, while one configuration held: as many as its rate
+// has in that time and in its burst, and one more, which may overdraw it. The list is in the order
+// of first rows: one that waited to be read is let in after others that were asked later.
+func (s *scene) judgeRates(p payer, from time.Time, list []*question) {
 	requests, bytes, largest := 0, 0, 0
 	for _, q := range list {
-		quotas := s.history.quotas(p, list[0].begun, q.first())
-		if len(quotas) != 1 || len(s.history.holding(list[0].begun, q.first())) != 1 {
+		if q.begun.Before(from) {
+			continue
+		}
+		quotas := s.history.quotas(p, from, q.first())
+		if len(quotas) != 1 || len(s.history.holding(from, q.first())) != 1 {
 			return
 		}
 		size := 8 * q.rows // at least
@@ -166,9 +173,9 @@ func (s *scene) judgeRates(p payer, list []*question) {
 			what           string
 			rate, n, extra int
 		}{{"requests", quota.RequestsPerSecond, requests, 1}, {"bytes", int(quota.BytesPerSecond), bytes, largest}} {
-			long := q.first().Sub(list[0].begun)
+			long := q.first().Sub(from)
 			if most := float64(of.rate)*(long+burst).Seconds() + float64(of.extra) + 1e-6; of.rate > 0 && float64(of.n) > most {
-				s.history.fault("%d %s of %v were let in within %v, from question %d to %d: it may have %d a second", of.n, of.what, p, long, list[0].number, q.number, of.rate)
+				s.history.fault("%d %s of %v were let in within %v, until question %d: it may have %d a second", of.n, of.what, p, long, q.number, of.rate)
 				return
 			}
 		}
