@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// This file is one connection of a Client: its writer and its reader.
+// This file is one connection of a [link]: its writer and its reader.
 
 const (
 	// What the writer gathers before it writes: messages up to copyBytes side by side in one
@@ -30,7 +30,7 @@ const (
 )
 
 // serve sends and receives on conn until it fails, then tells why and how many answers arrived.
-func (c *Client) serve(conn net.Conn) (answers int, err error) {
+func (c *link) serve(conn net.Conn) (answers int, err error) {
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	var writeErr error
@@ -52,7 +52,7 @@ func (c *Client) serve(conn net.Conn) (answers int, err error) {
 
 // write sends what is in the ring: all that waits in one go, then it sleeps until there is
 // more. It ends when stop is closed, or when conn fails.
-func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
+func (c *link) write(conn net.Conn, stop <-chan struct{}) error {
 	w := connWriter{block: make([]byte, 0, writeBlockBytes)}
 	defer w.release()
 	for {
@@ -75,7 +75,7 @@ func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
 }
 
 // gather moves requests from the ring to w until it is full, and tells whether there were any.
-func (c *Client) gather(w *connWriter) bool {
+func (c *link) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !w.full() && !c.leaves && c.ring.sent < c.opts.inFlight {
@@ -134,7 +134,7 @@ func (w *connWriter) release() {
 }
 
 // read delivers answers until conn fails or cannot be trusted any more.
-func (c *Client) read(conn net.Conn) (answers int, err error) {
+func (c *link) read(conn net.Conn) (answers int, err error) {
 	d := NewDecoder(DecoderConfig{Limits: c.opts.limits, Pool: c.opts.pool})
 	defer d.Close()
 	block := make([]byte, readBlockBytes)

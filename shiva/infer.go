@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -29,10 +28,7 @@ func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tenso
 	if err != nil {
 		return nil, err
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		m.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
-	}
-	return c.Do(ctx, m)
+	return c.ask(ctx, m, true)
 }
 
 // NewRequest makes the message that [Client.Infer] sends, with further metadata: an object, or

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -26,6 +27,9 @@ type options struct {
 	sharedBytes  int64 // 0: no memory is shared
 	tls          *tls.Config
 	token        *token.Source // nil: that of the environment
+	lookup       lookup        // nil: names are the dialer's
+	servers      int           // that are used at once
+	repeatable   bool
 }
 
 // clientPool is the pool of clients that were given none. It has no budget, so that an answer
@@ -35,6 +39,8 @@ var clientPool = tensor.NewPool(0)
 func newOptions(opts []Option) options {
 	o := options{
 		dial:        new(net.Dialer).DialContext,
+		lookup:      net.DefaultResolver.LookupNetIP,
+		servers:     16,
 		dialTimeout: 10 * time.Second,
 		minBackoff:  50 * time.Millisecond,
 		maxBackoff:  5 * time.Second,
@@ -72,10 +78,27 @@ func WithLimits(l Limits) Option { return func(o *options) { o.limits = l } }
 func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 
 // WithDialer replaces the function that makes connections. It is called with "tcp" and the address,
-// or "unix" and the path of a socket, and must end when its context does.
+// or "unix" and the path of a socket, and must end when its context does. Names are left to it,
+// unless WithLookup comes after it.
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
-	return func(o *options) { o.dial = dial }
+	return func(o *options) { o.dial, o.lookup = dial, nil }
 }
+
+// WithLookup replaces the function that finds the addresses of a name, which is called as
+// [net.Resolver.LookupNetIP]. nil leaves names to the dialer.
+func WithLookup(find func(ctx context.Context, network, host string) ([]netip.Addr, error)) Option {
+	return func(o *options) { o.lookup = find }
+}
+
+// WithServers sets how many servers a client uses at once when it was given more addresses, or a
+// name that resolves to more: which ones is different for each client, and remains as it is while
+// others come and go. The default is 16, the least 1.
+func WithServers(n int) Option { return func(o *options) { o.servers = max(n, 1) } }
+
+// WithRepeatable says that requests may run twice, as inference may whose answers are all that
+// matters: one whose answer was lost with its connection is sent again, to another server or, if
+// there is none, over another connection. Feedback is never sent again once a server may have it.
+func WithRepeatable() Option { return func(o *options) { o.repeatable = true } }
 
 // WithToken sets the token that shows the server who the client is; "" shows none. The default is
 // that of the environment: the variables of [token.Env] and [token.FileEnv], which are read at

@@ -52,7 +52,7 @@ func (p *parts) release() {
 
 // place leaves the large inputs of a message in memory, as far as there is room, and has its
 // outputs left there. It returns the message that is to be sent.
-func (c *Client) place(m *Message) (*Message, parts) {
+func (c *link) place(m *Message) (*Message, parts) {
 	if c.opts.sharedBytes <= 0 {
 		return m, parts{}
 	}
@@ -128,7 +128,7 @@ func tensorNames(m *Message) (names []string) {
 
 // collect gives an answer those of its outputs that are in memory, as if they had been sent. They
 // own their parts of the area from then on.
-func (c *Client) collect(p *parts, answer *Message) error {
+func (c *link) collect(p *parts, answer *Message) error {
 	p.memory.noteError(answer)
 	if answer.Namespace == ErrorNamespace {
 		return nil

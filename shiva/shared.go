@@ -94,7 +94,7 @@ var (
 
 // share makes memory for a new connection and tells the server of it. An error is one of the
 // connection; that there is no memory, or that the server will not have it, is none.
-func (c *Client) share(ctx context.Context, conn net.Conn) (*sharedMemory, error) {
+func (c *link) share(ctx context.Context, conn net.Conn) (*sharedMemory, error) {
 	if c.opts.sharedBytes <= 0 {
 		return nil, nil
 	}
@@ -125,10 +125,8 @@ func (s *sharedMemory) register(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// Shared reports why the client shares no memory with the server, or why tensors that are large
-// enough for it were sent nevertheless since they are larger than all of it, with both sizes; nil:
-// it does.
-func (c *Client) Shared() error {
+// Shared is [Client.Shared] of this link.
+func (c *link) Shared() error {
 	if c.opts.sharedBytes <= 0 {
 		return errNotShared
 	}
@@ -145,7 +143,7 @@ func (c *Client) Shared() error {
 }
 
 // memory is that of the present connection; nil: none.
-func (c *Client) memory() *sharedMemory {
+func (c *link) memory() *sharedMemory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.shared

@@ -82,12 +82,14 @@ type StreamCounts struct {
 // that before it takes answers.
 //
 // A connection that is lost is made anew, as by a [Client]. The frames that were sent on it fail.
-// While no connection can be made, the frames that wait for an attempt fail with its error.
+// While no connection can be made, the frames that wait for an attempt fail with its error. Among
+// several servers a stream stays with its own until that cannot be reached or says that it shuts
+// down.
 //
 // Frames that the operating system has taken are sent. On a network that is slower than the
 // camera they are the ones that make it late; WithInFlight(2) bounds them.
 type Stream struct {
-	client  *Client // the stream's own
+	link    *link // the stream's own
 	cfg     StreamConfig
 	keep    int    // frames that may wait in the client, and answers; 0: all
 	members []byte // metadata that all frames have
@@ -126,8 +128,8 @@ type streamAnswer struct {
 	err error
 }
 
-// Stream opens a stream to the client's server. It makes a connection of its own, as [Dial] does
-// and with the client's options, and must be closed for itself.
+// Stream opens a stream to the client's server, or one of them. It makes a connection of its own,
+// as [Dial] does and with the client's options, and must be closed for itself.
 func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
 	if cfg.Name == "" {
 		return nil, errors.New("shiva: a stream needs a name")
@@ -159,11 +161,8 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 	if cfg.Timeout > 0 {
 		s.members = appendTimeoutMember(append(s.members, ','), cfg.Timeout)
 	}
-	if c.ctx.Err() != nil {
-		return nil, c.callError(false, ErrClosed)
-	}
-	var err error
-	if s.client, err = start(ctx, c.addr, c.opts, s.keep+1); err != nil {
+	s.link = newLink(c.opts, s.keep+1)
+	if err := c.lead(ctx, s.link); err != nil {
 		return nil, err
 	}
 	signal(s.push)
@@ -179,7 +178,7 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 // Finish and after Close.
 func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	if err := ctx.Err(); err != nil {
-		return 0, s.client.callError(false, err)
+		return 0, s.link.callError(false, err)
 	}
 	if err := s.await(ctx, s.push); err != nil {
 		return 0, err
@@ -196,7 +195,7 @@ func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	k := s.client.newCall(request, parts)
+	k := s.link.newCall(request, parts)
 	k.frame = frameCall{stream: s, seq: seq, captured: f.CapturedAt, pushed: now}
 	queued := false
 	for !queued && err == nil {
@@ -206,7 +205,7 @@ func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	}
 	if err != nil {
 		request.Release()
-		s.client.freeCall(k)
+		s.link.freeCall(k)
 		return 0, err
 	}
 	s.nextSeq = seq + 1
@@ -219,10 +218,10 @@ func (s *Stream) await(ctx context.Context, tokens <-chan struct{}) error {
 	case <-tokens:
 		return nil
 	case <-ctx.Done():
-		return s.client.callError(false, ctx.Err())
+		return s.link.callError(false, ctx.Err())
 	case <-s.finished:
-		if s.client.ctx.Err() != nil {
-			return s.client.callError(false, ErrClosed)
+		if s.link.ctx.Err() != nil {
+			return s.link.callError(false, ErrClosed)
 		}
 		return ErrFinished
 	}
@@ -252,8 +251,8 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, parts, error) {
 		return nil, parts{}, err
 	}
 	s.metadata = appendObject(s.metadata[:0], members, f.Metadata)
-	m, p := s.client.place(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: tensors})
-	request, err := s.client.encodeAsIs(m)
+	m, p := s.link.place(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: tensors})
+	request, err := s.link.encodeAsIs(m)
 	if err != nil {
 		p.release()
 	}
@@ -262,7 +261,7 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, parts, error) {
 
 // enqueue puts a frame among those to be sent. It is false if there is no room.
 func (s *Stream) enqueue(k *call) (ok bool, err error) {
-	c := s.client
+	c := s.link
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -287,7 +286,7 @@ func (s *Stream) enqueue(k *call) (ok bool, err error) {
 
 // supersedeUnsent drops the oldest frame that was not sent, for a newer one.
 func (s *Stream) supersedeUnsent() {
-	c := s.client
+	c := s.link
 	old := *c.ring.at(c.ring.sent)
 	c.ring.removeUnsent(old)
 	heir := *c.ring.at(c.ring.sent)
@@ -304,7 +303,7 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 		if m != nil {
 			m.Release()
 		}
-		s.client.freeCall(k)
+		s.link.freeCall(k)
 		signal(s.room)
 		return
 	}
@@ -314,14 +313,14 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 			m.Release()
 			m, err = nil, e
 			if e.Type == Unauthenticated { // for the frames after it
-				s.client.renewLocked(s.client.opts.token.Token())
+				s.link.renewLocked(s.link.opts.token.Token())
 			}
 		} else if text := jsontext.Field(m.Metadata, "skipped"); text != nil {
 			skipped, _ = strconv.Atoi(string(text))
 		}
 	}
 	s.conclude(&k.frame, m, skipped, err)
-	s.client.freeCall(k)
+	s.link.freeCall(k)
 }
 
 // conclude notes what became of a frame.
@@ -379,7 +378,7 @@ func (s *Stream) expireIn(d time.Duration) {
 // expire fails the frames that have waited too long for an answer. Those that were sent take
 // their turn on the connection nevertheless.
 func (s *Stream) expire() {
-	c := s.client
+	c := s.link
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.timed = false
@@ -427,16 +426,16 @@ func (s *Stream) Answers(ctx context.Context) iter.Seq2[Answer, error] {
 // nextAnswer waits for an answer; it is false at the end.
 func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
 	for ctx.Err() == nil {
-		s.client.mu.Lock()
-		end := s.client.closed || s.ending && s.open == 0
-		if ok = len(s.answers) > 0 && !s.client.closed; ok {
+		s.link.mu.Lock()
+		end := s.link.closed || s.ending && s.open == 0
+		if ok = len(s.answers) > 0 && !s.link.closed; ok {
 			a = s.take()
 			signal(s.room)
 		}
 		if end || len(s.answers) > 0 {
 			signal(s.arrived) // for another loop
 		}
-		s.client.mu.Unlock()
+		s.link.mu.Unlock()
 		if ok || end {
 			break
 		}
@@ -450,15 +449,15 @@ func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
 
 // Counts tells how many frames so far have had no Answer.
 func (s *Stream) Counts() StreamCounts {
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
 	return s.counts
 }
 
 // Finish ends pushing. The loops over Answers end after the last frame's.
 func (s *Stream) Finish() {
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
 	if !s.ending {
 		s.ending = true
 		close(s.finished)
@@ -470,9 +469,9 @@ func (s *Stream) Finish() {
 // answers that were not taken. Nothing of the stream runs any more when it returns.
 func (s *Stream) Close() error {
 	s.Finish()
-	err := s.client.Close()
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
+	err := s.link.Close()
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
 	if s.timer != nil {
 		s.timer.Stop()
 	}

@@ -24,18 +24,13 @@ func cutTLS(addr string) (rest string, ok bool) {
 // an address that is not of TLS.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// handshake makes a connection to addr one of TLS.
-func handshake(ctx context.Context, conn net.Conn, addr string, config *tls.Config) (net.Conn, error) {
+// handshake makes a connection to the server of a name one of TLS.
+func handshake(ctx context.Context, conn net.Conn, name string, config *tls.Config) (net.Conn, error) {
 	if config = config.Clone(); config == nil {
 		config = new(tls.Config)
 	}
 	if config.ServerName == "" {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
-			conn.Close()
-			return nil, err
-		}
-		config.ServerName = host
+		config.ServerName = name
 	}
 	encrypted := tls.Client(conn, config)
 	if err := encrypted.HandshakeContext(ctx); err != nil {

@@ -64,6 +64,13 @@ func (s *Server) Close() {
 	s.wg.Wait()
 }
 
+// Drain stops listening, and closes each connection when the client does. It returns when all are
+// closed.
+func (s *Server) Drain() {
+	s.listener.Close()
+	s.wg.Wait()
+}
+
 func (s *Server) accept() {
 	for {
 		nc, err := s.listener.Accept()

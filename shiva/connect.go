@@ -1,0 +1,138 @@
+package shiva
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+)
+
+// This file is how a [link] connects: to which server, and what is said before the first request.
+
+// dial makes a connection.
+func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
+	if c.choose == nil {
+		return c.dialTo(ctx, *c.at.Load())
+	}
+	var failed AttemptsError
+	for _, a := range c.choose(c) {
+		conn, shared, err := c.dialTo(ctx, a)
+		if err == nil {
+			c.at.Store(&a)
+			return conn, shared, nil
+		}
+		if failed.note(a.text, err); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, nil, failed.err()
+}
+
+// dialTo makes a connection to a server. If the server does not know the token it is looked for
+// once more: it may have been replaced a moment ago.
+func (c *link) dialTo(ctx context.Context, a address) (net.Conn, *sharedMemory, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
+	defer cancel()
+	for {
+		token := c.opts.token.Token()
+		conn, shared, err := c.dialAs(ctx, a, token)
+		if e, ok := errors.AsType[*RemoteError](err); ok && e.Type == Unauthenticated && token != c.opts.token.Token() {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", a.text, err)
+		}
+		c.mu.Lock()
+		c.shown = token
+		c.mu.Unlock()
+		return conn, shared, nil
+	}
+}
+
+func (c *link) dialAs(ctx context.Context, a address, token string) (_ net.Conn, shared *sharedMemory, err error) {
+	conn, err := c.opts.dial(ctx, a.network, a.target)
+	if err == nil && a.name != "" {
+		conn, err = handshake(ctx, conn, a.name, c.opts.tls)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = introduce(ctx, conn, token); err == nil && (c.among || c.choose != nil) {
+		err = prove(ctx, conn)
+	}
+	if err == nil {
+		if shared, err = c.share(ctx, conn); err != nil {
+			err = fmt.Errorf("shared memory: %w", err)
+		}
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, shared, nil
+}
+
+// prove finds out whether the server at the other end of a new connection answers: where there are
+// others, requests do not wait for one that accepts and does not. Any answer will do, but one that
+// says to go elsewhere.
+func prove(ctx context.Context, conn net.Conn) error {
+	answer, err := exchange(ctx, conn, &Message{Namespace: LiveNamespace})
+	if err != nil {
+		return fmt.Errorf("it accepts, and does not answer %s: %w", LiveNamespace, err)
+	}
+	defer answer.Release()
+	if e := ParseError(answer); e != nil && e.Retryable {
+		return e
+	}
+	return nil
+}
+
+// introduce shows the server at the other end of a new connection the client's token, in the first
+// message as it must be. That the server does not know it is an error; an older server has no
+// answer to the question, and no tokens.
+func introduce(ctx context.Context, conn net.Conn, token string) error {
+	if token == "" {
+		return nil
+	}
+	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsontext.AppendMember(nil, TokenKey, jsontext.AppendString(nil, token)), '}')})
+	if err != nil {
+		return err
+	}
+	defer answer.Release()
+	if e := ParseError(answer); e != nil && e.Type == Unauthenticated {
+		return e
+	}
+	return nil
+}
+
+// exchange sends a message on a connection that nobody else uses, and reads its answer.
+func exchange(ctx context.Context, conn net.Conn, m *Message) (answer *Message, err error) {
+	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !late() && err == nil {
+			answer.Release()
+			answer, err = nil, ctx.Err()
+		}
+	}()
+	request, err := AppendMessage(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(request); err != nil {
+		return nil, err
+	}
+	d := NewDecoder(DecoderConfig{})
+	defer d.Close()
+	for block := make([]byte, 4<<10); ; {
+		n, err := conn.Read(block)
+		if err != nil {
+			return nil, err
+		}
+		if _, answer, err := d.Push(block[:n]); answer != nil || err != nil {
+			return answer, err
+		}
+	}
+}

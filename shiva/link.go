@@ -1,0 +1,630 @@
+package shiva
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// errRetired is why a link takes no request: its address is none of the servers' any more.
+var errRetired = errors.New("shiva: the address is no longer a server's")
+
+var errUntried = errors.New("the first connection is being made")
+
+// A link is one server's share of a [Client], or the whole of a [Stream]: a connection at a time,
+// and the requests on it. Any number of goroutines may use it.
+//
+// A connection that is lost is made anew for the next request. A request whose bytes were handed to
+// the lost one fails; one that was still waiting goes out on the new one. When connecting fails,
+// the requests that wait for it fail with the reason; further ones wait for the next attempt, which
+// comes after a growing pause.
+type link struct {
+	opts options
+	// One of several servers: it connects when nobody asks, takes requests only while it is
+	// connected, and the requests that wait when the connection is lost fail, too.
+	among bool
+	// Of a stream among several servers: where to connect, the best first. nil: at at.
+	choose  func(*link) []address
+	changed func() // called after among has connected or failed to
+	sizes   outputSizes
+
+	ctx   context.Context // until Close
+	close context.CancelFunc
+	slots chan struct{} // one taken by each call in the ring
+	wake  chan struct{} // holds a token when there may be something to send
+	done  chan struct{} // closed when run has ended
+	// Holds *call. Links do not share it: channels may not leave a synctest bubble.
+	calls sync.Pool
+
+	at atomic.Pointer[address] // of the present connection, or the last one; nil: there was none
+	up atomic.Bool             // among: it takes requests
+
+	mu      sync.Mutex
+	ring    ring
+	conn    net.Conn      // the last one made; nil: none
+	shown   string        // the token that it has shown
+	leaves  bool          // it ends when what was sent on it is answered
+	drained string        // the address of a server that was draining; "" once another is connected
+	shared  *sharedMemory // of conn; nil: none, or it is lost
+	why     error         // why there is no connection; nil: none was tried, or there is one
+	retired bool          // it ends with what was sent on it
+	closed  bool
+}
+
+// A call is one Do, or a frame of a stream.
+type call struct {
+	// Gets a token when finished is set, unless the call was abandoned; capacity 1.
+	done chan struct{}
+
+	// Guarded by link.mu.
+	request   *tensor.Buffer // as it goes on the wire, until it is taken to be sent
+	shown     string         // the token of the connection that it was sent on
+	answer    *Message
+	err       error
+	finished  bool
+	abandoned bool // nobody waits for the answer any more; it is dropped
+	frame     frameCall
+
+	parts parts // of shared memory
+}
+
+func (c *link) newCall(request *tensor.Buffer, p parts) *call {
+	k, _ := c.calls.Get().(*call)
+	if k == nil {
+		k = &call{done: make(chan struct{}, 1)}
+	}
+	k.request, k.parts = request, p
+	return k
+}
+
+func (c *link) freeCall(k *call) {
+	k.parts.release()
+	k.request, k.shown, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, "", nil, nil, false, false, frameCall{}
+	c.calls.Put(k)
+}
+
+// newLink makes a link that has room for some requests beside those in flight. It must be run.
+func newLink(opts options, room int) *link {
+	c := &link{
+		opts:  opts,
+		slots: make(chan struct{}, opts.inFlight),
+		wake:  make(chan struct{}, 1),
+		done:  make(chan struct{}),
+		ring:  newRing(opts.inFlight + room),
+	}
+	c.ctx, c.close = context.WithCancel(context.Background())
+	return c
+}
+
+// start connects the link, and runs it until Close.
+func (c *link) start(ctx context.Context) error {
+	conn, shared, err := c.dial(ctx)
+	if err != nil {
+		c.close()
+		return err
+	}
+	c.conn, c.shared = conn, shared
+	go c.run(conn, shared) // until Close, which waits for it
+	return nil
+}
+
+// renew is for a request whose token the server takes no longer. It reports whether there is
+// another token to try. A connection that has not shown that one ends when all that was sent on it
+// is answered.
+func (c *link) renew(refused string) bool {
+	token := c.opts.token.Token()
+	if token == refused {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renewLocked(token)
+	return true
+}
+
+func (c *link) renewLocked(token string) {
+	if token != c.shown {
+		c.leaves = true
+		c.leave()
+	}
+}
+
+// leave ends a connection that is to end, once nothing is to come on it.
+func (c *link) leave() {
+	if c.leaves && c.ring.sent == 0 && c.conn != nil {
+		c.conn.Close()
+	}
+}
+
+// retire ends the link when what was sent on it is answered. Others of its requests fail.
+func (c *link) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up.Store(false)
+	c.retired, c.leaves = true, true
+	if c.leave(); c.conn == nil {
+		c.close()
+	}
+}
+
+// Close ends the connection and fails the calls in progress. It returns when nothing of the
+// link runs any more.
+func (c *link) Close() error {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		c.close()
+		if c.conn != nil {
+			c.conn.Close()
+		}
+	}
+	c.mu.Unlock()
+	<-c.done
+	return nil
+}
+
+// Do is [Client.Do] on this link. tell says whether the server is told the deadline.
+func (c *link) Do(ctx context.Context, m *Message, tell bool) (*Message, error) {
+	for {
+		answer, err := c.do(ctx, m, tell)
+		if err != errStale && err != errRenewed {
+			return answer, err
+		}
+	}
+}
+
+func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, c.callError(false, err)
+	}
+	m, parts := c.place(m)
+	request, err := c.encode(ctx, m, tell)
+	if err == nil {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			request.Release()
+			err = c.callError(false, ctx.Err())
+		case <-c.ctx.Done():
+			request.Release()
+			err = c.callError(false, c.ended())
+		}
+	}
+	if err != nil {
+		parts.release()
+		return nil, err
+	}
+	k := c.newCall(request, parts)
+	if err := c.enqueue(k); err != nil {
+		return nil, c.callError(false, err)
+	}
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+		if finished, sent := c.abandon(k); !finished {
+			return nil, c.callError(sent, ctx.Err())
+		}
+		<-k.done
+	}
+	answer, err, shown := k.answer, k.err, k.shown
+	c.freeCall(k)
+	if err != nil {
+		return nil, err
+	}
+	if e := ParseError(answer); e != nil {
+		answer.Release()
+		if e.Type == Unauthenticated && c.renew(shown) {
+			return nil, errRenewed
+		}
+		return nil, e
+	}
+	return answer, nil
+}
+
+func (c *link) callError(mayHaveRun bool, err error) *CallError {
+	addr := "any server" // of a stream that was never connected
+	if at := c.at.Load(); at != nil {
+		addr = at.text
+	}
+	return &CallError{Addr: addr, MayHaveRun: mayHaveRun, Err: err}
+}
+
+// encode returns m as it goes on the wire. A copy, although large tensors could be sent from
+// where they lie: Do returns when its context ends, and the caller must then have his memory
+// back, while the bytes may be half sent.
+func (c *link) encode(ctx context.Context, m *Message, tell bool) (*tensor.Buffer, error) {
+	if deadline, ok := ctx.Deadline(); ok && tell {
+		withTimeout := *m
+		withTimeout.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
+		m = &withTimeout
+	}
+	return c.encodeAsIs(m)
+}
+
+func (c *link) encodeAsIs(m *Message) (*tensor.Buffer, error) {
+	size, err := MessageSize(m)
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.opts.pool.Get(size)
+	if err != nil {
+		return nil, fmt.Errorf("shiva: memory for a request: %w", err)
+	}
+	if _, err := AppendMessage(b.Bytes()[:0], m); err != nil {
+		b.Release()
+		return nil, err
+	}
+	return b, nil
+}
+
+// appendTimeout appends metadata with "timeout_ms" as its first key, unless it has one.
+func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
+	if jsontext.Field(metadata, timeoutKey) != nil {
+		return append(dst, metadata...)
+	}
+	return appendObject(dst, appendTimeoutMember(nil, timeout), metadata)
+}
+
+const timeoutKey = "timeout_ms"
+
+func appendTimeoutMember(dst []byte, timeout time.Duration) []byte {
+	dst = append(dst, `"`+timeoutKey+`":`...)
+	return strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
+}
+
+// appendObject appends an object of the members and those of metadata.
+func appendObject(dst, members, metadata []byte) []byte {
+	s := jsontext.Scanner{Text: metadata}
+	if s.Peek() != '{' && s.At < len(metadata) {
+		return append(dst, metadata...) // no object: the server's to refuse
+	}
+	dst = append(dst, '{')
+	dst = append(dst, members...)
+	if s.At == len(metadata) {
+		return append(dst, '}')
+	}
+	s.At++
+	rest := metadata[s.At:]
+	if s.Peek() != '}' {
+		dst = append(dst, ',')
+	}
+	return append(dst, rest...)
+}
+
+// errStale is the end of a call whose tensors are in the memory of a connection that was lost
+// before the request was sent.
+var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
+
+// errRenewed is the end of a call that was refused by a token, for which there is another now.
+var errRenewed = errors.New("the server has refused a token that has been replaced")
+
+// dropStale ends the next calls to be sent that cannot be, for errStale.
+func (c *link) dropStale() {
+	for c.ring.sent < c.ring.n {
+		k := *c.ring.at(c.ring.sent)
+		if k.parts.empty() || k.parts.memory == c.shared {
+			return
+		}
+		c.ring.removeUnsent(k)
+		k.request.Release()
+		k.request = nil
+		var err error = errStale
+		if k.frame.stream != nil {
+			err = c.callError(false, errStale)
+		}
+		c.finishLocked(k, nil, err)
+	}
+}
+
+// enqueue puts a call, which has a slot, into the ring. If the link takes no calls it ends the call
+// instead, and says why.
+func (c *link) enqueue(k *call) error {
+	c.mu.Lock()
+	if err := c.refusalLocked(); err != nil {
+		c.mu.Unlock()
+		<-c.slots
+		k.request.Release()
+		c.freeCall(k)
+		return err
+	}
+	c.ring.push(k)
+	c.mu.Unlock()
+	signal(c.wake)
+	return nil
+}
+
+// refusalLocked is why the link takes no calls; nil: it does.
+func (c *link) refusalLocked() error {
+	switch {
+	case c.closed:
+		return ErrClosed
+	case c.retired:
+		return errRetired
+	case c.among && !c.up.Load() && c.why == nil:
+		return errUntried
+	case c.among && !c.up.Load():
+		return c.why
+	}
+	return nil
+}
+
+// waiting is how many requests have no answer.
+func (c *link) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ring.n
+}
+
+// down is why one of several servers has no connection; nil: it has, or none was tried yet.
+func (c *link) down() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.up.Load() || c.retired {
+		return nil
+	}
+	return c.why
+}
+
+// signal puts a token into a channel that has room for one.
+func signal(tokens chan struct{}) {
+	select {
+	case tokens <- struct{}{}:
+	default:
+	}
+}
+
+// abandon gives a call up whose context has ended. If it has finished meanwhile, its token is
+// in its channel. Otherwise the caller must not touch it again.
+func (c *link) abandon(k *call) (finished, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case k.finished:
+		return true, true
+	case c.ring.removeUnsent(k):
+		<-c.slots
+		k.request.Release()
+		c.freeCall(k)
+		return false, false
+	default:
+		k.abandoned = true
+		return false, true
+	}
+}
+
+// finishLocked ends a call that was taken out of the ring.
+func (c *link) finishLocked(k *call, answer *Message, err error) {
+	if answer != nil && k.parts.memory != nil && !k.abandoned {
+		if err = c.collect(&k.parts, answer); err != nil {
+			answer.Release()
+			answer = nil
+		}
+	}
+	if s := k.frame.stream; s != nil {
+		s.answered(k, answer, err)
+		return
+	}
+	<-c.slots
+	if k.abandoned {
+		if answer != nil {
+			answer.Release()
+		}
+		c.freeCall(k)
+		return
+	}
+	k.answer, k.err, k.finished = answer, err, true
+	k.done <- struct{}{}
+}
+
+// deliver gives an answer, or an error in its place, to the oldest call. It is false if none waits.
+func (c *link) deliver(answer *Message, err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring.sent == 0 {
+		return false
+	}
+	if c.ring.sent == c.opts.inFlight {
+		signal(c.wake) // a frame may wait for this place
+	}
+	if c.drains(answer) {
+		// Another connection may reach another server, also at the same address.
+		c.leaves = true
+		c.up.Store(false)
+		c.why, c.drained = errDraining, c.at.Load().text
+	}
+	c.finishLocked(c.ring.pop(), answer, err)
+	c.leave()
+	return true
+}
+
+var errDraining = errors.New("the server is shutting down")
+
+// drains reports whether an answer says that the server is about to go, and there may be another.
+func (c *link) drains(answer *Message) bool {
+	if answer == nil || answer.Namespace != ErrorNamespace || !(c.among || c.choose != nil || c.opts.repeatable) {
+		return false
+	}
+	return ParseError(answer).Type == Draining
+}
+
+// failSent ends the calls that were sent.
+func (c *link) failSent(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		err = ErrClosed
+	}
+	for c.ring.sent > 0 {
+		c.finishLocked(c.ring.pop(), nil, c.callError(true, err))
+	}
+}
+
+// failUnsent ends the calls that wait to be sent, while none is sent.
+func (c *link) failUnsent(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := c.ring.nextUnsent(); k != nil; k = c.ring.nextUnsent() {
+		k.request.Release()
+		k.request = nil
+		c.finishLocked(c.ring.pop(), nil, c.callError(false, err))
+	}
+}
+
+// run owns the connections, one after the other, until the link is closed or retired. conn is the
+// first; nil: it is to be made.
+func (c *link) run(conn net.Conn, shared *sharedMemory) {
+	defer close(c.done)
+	failures := 0
+	for {
+		if conn == nil {
+			if conn, shared = c.connect(&failures); conn == nil {
+				break
+			}
+		}
+		if !c.setConn(conn, shared) {
+			break
+		}
+		began := time.Now()
+		answers, err := c.serve(conn)
+		conn = nil
+		why := c.disconnected(err)
+		c.failSent(err)
+		if e, ok := errors.AsType[*RemoteError](err); ok {
+			// A server that refuses this client says so once: to connect again would not answer
+			// the callers.
+			c.failUnsent(e)
+		}
+		if c.among {
+			c.failUnsent(why)
+		}
+		if answers > 0 || c.among && time.Since(began) >= c.opts.maxBackoff {
+			failures = 0
+		} else {
+			failures++ // a server that accepts and hangs up is no better than one that refuses
+		}
+	}
+	c.failUnsent(c.ended())
+}
+
+// ended is why there is no link any more, or soon.
+func (c *link) ended() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired && !c.closed {
+		return errRetired
+	}
+	return ErrClosed
+}
+
+// setConn makes conn the one that Close closes; false if the link is closed or retired already.
+func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.retired {
+		conn.Close()
+		shared.disconnect()
+		return false
+	}
+	c.conn, c.shared, c.leaves, c.drained = conn, shared, false, ""
+	if c.among {
+		c.up.Store(true)
+		c.changed()
+	}
+	return true
+}
+
+// disconnected notes that the connection has ended, and ends the use of its memory. It returns the
+// reason for those that waited.
+func (c *link) disconnected(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shared.disconnect()
+	c.shared = nil
+	c.conn = nil
+	c.up.Store(false)
+	if c.why = err; c.drained != "" {
+		c.why = errDraining
+	}
+	if c.retired {
+		c.close()
+	}
+	return c.why
+}
+
+// connect waits until there is something to send and makes a connection for it; nil if the
+// client was closed. The calls that wait while an attempt fails are failed.
+func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
+	// A connection that breaks is made anew at once; the pause is between attempts that lead to
+	// nothing.
+	last := time.Now()
+	for {
+		if !c.among && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
+			return nil, nil
+		}
+		conn, shared, err := c.dial(c.ctx)
+		if err == nil {
+			return conn, shared
+		}
+		if c.ctx.Err() != nil {
+			return nil, nil
+		}
+		last = time.Now()
+		*failures++
+		if c.failUnsent(err); c.among {
+			c.mu.Lock()
+			c.why = err
+			c.mu.Unlock()
+			c.changed()
+		}
+	}
+}
+
+// backoff is the pause after so many failures.
+func (c *link) backoff(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	d := c.opts.maxBackoff
+	if n := failures - 1; n < 32 && c.opts.minBackoff < d>>n {
+		d = c.opts.minBackoff << n
+	}
+	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// waitUnsent waits for a call that wants to be sent; false if the client was closed.
+func (c *link) waitUnsent() bool {
+	for {
+		c.mu.Lock()
+		unsent := c.ring.n > c.ring.sent
+		c.mu.Unlock()
+		if unsent {
+			return true
+		}
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+}
+
+// sleep is false if the client was closed.
+func (c *link) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,221 @@
+package shiva
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// This file is what a [Client] does with a request that a server has not answered.
+
+// The pauses between two rounds over all servers.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = 320 * time.Millisecond
+)
+
+// An Attempt is what became of a request, or of an attempt to connect, at one server.
+type Attempt struct {
+	Addr string
+	Err  error
+}
+
+// An AttemptsError is why none of several servers has answered. It wraps what happened at each,
+// the last first.
+type AttemptsError struct{ Attempts []Attempt }
+
+func (e *AttemptsError) Error() string {
+	var b strings.Builder
+	b.WriteString("shiva: no answer from any server: ")
+	told := make([]bool, len(e.Attempts))
+	for i, a := range e.Attempts {
+		if told[i] {
+			continue
+		}
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(a.Addr)
+		why := a.why()
+		for k := i + 1; k < len(e.Attempts); k++ { // those that say the same
+			if !told[k] && e.Attempts[k].why() == why {
+				told[k] = true
+				b.WriteString(", " + e.Attempts[k].Addr)
+			}
+		}
+		b.WriteString(": " + why)
+	}
+	return b.String()
+}
+
+// why is the error without what its place says.
+func (a Attempt) why() string {
+	err, fate := a.Err, ""
+	if e, ok := err.(*CallError); ok {
+		if err = e.Err; e.MayHaveRun {
+			fate = " (" + e.fate() + ")"
+		}
+	}
+	text := strings.TrimPrefix(err.Error(), "shiva: ")
+	return strings.TrimPrefix(text, "connecting to "+a.Addr+": ") + fate
+}
+
+func (e *AttemptsError) Unwrap() (errs []error) {
+	for _, a := range slices.Backward(e.Attempts) {
+		errs = append(errs, a.Err)
+	}
+	return errs
+}
+
+// note adds what happened at a server, in place of what had happened there before.
+func (e *AttemptsError) note(addr string, err error) {
+	e.Attempts = slices.DeleteFunc(e.Attempts, func(a Attempt) bool { return a.Addr == addr })
+	e.Attempts = append(e.Attempts, Attempt{addr, err})
+}
+
+// err is the error, or the only one that it has.
+func (e *AttemptsError) err() error {
+	if len(e.Attempts) == 1 {
+		return e.Attempts[0].Err
+	}
+	return e
+}
+
+// with is the error with another one.
+func (e *AttemptsError) with(addr string, err error) error {
+	e.note(addr, err)
+	return e.err()
+}
+
+// A pursuit is a request on its way from server to server.
+type pursuit struct {
+	client     *Client
+	elsewhere  bool // it may be sent again
+	repeatable bool // ... after it may have run
+	feedback   bool
+
+	failed     AttemptsError
+	tried      []*link // in this round
+	overloaded int     // servers that were
+	mends      bool    // another round may find what this one did not
+}
+
+// insist sends m to one server after the other until one answers.
+func (c *Client) insist(ctx context.Context, m *Message, tell bool) (*Message, error) {
+	p := pursuit{client: c, feedback: isFeedback(m.Namespace)}
+	p.elsewhere = c.opts.repeatable || (*c.links.Load())[0].among
+	p.repeatable = c.opts.repeatable && !p.feedback
+	until, bounded := ctx.Deadline()
+	if !bounded {
+		until = time.Now().Add(c.opts.dialTimeout)
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		for l := c.pick(p.tried); l != nil; l = c.pick(p.tried) {
+			answer, err := l.Do(ctx, m, tell)
+			if err == nil {
+				return answer, nil
+			}
+			if !p.goesOn(ctx, l, err) {
+				return nil, p.result(err)
+			}
+		}
+		p.noteDown()
+		if c.ctx.Err() != nil {
+			return nil, &CallError{Addr: c.name, Err: ErrClosed}
+		}
+		if !p.mends || time.Until(until) <= pause {
+			return nil, p.failed.err()
+		}
+		if err := c.rest(ctx, pause/2+rand.N(pause/2)); err != nil {
+			return nil, p.failed.with(c.name, err)
+		}
+		c.follow()
+		p.tried, p.mends = p.tried[:0], false
+	}
+}
+
+// isFeedback reports whether a route is that of an application's feedback.
+func isFeedback(namespace string) bool {
+	name, found := strings.CutSuffix(namespace, "/update")
+	return found && !strings.Contains(name, "/")
+}
+
+// rest waits; an error is why that is over before its time.
+func (c *Client) rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// goesOn notes what happened at a server, and reports whether another may have the request.
+func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
+	p.tried = append(p.tried, l)
+	p.failed.note(l.at.Load().text, err)
+	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+		return false
+	}
+	switch e := err.(type) {
+	case *CallError:
+		p.mends = true
+		return errors.Is(err, errRetired) || p.elsewhere && (!e.MayHaveRun || p.repeatable)
+	case *RemoteError:
+		return p.elsewhere && p.isFor(e)
+	}
+	return false
+}
+
+// isFor reports whether an answer leaves the request to another server.
+func (p *pursuit) isFor(e *RemoteError) bool {
+	switch e.Type {
+	case Draining:
+		p.mends = true
+		return true
+	case Unavailable: // of feedback: it may be stored
+		p.mends = true
+		return !p.feedback
+	case ContainerLost:
+		p.mends = true
+		return p.repeatable
+	case NotFound:
+		return !p.feedback
+	case Overloaded:
+		// Twice at most: where all servers are overloaded, requests that go from one to the next
+		// would be the most of their load.
+		p.overloaded++
+		return p.overloaded < 2 && !p.feedback
+	}
+	return false
+}
+
+// noteDown notes the servers that were not asked, as they cannot be reached.
+func (p *pursuit) noteDown() {
+	for _, l := range *p.client.links.Load() {
+		if !l.among || l.up.Load() {
+			continue
+		}
+		p.mends = true
+		if !slices.Contains(p.tried, l) {
+			p.failed.note(l.at.Load().text, cmp.Or(l.down(), errUntried))
+		}
+	}
+}
+
+// result is the error of a request that goes no further: what its last server answered, unless
+// another one might have answered otherwise.
+func (p *pursuit) result(err error) error {
+	if e, ok := err.(*RemoteError); ok && !e.Retryable && e.Type != NotFound {
+		return err
+	}
+	return p.failed.err()
+}
