@@ -150,3 +150,36 @@ func anchors(text []byte) map[string]bool {
 	}
 	return names
 }
+
+// Each example has a page of at most a page, a picture of at most 60 KiB in its folder, and a row
+// with that picture in the gallery.
+func TestGallery(t *testing.T) {
+	gallery, err := os.ReadFile("../examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := make(map[string]string) // the picture of a folder
+	for _, found := range regexp.MustCompile(`(?m)^\| <img src="([^/"]+)/([^"]+)" .* alt="[^"]+"> \| [^|]+ \| \[([^\]]+)\]\(([^)]+)/README.md\): `).FindAllSubmatch(gallery, -1) {
+		if folder := string(found[1]); folder == string(found[3]) && folder == string(found[4]) {
+			shown[folder] = string(found[2])
+		}
+	}
+	entries, err := os.ReadDir("../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join("../examples", e.Name())
+		if made, _ := filepath.Glob(filepath.Join(dir, "*")); !e.IsDir() || e.Name() == "internal" || len(made) == 0 {
+			continue
+		}
+		page, err := os.ReadFile(filepath.Join(dir, "README.md"))
+		if lines := bytes.Count(page, []byte("\n")); err != nil || lines > 80 {
+			t.Errorf("examples/%s: a page of %d lines, expected 1 to 80 (%v)", e.Name(), lines, err)
+		}
+		picture := shown[e.Name()]
+		if info, err := os.Stat(filepath.Join(dir, picture)); picture == "" || err != nil || info.Size() > 60<<10 || !bytes.Contains(page, []byte("]("+picture+")")) {
+			t.Errorf("examples/%s: expected a picture of at most 60 KiB on its page and in examples/README.md, got %q (%v)", e.Name(), picture, err)
+		}
+	}
+}

@@ -16,6 +16,7 @@ images/NN.png  the first 20 held-out images, as a camera would send them: 8x8 gr
 labels.txt     "NN.png digit" for each
 scores.f32     the network's scores for those 20: ten little-endian float32 each, from float64
 heldout.u8     all held-out images, for the tests: 64 bytes of pixels and one of label each
+digits.svg     the first 20, each above what the network takes it for; red if that is wrong
 """
 
 from __future__ import annotations
@@ -148,6 +149,24 @@ def png(image: NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
+def sheet(images: NDArray[np.uint8], answers: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
+    """A drawing of images, ten to a line, each above the digit that the network sees in it."""
+    inks: dict[int, list[str]] = {}
+    texts = []
+    for n, image in enumerate(images):
+        left, top = 2 + n % 10 * 10, 1 + n // 10 * 14
+        for y, x in np.argwhere(image).tolist():
+            inks.setdefault(int(image[y, x]), []).append(f"M{left + x} {top + y}h1v1h-1z")
+        ink = "#2a7f3f" if answers[n] == labels[n] else "#c0392b"
+        texts.append(f'<text x="{left + 4}" y="{top + 11.5}" text-anchor="middle" fill="{ink}">{answers[n]}</text>')
+    paths = [f'<path fill="#{255 - ink:02x}{255 - ink:02x}{255 - ink:02x}" d="{"".join(inks[ink])}"/>' for ink in sorted(inks)]
+    width, height = 102, 1 + len(images) // 10 * 14
+    size = f'viewBox="0 0 {width} {height}" width="{6 * width}" height="{6 * height}"'
+    style = 'font-family="system-ui, sans-serif" font-size="3" shape-rendering="crispEdges"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
+    return "\n".join([head, f'<rect width="{width}" height="{height}" fill="#fff"/>', *paths, *texts, "</svg>\n"])
+
+
 def files() -> dict[str, bytes]:
     """Every file that this script makes, by name."""
     images, labels = data()
@@ -163,6 +182,7 @@ def files() -> dict[str, bytes]:
         "labels.txt": "".join(f"{n:02}.png {held_labels[n]}\n" for n in range(IMAGES)).encode(),
         "scores.f32": scores[:IMAGES].astype("<f4").tobytes(),
         "heldout.u8": np.column_stack([held.reshape(-1, 64), held_labels.astype(np.uint8)]).tobytes(),
+        "digits.svg": sheet(held[:IMAGES], scores[:IMAGES].argmax(axis=1), held_labels[:IMAGES]).encode(),
     }
     return made | {f"images/{n:02}.png": png(held[n]) for n in range(IMAGES)}
 

@@ -31,7 +31,7 @@ def main(path: Path) -> None:
     @model(
         name=path.stem,
         platform="onnxruntime",
-        batched=images.leads,  # exported with dynamic=True; else each request is what the network takes
+        batched=images.leads,  # as it was exported with dynamic=True
         inputs=[images],
         outputs=outputs,
         # Ultralytics reads it as Python, not as JSON: class names, stride, task and size.

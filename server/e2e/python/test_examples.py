@@ -80,6 +80,20 @@ def test_a_camera_of_a_file(server: Server, tmp_path: Path) -> None:
     assert set(camera(server, str(tmp_path / "film.avi"), "--seconds", "0.5")) == {"latest", "all"}
 
 
+@pytest.mark.parametrize("picture", ["client/wire.svg", "device/frame.svg"])
+def test_pictures_of_messages(server: Server, picture: str) -> None:
+    folder = picture.partition("/")[0]
+    command = [sys.executable, str(EXAMPLES / "frames.py"), folder, *([server.tcp] if folder == "client" else [])]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert done.stdout == (EXAMPLES / picture).read_bytes(), f"{picture} differs: run examples/frames.py"
+
+
+def test_the_picture_of_models_in_python(server: Server) -> None:
+    command = [sys.executable, str(EXAMPLES / "python" / "picture.py"), server.tcp]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert done.stdout == (EXAMPLES / "python" / "answers.svg").read_bytes(), "answers.svg differs: run picture.py"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_check_without_a_server(name: str) -> None:
     command = [sys.executable, "-m", "shiva_container", "check", str(EXAMPLES / f"{name}.py")]
