@@ -255,5 +255,5 @@ scrape_configs: [{job_name: shivad, static_configs: [{targets: ["%s"]}]}]
 		}
 		return n
 	}
-	budgettest.Until(t, "the alerts to be evaluated", func() bool { return healthy() >= 12 })
+	budgettest.Until(t, "the alerts to be evaluated", func() bool { return healthy() >= 13 })
 }

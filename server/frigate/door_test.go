@@ -119,6 +119,40 @@ func TestZerosBeforeTheTimeout(t *testing.T) {
 	})
 }
 
+// Zeros are counted by their cause; that of a detector which has gone is none of them.
+func TestZerosAreCounted(t *testing.T) {
+	play(t, func(c *Config) { c.Models = Models{"none.onnx": "none"} }, func(r *rig) {
+		spec := scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: []tensor.Spec{rows}, Platform: "test"}
+		fails := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			b.Fail(scheduler.ErrContainerFailed)
+			return nil
+		})
+		replica, err := r.sched.AddReplica(scheduler.ModelID{Name: "yolo", Version: "1"}, spec, fails, scheduler.ReplicaOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := r.detector("10.2.0.1:1")
+		defer d.conn.Close()
+		d.about("yolo.onnx")
+		d.detects(9).refused(t, "ContainerFailed")
+		d.rows(d.ask(header24, "short")).refused(t, "InvalidInput")
+		d.rows(d.ask("rubbish", "x")).refused(t, "Protocol")
+		replica.Remove(scheduler.ErrContainerLost)
+		d.detects(9).refused(t, "Unavailable")
+		d.about("none.onnx")
+		d.detects(9).refused(t, "NotFound")
+		text := r.series()
+		for _, outcome := range []string{"container_failed", "invalid_input", "protocol", "unavailable", "not_found"} {
+			if !strings.Contains(text, fmt.Sprintf("shivad_door_requests_total{door=\"frigate\",outcome=%q} 1\n", outcome)) {
+				t.Errorf("%s is not counted once:\n%s", outcome, text)
+			}
+		}
+		if !strings.Contains(text, `shivad_door_requests_total{door="frigate",outcome="ok"} 0`) {
+			t.Errorf("zeros are counted as ok:\n%s", text)
+		}
+	})
+}
+
 // Frigate gives up for good when it is told that a model is not loaded: it is told late.
 func TestDetectorsWaitForTheirModels(t *testing.T) {
 	play(t, func(c *Config) { c.Models = Models{"both.onnx:ssd": "a", "both.onnx:yolox": "b/1"} }, func(r *rig) {
