@@ -36,7 +36,7 @@ type host struct {
 
 // newHosts are those of a scene.
 func (s *scene) newHosts() (list []*host) {
-	for _, model := range []string{"a", "b", "old"} {
+	for _, model := range []string{"a", "b", "old", "d"} {
 		replicas := s.plan.hosts[model]
 		if model == "a" && s.troubles.versions {
 			replicas = max(replicas, 2) // one of each
@@ -190,8 +190,12 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 	if s.troubles.identities && !h.own {
 		token = tokenOf("worker")
 	}
+	outputs := pairs
+	if h.model == "d" {
+		outputs = detections
+	}
 	return containertest.Start(conn, containertest.Model{
-		Name: h.model, Version: h.version, Inputs: pairs, Outputs: pairs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
+		Name: h.model, Version: h.version, Inputs: pairs, Outputs: outputs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
 		Feedback: s.troubles.learning,
 		Answer:   func(b *containertest.Batch) containertest.Reply { return h.answer(name, b, calm) },
 	})
@@ -276,15 +280,22 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 			r.Twice = true
 		}
 	}
-	sum := made(h.model, h.version, values)
-	shape := tensor.Shape{b.Rows, len(sum) / b.Rows}
-	out, err := tensor.FromSlice(shape, sum)
+	out, err := h.outputs(b.Rows, values)
 	if err != nil {
 		panic(err)
 	}
 	s.history.fate(runs, fateAnswered, r.Delay)
 	r.Outputs = []tensor.Tensor{out}
 	return r
+}
+
+// outputs are what its model makes of the values of some rows.
+func (h *host) outputs(rows int, values []int32) (tensor.Tensor, error) {
+	if h.model == "d" {
+		return tensor.FromSlice(tensor.Shape{rows, 1, 6}, detected(values))
+	}
+	sum := made(h.model, h.version, values)
+	return tensor.FromSlice(tensor.Shape{rows, len(sum) / rows}, sum)
 }
 
 // mayServe tells whether the containers' identity may have had the right to serve a version, now.

@@ -74,6 +74,7 @@ type troubles struct {
 	regions    bool // some clients share memory with the server
 	addresses  bool // have quotas, where nobody shows who he is
 	clocks     bool // are set: back, and forth
+	detectors  bool // of Frigate ask a model of their own
 }
 
 // A plan is what a seed says at once; the rest its actors draw as they go, each by itself.
@@ -84,6 +85,8 @@ type plan struct {
 	slowest time.Duration  // that a container is with a batch
 	harm    int            // how often containers fail
 	stop    time.Duration  // when the server stops, if it does early
+	// detectors are beside the clients.
+	detectors int
 	// adminTLS: the admin door speaks TLS, and nothing else.
 	adminTLS bool
 	old      string // the generation of the containers of the model "old"; "": there are none
@@ -122,6 +125,9 @@ func newScene(t *testing.T, seed uint64) *scene {
 		s.plan.hosts["s"] = 1 + r.IntN(2)
 	}
 	s.plan.adminTLS = s.troubles.tls && one(2)
+	if d := draw(seed, "detectors"); d.IntN(4) == 0 {
+		s.troubles.detectors, s.plan.detectors, s.plan.hosts["d"] = true, 1+d.IntN(3), 1+d.IntN(2)
+	}
 	if s.troubles.regions {
 		s.memory = t.TempDir()
 	}
@@ -149,6 +155,9 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 		if s.plan.adminTLS {
 			c.Admin.Listen = "tls://" + encryptedAddrs["admin"]
 		}
+	}
+	if s.troubles.detectors {
+		c.Frigate.Listen = config.Addrs{doorAddrs["frigate"]}
 	}
 	if s.troubles.loads {
 		c.Server.Repository = config.RepositoryAll
@@ -284,6 +293,10 @@ func (s *scene) play() {
 	}
 	if err := s.server.SetApplication(context.Background(), app); err != nil {
 		s.history.fault("the application: %v", err)
+	}
+	for i := range s.plan.detectors {
+		c, questions := s.newDetector(i)
+		actors.Go(func() { c.run(questions) })
 	}
 	for i := range s.plan.clients {
 		c, questions := s.newClient(i)
@@ -518,6 +531,11 @@ func (s *scene) ask() {
 		if s.troubles.identities {
 			c.identity, c.token = "small", tokenOf("small")
 		}
+		c.run(2)
+	}
+	if s.troubles.detectors {
+		c, _ := s.newDetector(s.plan.detectors)
+		c.shaky, c.last = false, true
 		c.run(2)
 	}
 }
