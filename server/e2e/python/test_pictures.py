@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import struct
 import zlib
 from typing import Any
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 import tritonclient.grpc
 import tritonclient.http
@@ -50,6 +52,19 @@ def huge() -> np.ndarray:
     return np.frombuffer(file, np.uint8)
 
 
+def saved(kind: str, mode: str = "RGB", **options: Any) -> np.ndarray:
+    """A file that Pillow writes."""
+    out = io.BytesIO()
+    PIL.Image.fromarray(scene()).convert(mode).save(out, kind, **options)
+    return np.frombuffer(out.getvalue(), np.uint8)
+
+
+def turned(orientation: int) -> np.ndarray:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    return saved("JPEG", exif=exif)
+
+
 @pytest.mark.parametrize("kind", [".jpg", ".png"])
 def test_a_file_is_what_a_client_would_decode(server: Server, kind: str) -> None:
     with Client(server.tcp) as client:
@@ -81,6 +96,12 @@ def test_tritonclient(server: Server, door: Any) -> None:
         assert (image["datatype"], [int(n) for n in image["shape"]]) == ("UINT8", [-1, SIDE, SIDE, 3])
 
 
+def test_a_turned_picture_is_as_it_is_shown(server: Server) -> None:
+    with Client(server.tcp) as client:
+        upright = client.infer("seen", {"image": turned(1)})["pixels"]
+        assert np.array_equal(client.infer("seen", {"image": turned(6)})["pixels"], np.rot90(upright, -1))
+
+
 def test_one_corrupt_of_64_fails_alone(server: Server) -> None:
     files = [encoded(".jpg", scene(phase=i)) for i in range(64)]
     files[17] = files[17][:-300]  # its header is whole, so the server lets it pass
@@ -105,6 +126,9 @@ def test_one_corrupt_of_64_fails_alone(server: Server) -> None:
         (huge(), "TooLarge", "PNG of 30000 x 30000 is 900000000 pixels, limits.image_pixels is 67108864"),
         (encoded(".png", scene().astype(np.uint16)), "InvalidInput", "16 bits"),
         (np.frombuffer(b"GIF89a", np.uint8), "InvalidInput", "got a GIF"),
+        (saved("PNG", save_all=True, append_images=[PIL.Image.new("RGB", (SIDE, SIDE))]), "InvalidInput", "an animated PNG"),
+        (saved("JPEG", "CMYK"), "InvalidInput", "JPEG in CMYK"),
+        (saved("JPEG")[:100], "InvalidInput", "it ends after 100 bytes"),
         (encoded(".jpg", scene(20, 30)), "InvalidInput", "JPEG of 30 x 20 pixels, expected 64 x 64"),
     ],
 )
