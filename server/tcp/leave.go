@@ -16,8 +16,8 @@ import (
 
 // leaveFor stops reading: the session ends when the questions so far have been answered.
 func (s *session) leaveFor(why metrics.Closed) {
-	if !s.deaf {
-		s.deaf, s.why, s.farewell = true, why, new(farewell)
+	if !s.leaving {
+		s.leaving, s.why, s.closing = true, why, new(closing)
 		s.loop.time(s)
 	}
 }
@@ -51,7 +51,7 @@ func (s *session) expire() {
 
 // halfReceived reports whether a message has begun that may still become complete.
 func (s *session) halfReceived() bool {
-	return !s.deaf && s.decoder != nil && s.decoder.InMessage()
+	return !s.leaving && s.decoder != nil && s.decoder.InMessage()
 }
 
 // leave ends the session when its answers have left. First only the server's direction ends, so

@@ -302,7 +302,7 @@ func (l *loop) trim() {
 func (l *loop) newSession(id uint64, t transport) *session {
 	s := &session{
 		loop: l, transport: t, id: id, index: int32(len(l.sessions)), lastInput: l.now, progress: l.now,
-		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, farewell: &none,
+		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, closing: &notClosing,
 	}
 	l.sessions = append(l.sessions, s)
 	l.keepTime()

@@ -56,12 +56,12 @@ type session struct {
 	timed   bool           // in loop.timed
 	gone    bool           // the transport is closed; completed calls are only freed
 	ending  bool           // the server has closed the transport, which has not called closed yet
-	deaf    bool           // input is discarded; the session ends when its answers have left
-	*farewell
+	leaving bool           // input is discarded; the session ends when its answers have left
+	*closing
 }
 
-// A farewell is the state of a deaf session, which is about to end.
-type farewell struct {
+// closing is what only a session that is leaving has to remember.
+type closing struct {
 	discarded int64     // bytes of input
 	rest      int64     // bytes of the refused message still to come
 	shut      time.Time // when the server's direction was ended; zero: not yet
@@ -70,8 +70,8 @@ type farewell struct {
 	probed    bool      // the first byte of the next answer has been sent
 }
 
-// none is the farewell of all other sessions. It does not change.
-var none farewell
+// notClosing is shared by all sessions that are not leaving. It does not change.
+var notClosing closing
 
 // rescue, deferred, ends the session after a panic, which would otherwise end the process.
 func (s *session) rescue() {
@@ -96,7 +96,7 @@ func (s *session) traffic(p []byte) {
 	if s.ending {
 		return
 	}
-	if s.deaf {
+	if s.leaving {
 		s.discarded += int64(len(p))
 		return
 	}
@@ -104,7 +104,7 @@ func (s *session) traffic(p []byte) {
 	if d == nil {
 		d = l.takeDecoder()
 	}
-	for len(p) > 0 && !s.deaf {
+	for len(p) > 0 && !s.leaving {
 		if !d.InMessage() {
 			d.SetLimits(l.settings.Limits, l.settings.Resync, l.settings.ResyncBytes)
 		}
@@ -115,11 +115,11 @@ func (s *session) traffic(p []byte) {
 			s.question(m, err)
 		}
 	}
-	if !s.deaf {
+	if !s.leaving {
 		s.readInto(d)
 	}
 	switch {
-	case s.deaf:
+	case s.leaving:
 		s.discarded += int64(len(p))
 		s.decoder = d
 		s.dropHalf()
@@ -505,7 +505,7 @@ func (s *session) flush() {
 	for s.drain() && s.head != nil && s.head.answered {
 		s.encode()
 	}
-	if s.deaf && !s.gone && !s.ending {
+	if s.leaving && !s.gone && !s.ending {
 		s.leave()
 	}
 }
@@ -586,7 +586,7 @@ const floodFactor = 16
 
 // runs reports whether a clock of the session runs, other than that of idle_timeout.
 func (s *session) runs() bool {
-	return !s.gone && (s.outbound.first != nil || s.deaf || !s.clock.Began.IsZero())
+	return !s.gone && (s.outbound.first != nil || s.leaving || !s.clock.Began.IsZero())
 }
 
 // tick checks the session's clocks.
@@ -614,7 +614,7 @@ func (s *session) tick() {
 		}
 	case s.stalled(now, cfg.OutboundStall):
 		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for", now.Sub(s.progress))
-	case s.deaf:
+	case s.leaving:
 		s.probe()
 		s.leave()
 	case s.clock.Late(now, cfg.MessageTimeout):

@@ -197,8 +197,8 @@ func TestLineIsBounded(t *testing.T) {
 		for range 3 * floodFactor * 256 {
 			s.take(next)
 		}
-		if limit := int32(floodFactor*256 + 1); s.waiting > limit || !s.deaf {
-			t.Errorf("%s: %d questions wait, expected %d at most; deaf %v", name, s.waiting, limit, s.deaf)
+		if limit := int32(floodFactor*256 + 1); s.waiting > limit || !s.leaving {
+			t.Errorf("%s: %d questions wait, expected %d at most; leaving %v", name, s.waiting, limit, s.leaving)
 		}
 		m.Close()
 	}

@@ -185,13 +185,13 @@ func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Co
 	for range 100 {
 		c.send(message("nobody", `{"id":"`+string(id)+`"}`, 1))
 	}
-	budgettest.Until(t, "the session to be deaf", func() (deaf bool) {
+	budgettest.Until(t, "the session to leave", func() (leaving bool) {
 		onlySession(r, func(s *session) {
-			if deaf = s.deaf; s.refusals > limit+2*len(id) {
+			if leaving = s.leaving; s.refusals > limit+2*len(id) {
 				t.Errorf("%d KiB of refusals wait", s.refusals>>10)
 			}
 		})
-		return deaf
+		return leaving
 	})
 	_, _ = io.WriteString(c, "x")
 }
