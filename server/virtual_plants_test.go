@@ -190,7 +190,7 @@ func TestPlantedBugs(t *testing.T) {
 	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", at, "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	seed, panics := regexp.MustCompile(`seed (\d+); to repeat it`), regexp.MustCompile(`(?m)^panic: .*$`)
+	seed, panics := regexp.MustCompile(`TestSeeds\$' ./server -seed (\d+)`), regexp.MustCompile(`(?m)^panic: .*$`)
 	for _, p := range append([]plant{{name: "none"}}, plants...) {
 		t.Run(p.name, func(t *testing.T) {
 			c := exec.Command(program, "-test.run", "TestSeeds$", "-seeds", strconv.Itoa(*plantsFlag))
@@ -203,7 +203,7 @@ func TestPlantedBugs(t *testing.T) {
 			case p.file == "":
 			case err != nil && found != nil:
 				t.Logf("found by seed %s", found[1])
-			case err != nil && crash != nil: // of a goroutine of the server's, which knows no seed
+			case err != nil && crash != nil: // without labels
 				t.Logf("found by a crash: %s", crash)
 			default:
 				t.Errorf("%d seeds have not found it: %v\n%s", *plantsFlag, err, out)

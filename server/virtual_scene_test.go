@@ -277,7 +277,7 @@ func (s *scene) stopped() bool { return s.stopping.Load() }
 func (s *scene) play() {
 	const longest = 10 * time.Minute
 	dog := time.AfterFunc(longest, func() {
-		panic(fmt.Sprintf("seed %d; to repeat it:\n%s\nit is not over after %v", s.plan.seed, repeat(s.plan.seed), longest))
+		panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\nit is not over after %v", s.plan.seed, repeat(s.plan.seed), longest))
 	})
 	defer dog.Stop()
 	s.start()

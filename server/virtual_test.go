@@ -1,9 +1,14 @@
 package server
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -41,7 +46,7 @@ func TestSeeds(t *testing.T) {
 			for seed := next.Add(1); seed <= uint64(seeds) && !failed.Load(); seed = next.Add(1) {
 				if wrong := playSeed(t, seed); len(wrong) > 0 {
 					failed.Store(true)
-					t.Errorf("seed %d; to repeat it:\n%s\n%s", seed, repeat(seed), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
+					t.Errorf("seed %d; to repeat it:\n	%s\n%s", seed, repeat(seed), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
 				}
 			}
 		})
@@ -49,7 +54,7 @@ func TestSeeds(t *testing.T) {
 }
 
 func repeat(seed uint64) string {
-	return fmt.Sprintf("	go test -count=1 -run 'TestSeeds$' ./server -seed %d", seed)
+	return fmt.Sprintf("go test -count=1 -run 'TestSeeds$' ./server -seed %d", seed)
 }
 
 // TestSameSeed: a seed has the same questions each time. It logs how many have the same history,
@@ -95,16 +100,49 @@ func playSeed(t *testing.T, seed uint64) (wrong []string) {
 }
 
 func play(t *testing.T, seed uint64) (h *history) {
-	defer budgettest.Within(2*time.Minute, func() string { return fmt.Sprintf("seed %d; to repeat it:\n%s", seed, repeat(seed)) })()
+	defer budgettest.Within(2*time.Minute, func() string { return fmt.Sprintf("seed %d; to repeat it:\n	%s", seed, repeat(seed)) })()
 	defer func() {
 		if p := recover(); p != nil { // as when somebody waits for ever
-			panic(fmt.Sprintf("seed %d; to repeat it:\n%s\n%v", seed, repeat(seed), p))
+			panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\n%v", seed, repeat(seed), p))
 		}
 	}()
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, seed)
-		s.play()
-		h = s.history
+	labelTraces()
+	pprof.Do(context.Background(), pprof.Labels("repeat", repeat(seed)), func(context.Context) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScene(t, seed)
+			if os.Getenv(crashes) != "" {
+				time.AfterFunc(time.Second, func() { panic("on purpose") })
+			}
+			s.play()
+			h = s.history
+		})
 	})
 	return h
+}
+
+// labelTraces has the trace of a crash show all goroutines and their labels. A panic in a goroutine
+// of the server ends the process, so nobody can say which seed was played; but a goroutine inherits
+// the labels of the one that starts it, and so most of a scene have its seed. Functions of timers
+// inherit none: their trace names the bubble, in which others have it.
+var labelTraces = sync.OnceFunc(func() {
+	os.Setenv("GODEBUG", os.Getenv("GODEBUG")+",tracebacklabels=1")
+	debug.SetTraceback("all")
+})
+
+// crashes, in the environment, has a goroutine of each scene panic.
+const crashes = "SHIVAD_TEST_CRASHES"
+
+// A crash in a goroutine of the server says which seed was played.
+func TestCrashNamesItsSeed(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(self, "-test.run", "^TestSeeds$", "-seed", "7")
+	c.Env = append(os.Environ(), crashes+"=1")
+	out, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "panic: on purpose") || !strings.Contains(string(out), "TestSeeds$' ./server -seed 7") {
+		t.Errorf("the process ended with %v and said %s, expected a panic and the command that repeats it", err, out)
+	}
 }
