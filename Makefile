@@ -16,6 +16,9 @@ RUNFLAGS ?=
 PICTURESFLAGS ?=
 OCRFLAGS ?=
 SOAKFLAGS ?=
+# The release before this one: the last tag, and until there is one the last commit before
+# containers decided whose batch is next.
+UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 33dab3f)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Binaries are static. Only the race detector needs cgo.
@@ -58,7 +61,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -192,6 +195,9 @@ dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query
 	promtool check rules server/metrics/grafana/alerts.yml
 	promtool test rules server/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
+
+upgrade-test: build redis $(VENV)/ready ## the release before beside this one, under load, both ways (minutes); UPGRADE_FROM=COMMIT
+	.ci/upgrade $(UPGRADE_FROM)
 
 page-test: build chromium $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe
 	$(PYTHON) -m pytest -q server/e2e/page

@@ -272,12 +272,7 @@ func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 	t.Helper()
 	var all []pairState
 	for _, s := range servers {
-		var p pairState
-		budgettest.Until(t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
-			var raw json.RawMessage
-			p = pairState{}
-			return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil && len(p.Users) == 1 && p.Users[0].Rounds == rounds
-		})
+		p := s.learned(rounds)
 		p.text = s.ctl("policies", "learned", "pair", "--json")
 		all = append(all, p)
 	}
@@ -287,6 +282,17 @@ func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 		}
 	}
 	return all[0]
+}
+
+// learned waits until the server has learned from so many feedbacks.
+func (s *shivad) learned(rounds int) (p pairState) {
+	s.t.Helper()
+	budgettest.Until(s.t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
+		var raw json.RawMessage
+		p = pairState{}
+		return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil && len(p.Users) == 1 && p.Users[0].Rounds == rounds
+	})
+	return p
 }
 
 // serving asks the servers for digits until it is stopped, and then tells how many answers
