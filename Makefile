@@ -61,7 +61,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -230,6 +230,9 @@ bench-goodput: ## goodput of the batching strategies, simulated and on the wire 
 
 bench-deadlines: ## lateness of a million random deadlines at twice the capacity (six minutes)
 	go run ./bench/goodput -deadlines
+
+bench-sim: ## servers that share containers, simulated (three minutes); SIMFLAGS="-bursts"
+	go run ./bench/sim $(SIMFLAGS)
 
 bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"
 	go run ./bench/streams $(STREAMSFLAGS)

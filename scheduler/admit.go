@@ -135,21 +135,26 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 		if rep.state != replicaLive {
 			continue
 		}
-		if !rep.busy() {
+		if !rep.busy() || rep.sharing.on {
 			return 0, 0, false
 		}
 		p := rep.plan(c, 0, 0)
 		limit := rep.strategy.limit(p)
-		t := rep.profile.typical(limit)
-		if t <= 0 || rep.next().at == never {
+		t := p.typical(limit)
+		if t <= 0 {
 			return 0, 0, false
 		}
 		r := float64(limit) / t
 		rate += r * float64(rep.concurrency)
-		for _, end := range rep.ends {
-			work += r * float64(max(0, end.at-now))
+		if rep.busy() {
+			if rep.next().at == never {
+				return 0, 0, false
+			}
+			for _, end := range rep.ends {
+				work += r * float64(max(0, end.at-now))
+			}
 		}
-		if t := rep.profile.optimistic(min(rows, limit)); last == 0 || t < last {
+		if t := rep.profile.optimistic(p.whole(min(rows, limit))); last == 0 || t < last {
 			last = t
 		}
 	}

@@ -23,6 +23,7 @@ type Batch struct {
 	Rows     int       // of all parts together
 	Parts    []Part    // in order of the rows
 	Deadline time.Time // the tightest; zero: none
+	Turn     Turn      // for the container, if several servers share it
 
 	// Static while the batch is out.
 
@@ -48,9 +49,13 @@ type Batch struct {
 	leftOut  bool  // frames of streams that have one in it
 	reason   CloseReason
 	oldest   int64 // how long its oldest rows have waited
-	tensors  []tensor.Tensor
-	shapes   []int
-	params   []byte
+	executed struct {
+		rows   int   // of its execution, with those of other servers; 0: only its own
+		queued int64 // ns that it waited in the container for another execution
+	}
+	tensors []tensor.Tensor
+	shapes  []int
+	params  []byte
 
 	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The
 	// last one to leave disposes of it.
@@ -126,6 +131,13 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	b.model.batchAnswered(b, outputs, rowErrors, err)
 	return err
+}
+
+// Executed says, before Complete or Fail, that a shared container executed the batch together with
+// rows of other servers, all of them rows, and how long it waited there for an execution before
+// that.
+func (b *Batch) Executed(rows int, queued time.Duration) {
+	b.executed.rows, b.executed.queued = max(rows, b.Rows), max(0, int64(queued))
 }
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of
@@ -361,7 +373,8 @@ func (b *Batch) leave() {
 	clear(b.spans)
 	clear(b.outputs)
 	clear(b.cuts)
-	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
+	b.ID, b.Rows, b.Deadline, b.Turn = 0, 0, time.Time{}, Turn{}
+	b.executed.rows, b.executed.queued = 0, 0
 	b.model, b.replica, b.retry = nil, nil, nil
 	b.crowded, b.leftOut, b.probe, b.par = false, false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0

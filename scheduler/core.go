@@ -61,6 +61,7 @@ type effects struct {
 	givenUp  []givenUp
 	removed  []*Batch // of removed replicas, whose workers are done with them
 	drained  []func()
+	offers   []replicaOffer
 	silent   []*Replica // suspect for silentTimeouts execution timeouts
 	wasted   int        // rows that were executed after their request had been answered
 	changed  bool       // the number of live replicas has changed

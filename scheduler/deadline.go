@@ -22,6 +22,10 @@ package scheduler
 // bound rules most of them out.
 type deadline struct{}
 
+// agreed is the share of the best window's rate from which on the size that all servers of a round
+// have is taken instead.
+const agreed = 0.9
+
 // lookahead is how many requests that are too large for the size being tried are skipped.
 const lookahead = 16
 
@@ -50,6 +54,16 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	}
 	if bestRate == 0 {
 		return window{}, false
+	}
+	p.best = p.whole(best.rows)
+	if n := min(p.near(p.target), limit, q.rows); p.target > 0 && n != best.rows {
+		at := q.first(p.at(n, spreadLevels-1))
+		if q.rowsFrom(at) < n {
+			at = q.back(n)
+		}
+		if rate := p.rate(n) * p.inTime(q, at, n); rate >= agreed*bestRate && min(q.item(at).rows(), limit) <= n {
+			best, bestRate = window{at: at, rows: n, cap: limit}, rate
+		}
 	}
 	if w, ok := p.trying(q, best, bestRate); ok {
 		return w, true
@@ -91,7 +105,7 @@ func (deadline) limit(p *plan) int {
 // at is when a batch of n rows will be answered if its execution is at the given level of the
 // spread.
 func (p *plan) at(n, level int) int64 {
-	return p.start + int64(min(p.prof.spread.levels[level].of(p.prof.typical(n)), maxExec))
+	return p.start + int64(min(p.prof.spread.levels[level].of(p.typical(n)), maxExec))
 }
 
 // inTime is the expected share of the n rows from c on that are in time as one batch.
@@ -116,9 +130,9 @@ const batchCost = 5_000
 // rate is the rows per nanosecond of a batch. Without measurements, more rows are better.
 func (p *plan) rate(rows int) float64 {
 	t := 0.0
-	if rows < len(p.prof.eager) {
-		t = p.prof.eager[rows]
-	} else if t = p.prof.typical(rows); t <= 0 {
+	if whole := p.whole(rows); whole < len(p.prof.eager) {
+		t = p.prof.eager[whole]
+	} else if t = p.prof.typical(whole); t <= 0 {
 		return float64(rows)
 	}
 	return float64(rows) / (t + batchCost)
@@ -126,7 +140,7 @@ func (p *plan) rate(rows int) float64 {
 
 // roomFor is the largest size of at most limit, and at least room, that meets a deadline.
 func (p *plan) roomFor(deadline int64, room, limit int) int {
-	for room < limit && p.start+p.prof.planned(room+1) <= deadline {
+	for room < limit && p.start+p.planned(room+1) <= deadline {
 		room++
 	}
 	return room

@@ -9,9 +9,16 @@ import (
 // the first has one; the bound is for replicas that are too slow for most waiting rows.
 const tryBuckets = 8
 
-// dispatch gives waiting rows to replicas that can take them, until it runs out of either. It is
-// work-conserving: an idle replica takes the rows that wait, unless it fails on every batch.
+// dispatch gives waiting rows to replicas that can take them, and offers those that are left to
+// containers that others share.
 func (c *core) dispatch(now int64, fx *effects) {
+	c.distribute(now, fx)
+	c.offer(now, fx)
+}
+
+// distribute gives waiting rows to replicas that can take them, until it runs out of either. It is
+// work-conserving: an idle replica takes the rows that wait, unless it fails on every batch.
+func (c *core) distribute(now int64, fx *effects) {
 	c.supersedeReturned(fx)
 	c.dropRetries(now)
 	if c.rows == 0 {
@@ -50,7 +57,7 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 			c.wakeAt(at)
 			continue
 		}
-		n := min(c.rows, rep.profile.explored())
+		n := min(rep.sharing.whole(c.rows), rep.profile.explored())
 		if end := start + int64(rep.profile.typical(n)); end < bestEnd {
 			best, bestStart, bestEnd = rep, start, end
 		}
@@ -127,10 +134,10 @@ func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, f
 
 // delayed is until when to wait for more rows. A batch of the largest size waits no longer.
 func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
-	if c.cfg.Delay == 0 || w.rows >= w.room {
+	if c.cfg.Delay == 0 || w.rows >= w.room || p.granted {
 		return now
 	}
-	latest := q.item(w.at).deadline - p.prof.planned(w.room) - (p.start - now)
+	latest := q.item(w.at).deadline - p.planned(w.room) - (p.start - now)
 	// Rows are in order of their deadlines, so any of them may have waited longest.
 	since := now
 	for at, rows := w.at, 0; rows < w.rows && !q.end(at); at = q.next(at) {
@@ -152,7 +159,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 		if q := &bk.queues[lower]; q.items > 0 {
 			at := q.start()
 			if p.shed {
-				at = q.seek(at, p.start+p.prof.planned(w.room))
+				at = q.seek(at, p.start+p.planned(w.room))
 			}
 			stopped = c.fill(b, bk, q, at, w.room, w.cap, p, now)
 		}
@@ -194,7 +201,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 // does not fit.
 func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, p *plan, now int64) (stopped bool) {
 	if c.streams.turning > 0 {
-		return c.fillInTurn(b, bk, q, at, target, whole, p.start+p.prof.planned(target), now)
+		return c.fillInTurn(b, bk, q, at, target, whole, p.start+p.planned(target), now)
 	}
 	first := at.block
 	for !stopped && b.Rows < target && !q.end(at) {
@@ -346,8 +353,10 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	if b.idle {
 		b.lead = start - now
 	}
-	b.typical = int64(rep.profile.typical(b.Rows))
-	b.predicted = rep.profile.planned(b.Rows)
+	whole := rep.sharing.whole(b.Rows)
+	b.typical = int64(rep.profile.typical(whole))
+	b.predicted = rep.profile.planned(whole)
+	b.Turn = rep.take(max(whole, rep.planned.best), c.rows, now)
 	for i := range b.spans {
 		if r := b.spans[i].req; r != nil && r.Frame != nil {
 			c.streams.sent(r.Frame, now)

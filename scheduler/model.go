@@ -120,9 +120,10 @@ func (m *Model) settle(fx *effects) {
 	clear(fx.answered)
 	clear(fx.givenUp)
 	clear(fx.removed)
+	clear(fx.offers)
 	clear(fx.silent)
 	clear(fx.drained)
-	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], givenUp: fx.givenUp[:0], removed: fx.removed[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
+	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], givenUp: fx.givenUp[:0], removed: fx.removed[:0], offers: fx.offers[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
 	effectsPool.Put(fx)
 	m.ended()
 }
@@ -155,6 +156,11 @@ func (m *Model) run(fx *effects) {
 	for i := range fx.givenUp {
 		if g := &fx.givenUp[i]; hooks.BatchDone != nil {
 			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
+		}
+	}
+	for i := range fx.offers {
+		if o := &fx.offers[i]; o.replica.options.Offer != nil {
+			o.replica.options.Offer(o.Offer)
 		}
 	}
 	for _, rep := range fx.silent {

@@ -26,7 +26,7 @@ func (s *regression) pick(q *queue, p *plan) (window, bool) {
 	limit, why := p.explored()
 	at := q.start()
 	if p.shed {
-		at = q.seek(at, p.start+p.prof.planned(1))
+		at = q.seek(at, p.start+p.planned(1))
 		if q.end(at) {
 			return window{}, false
 		}

@@ -175,6 +175,13 @@ func (c *chaos) step() {
 			camera := c.rng.IntN(4)
 			m.EndStream(cameraName(camera), connectionOf(camera))
 		}
+	case 25:
+		if w := c.worker(); w != nil {
+			if c.rng.IntN(2) == 0 {
+				w.rep.Share(c.rng.IntN(2) == 0)
+			}
+			c.grant(w)
+		}
 	default:
 		burst := make([]*scheduler.Request, 1+c.rng.IntN(8))
 		for i := range burst {
@@ -211,12 +218,23 @@ func (c *chaos) addWorker() {
 	w.Concurrency = 1 + c.rng.IntN(3)
 	rep, err := c.sched.AddReplica(c.id, c.spec, w, scheduler.ReplicaOptions{
 		Slots: c.rng.IntN(4), Concurrency: c.rng.IntN(4), Serial: c.rng.IntN(4) == 0,
+		Offer: func(o scheduler.Offer) { // as a container does that others share, or has forgotten it
+			if o.Grant == 0 && c.rng.IntN(20) > 0 {
+				c.clock.AfterFunc(time.Duration(c.rng.IntN(10_000_000)), func() { c.grant(w) })
+			}
+		},
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	w.rep = rep
+	rep.Share(c.rng.IntN(3) == 0)
 	c.workers = append(c.workers, w)
+}
+
+// grant grants a batch, wanted or not.
+func (c *chaos) grant(w *chaosWorker) {
+	w.rep.Grant(c.rng.Uint64()|1, c.rng.IntN(20), c.rng.IntN(60)-5, c.rng.IntN(20)-2)
 }
 
 func (c *chaos) remove(w *chaosWorker, reason error) {
@@ -245,6 +263,9 @@ func (c *chaos) model(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError
 	}
 	if n != b.Rows {
 		c.t.Errorf("a batch of %d rows has parts of %d", b.Rows, n)
+	}
+	if c.rng.IntN(2) == 0 {
+		b.Executed(c.rng.IntN(100)-5, time.Duration(c.rng.IntN(20_000_000)-1_000_000))
 	}
 	switch c.rng.IntN(40) {
 	case 0:

@@ -42,6 +42,7 @@ type Replica struct {
 	overhead   overhead
 	trials     trials
 	planned    plan // bounds of its next batch, see plan
+	sharing    sharing
 	drained    []func()
 	batches    uint64
 	rows       uint64
@@ -66,6 +67,9 @@ type ReplicaOptions struct {
 	// Feedback is called, with no lock held, with the feedback for the model; see
 	// [Model.Feedback]. It must not block. nil: the replica does not want feedback.
 	Feedback func(*Feedback)
+	// Offer is called, with no lock held, with what waits for the replica while its container is
+	// shared, see [Replica.Share]. It must not block. nil: the container is never shared.
+	Offer func(Offer)
 }
 
 // Stats returns a snapshot of the replica.
@@ -113,12 +117,13 @@ func (r *Replica) bound(c *core) {
 // time would be allocated.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
-	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
-	if most := c.sizeLimit(r, start); most < p.max {
+	*p = plan{share: r.sharing.share, granted: r.sharing.on, target: r.sharing.target, start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
+	p.max = p.own(p.max)
+	if most := p.own(c.sizeLimit(r, start)); most < p.max {
 		p.max, p.maxWhy = most, CloseFailures
 	}
-	if ceiling := r.ceiling.rows; ceiling > 0 && p.max > ceiling {
-		p.ceiling = ceiling
+	if ceiling := r.ceiling.rows; ceiling > 0 && p.max > p.own(ceiling) {
+		p.ceiling = p.own(ceiling)
 	}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
@@ -202,6 +207,9 @@ func (e ending) compare(o ending) int { return cmp.Compare(e.at, o.at) }
 
 // begins is when the replica could start on a batch that is sent now; never if unknown.
 func (r *Replica) begins(now int64) int64 {
+	if r.sharing.on && !r.sharing.granted {
+		return never
+	}
 	if !r.busy() {
 		return now
 	}
@@ -220,11 +228,11 @@ const fastBatch = 200_000
 // with the uncertainty of two executions, which costs more rows than the container's pause. See
 // also waits.
 func (r *Replica) ready(now int64) (at, start int64) {
-	if r.state != replicaLive || r.room() <= 0 {
+	if r.state != replicaLive || r.room() <= 0 || r.sharing.on && !r.sharing.granted {
 		return never, never
 	}
 	over := r.overhead.value(r.profile.typical(1))
-	if !r.busy() {
+	if !r.busy() || r.sharing.on {
 		return now, now + over
 	}
 	end := r.next()
@@ -288,7 +296,7 @@ func (r *Replica) condition() string {
 // the answer to the one in flight. Rows that join it gain the time of a batch; the others lose
 // one dispatch overhead.
 func (r *Replica) waits(rows, room int) bool {
-	return r.busy() && rows < room && !r.fast()
+	return r.busy() && rows < room && !r.fast() && !r.sharing.on
 }
 
 // fast reports whether the batches in flight are too short to hold the next one back.
@@ -309,19 +317,23 @@ func (r *Replica) timeout(limit time.Duration) int64 {
 
 // learn adds the execution time of an answered batch to the profile.
 func (r *Replica) learn(b *Batch, now int64) {
-	took := r.took(b, now)
+	took, rows := r.took(b, now), b.Rows
+	if b.executed.rows > 0 { // by a shared container, with others'
+		rows = max(rows, min(b.executed.rows, r.max))
+		took = max(took-b.executed.queued, took/8)
+	}
 	if b.idle {
 		// Its time includes the transport both ways, during which the replica was idle.
 		r.overhead.alone.observe(took, b.typical)
-		r.profile.learn(b.Rows, max(took-b.lead, took/2), now)
+		r.profile.learn(rows, max(took-b.lead, took/2), now)
 	} else {
 		r.overhead.behind.observe(took, b.typical)
-		r.profile.learn(b.Rows, took, now)
+		r.profile.learn(rows, took, now)
 	}
 	if b.par > 0 {
 		r.trials.settle(took, b.Rows, b.par, r.profile.spread.stall, now > b.half)
 	}
-	r.trials.work(took, r.profile.contradictions)
+	r.trials.work(r.sharing.part(took), r.profile.contradictions)
 	r.strategy.learn(b.Rows, b.limit, took)
 	r.batches++
 	r.rows += uint64(b.Rows - b.padding)

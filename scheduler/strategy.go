@@ -17,6 +17,10 @@ type strategy interface {
 
 // A plan is the bounds of the next batch of a replica.
 type plan struct {
+	share           // rows are this server's, times those of the whole execution
+	target    int   // rows of the execution that others count on; 0: unknown
+	best      int   // rows of the execution that is best as seen from here, set by pick
+	granted   bool  // the replica is shared, and has a grant that ends
 	start     int64 // when the replica could begin with it
 	max       int   // most rows, by the model, the container and batch_bytes
 	maxWhy    CloseReason
@@ -56,7 +60,7 @@ func newStrategy(name string) strategy {
 // explored bounds a batch by the maximum, and by double the largest measured size: the time of a
 // larger one is a guess.
 func (p *plan) explored() (int, CloseReason) {
-	if e := p.prof.explored(); e < p.max {
+	if e := p.own(p.prof.explored()); e < p.max {
 		return e, CloseLimit
 	}
 	return p.max, p.maxWhy
@@ -72,7 +76,7 @@ const (
 // allowed is how long a batch may take: the objective, or aloneFactor times one row alone where
 // that is more. alone reports that one row takes more than aloneShare of the objective.
 func (p *plan) allowed() (ns int64, alone bool) {
-	one := p.prof.unstalled(1)
+	one := p.unstalled(1)
 	if float64(one) <= aloneShare*float64(p.objective) {
 		return p.objective, false
 	}
@@ -86,12 +90,12 @@ func (p *plan) allowed() (ns int64, alone bool) {
 func (p *plan) bounded() (int, CloseReason) {
 	limit, why := p.explored()
 	allowed, alone := p.allowed()
-	if p.prof.unstalled(limit) <= allowed {
+	if p.unstalled(limit) <= allowed {
 		return limit, why
 	}
 	lo, hi := 1, limit // unstalled(hi) exceeds what is allowed
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; p.prof.unstalled(mid) <= allowed {
+		if mid := (lo + hi) / 2; p.unstalled(mid) <= allowed {
 			lo = mid
 		} else {
 			hi = mid
@@ -99,7 +103,7 @@ func (p *plan) bounded() (int, CloseReason) {
 	}
 	for n := lo; alone && n < limit; {
 		n = min(2*n, limit)
-		if p.prof.typical(n) > p.prof.typical(lo)*math.Pow(float64(n)/float64(lo), growth) {
+		if p.typical(n) > p.typical(lo)*math.Pow(float64(n)/float64(lo), growth) {
 			break
 		}
 		if lo = n; n == limit {
@@ -117,7 +121,7 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 		return window{at: q.start(), rows: min(limit, q.rows), room: limit, cap: limit, why: why}, true
 	}
 	for n := min(limit, q.rows); n >= 1; n /= 2 {
-		at := q.seek(q.start(), p.start+p.prof.planned(n))
+		at := q.seek(q.start(), p.start+p.planned(n))
 		if q.end(at) || min(q.item(at).rows(), limit) > n {
 			continue
 		}

@@ -62,6 +62,10 @@ func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
 		i = 0
 	}
 	c.wakeAt(rep.timeout(c.cfg.ExecTimeout))
+	if !rep.reported && rep.ungranted(now, c.cfg.ExecTimeout) {
+		rep.reported = true
+		fx.silent = append(fx.silent, rep)
+	}
 	if rep.state != replicaSuspect || rep.reported {
 		return
 	}

@@ -104,7 +104,7 @@ func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) 
 	inTime := func(it *item) bool {
 		p := rep.plan(c, start, it.bucket.rowBytes)
 		n := min(it.rows(), max(1, rep.strategy.limit(p)))
-		return !p.shed || it.req.deadline >= start+p.prof.planned(n)
+		return !p.shed || it.req.deadline >= start+p.planned(n)
 	}
 	var late [turnsTried]*stream
 	n := 0
@@ -153,8 +153,8 @@ func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start 
 		return nil, 0
 	}
 	p := rep.plan(c, start, it.bucket.rowBytes)
-	end := start + p.prof.planned(1)
-	due := q.rowsFrom(q.first(end)) - q.rowsFrom(q.first(end+p.prof.planned(w.rows)))
+	end := start + p.planned(1)
+	due := q.rowsFrom(q.first(end)) - q.rowsFrom(q.first(end+p.planned(w.rows)))
 	ss.share += ss.entitled(priority, due) * float64(w.rows)
 	if places = int(ss.share); places == 0 {
 		return nil, 0
@@ -182,7 +182,7 @@ func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan,
 	if p.shed {
 		most = p.roomFor(it.req.deadline, least, limit)
 	}
-	due := min(start+p.prof.planned(most), it.req.deadline)
+	due := min(start+p.planned(most), it.req.deadline)
 	ss.first = append(ss.first[:0], it)
 	rows := it.rows()
 	ss.inTurn(it.req.Priority, func(s *stream) bool {

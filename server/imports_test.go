@@ -49,7 +49,8 @@ scheduler:                  shiva/tensor scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text
 scheduler/setting:
 scheduler/schedtest:        scheduler shiva/tensor
-scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
+scheduler/rounds:
+scheduler/sim:              scheduler scheduler/rounds scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
@@ -126,6 +127,7 @@ bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
 bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/load scheduler/sim shiva shiva/tensor
+bench/sim:                  scheduler/sim
 bench/run:                  bench/load bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor

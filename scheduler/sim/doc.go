@@ -12,5 +12,7 @@
 // and tries every window of the waiting rows. [AtOnce] is the other extreme: a free replica gets
 // everything that waits.
 //
+// [RunFleet] has several servers, which share the replicas over a network.
+//
 // All of them get the same arrivals, and the k-th batch of a replica the same noise.
 package sim

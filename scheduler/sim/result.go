@@ -27,16 +27,19 @@ func (r *Result) Missed() float64 { return 1 - r.Share() }
 // OfCapacity returns the goodput as a share of the profile's capacity.
 func (r *Result) OfCapacity() float64 { return r.Share() * r.cell.Load }
 
-// row counts a row that was answered, or given up (good is false).
-func (r *Result) row(a arrival, at time.Duration, good bool) {
+// row counts a row that was answered, or given up (good is false). It reports whether it counts as
+// answered in time.
+func (r *Result) row(a arrival, at time.Duration, good bool) bool {
 	if a.at < r.cell.Light+r.cell.Warm {
-		return
+		return false
 	}
 	r.Offered++
-	if good && at <= a.deadline {
+	good = good && at <= a.deadline
+	if good {
 		r.Good++
 		r.latency = append(r.latency, at-a.at)
 	}
+	return good
 }
 
 func (r *Result) batch(at time.Duration, rows int) {

@@ -103,6 +103,7 @@ type driver struct {
 
 	sources int
 	rng     *rand.Rand // for them
+	good    func()     // called for each row that is counted and answered in time; nil: nobody asks
 }
 
 // A question is one row and its request.
@@ -144,7 +145,9 @@ func (d *driver) arrive() {
 // Complete counts the answer.
 func (q *question) Complete(r *scheduler.Request) {
 	if q.counts {
-		q.d.res.row(q.at, q.d.clock.Now().Sub(q.d.start), r.Err == nil)
+		if q.d.res.row(q.at, q.d.clock.Now().Sub(q.d.start), r.Err == nil) && q.d.good != nil {
+			q.d.good()
+		}
 	}
 	q.d.spare = append(q.d.spare, q)
 }

@@ -1,0 +1,163 @@
+package scheduler_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A sharedOne is a replica whose container is shared, with what it is told.
+type sharedOne struct {
+	t      *testing.T
+	clock  *schedtest.Clock
+	sched  *scheduler.Scheduler
+	worker *schedtest.Worker
+	rep    *scheduler.Replica
+	offers []scheduler.Offer
+	turns  []scheduler.Turn
+	silent error
+	errs   []error
+}
+
+func newShared(t *testing.T) *sharedOne {
+	x := &sharedOne{t: t, clock: schedtest.NewClock()}
+	var err error
+	x.sched, err = scheduler.New(scheduler.Config{Clock: x.clock, Default: scheduler.ModelConfig{ExecTimeout: 10 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(x.sched.Close)
+	x.worker = &schedtest.Worker{Clock: x.clock, Seen: func(b *scheduler.Batch) { x.turns = append(x.turns, b.Turn) }}
+	x.rep, err = x.sched.AddReplica(benchID, rowsSpec, x.worker, scheduler.ReplicaOptions{
+		Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) { x.silent = reason }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.rep.Share(true)
+	return x
+}
+
+// ask submits a row with a deadline; 0: none.
+func (x *sharedOne) ask(within time.Duration) {
+	r := &scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(x.t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) { x.errs = append(x.errs, r.Err) })}
+	if within > 0 {
+		r.Deadline = x.clock.Now().Add(within)
+	}
+	x.sched.Submit(r)
+}
+
+// sent checks how many batches have been sent and how many offers made since the last call.
+func (x *sharedOne) sent(batches, offers int) {
+	x.t.Helper()
+	if len(x.turns) != batches || len(x.offers) != offers {
+		x.t.Fatalf("batches %+v and offers %+v, expected %d and %d", x.turns, x.offers, batches, offers)
+	}
+	x.turns, x.offers = nil, nil
+	if err := x.rep.Model().Check(); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// TestBatchAtTheGrant: rows for a shared container wait, and are offered once; its batch is made at
+// the grant, of what waits then, and a grant that no row needs is given back.
+func TestBatchAtTheGrant(t *testing.T) {
+	x := newShared(t)
+	x.ask(50 * time.Millisecond)
+	if o := x.offers[0]; o.Rows != 1 || o.Grant != 0 || o.Due != 50*time.Millisecond {
+		t.Errorf("offered %+v", o)
+	}
+	x.sent(0, 1)
+	x.ask(60 * time.Millisecond)
+	x.sent(0, 0)
+	x.rep.Grant(7, 2, 0, 0)
+	if len(x.turns) != 1 || x.turns[0].Grant != 7 || x.turns[0].Left != 1 {
+		t.Fatalf("sent %+v, expected one row of two, as nothing is known of its time", x.turns)
+	}
+	x.sent(1, 0)
+	x.rep.Grant(8, 1, 0, 0)
+	x.sent(1, 0)
+	x.rep.Grant(9, 1, 0, 0)
+	if len(x.offers) != 1 || x.offers[0] != (scheduler.Offer{Grant: 9}) {
+		t.Fatalf("offers %+v, expected grant 9 back", x.offers)
+	}
+	x.sent(0, 1)
+	for range 2 {
+		if err := x.worker.Answer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(x.errs) != 2 || errors.Join(x.errs...) != nil {
+		t.Errorf("answers %v", x.errs)
+	}
+}
+
+// TestShareEnds: once the container is this server's alone, batches are sent as ever.
+func TestShareEnds(t *testing.T) {
+	x := newShared(t)
+	x.ask(0)
+	x.sent(0, 1)
+	x.rep.Share(false)
+	x.sent(1, 0)
+	x.ask(0)
+	x.rep.Grant(3, 1, 1, 1) // one that crossed
+	if len(x.offers) != 1 || x.offers[0].Grant != 3 {
+		t.Errorf("offers %+v, expected grant 3 back", x.offers)
+	}
+}
+
+// TestLostOffer: an offer that is not answered is made again, and a container that never grants is
+// reported after three execution timeouts.
+func TestLostOffer(t *testing.T) {
+	x := newShared(t)
+	x.ask(0)
+	x.sent(0, 1)
+	x.clock.Advance(time.Second)
+	x.sent(0, 1)
+	x.clock.Advance(28 * time.Second)
+	if x.silent != nil {
+		t.Fatalf("reported as silent after 29 s: %v", x.silent)
+	}
+	x.clock.Advance(2 * time.Second)
+	if x.silent == nil {
+		t.Fatal("not reported as silent")
+	}
+	x.rep.Remove(x.silent)
+	if len(x.errs) != 1 || !errors.Is(x.errs[0], scheduler.ErrUnavailable) {
+		t.Errorf("answers %v", x.errs)
+	}
+}
+
+// TestShareOfExecution: with three times as many rows elsewhere a batch has a quarter of the rows of
+// an execution, and its time is learned as that of the whole.
+func TestShareOfExecution(t *testing.T) {
+	x := newShared(t)
+	for range 40 {
+		for range 8 {
+			x.ask(50 * time.Millisecond)
+		}
+		x.rep.Grant(1, 8, 24, 0)
+		if n := x.worker.Pending(); len(n) != 1 || n[0] > 8 {
+			t.Fatalf("batches %v", n)
+		}
+		rows := 4 * x.worker.Pending()[0]
+		x.worker.Model = func(b *scheduler.Batch) (outputs []tensor.Tensor, errs []scheduler.RowError, err error) {
+			b.Executed(rows, 0)
+			return schedtest.Echo(b)
+		}
+		x.clock.Advance(time.Duration(5_000_000 + 500_000*rows))
+		if err := x.worker.Answer(); err != nil {
+			t.Fatal(err)
+		}
+		x.clock.Advance(time.Second)
+	}
+	s := x.rep.Stats()
+	last := s.Profile[len(s.Profile)-1]
+	want := time.Duration(5_000_000 + 500_000*last.Rows)
+	if last.Rows < 16 || last.Typical < want*9/10 || last.Typical > want*11/10 {
+		t.Errorf("%d rows are believed to take %v, they take %v", last.Rows, last.Typical, want)
+	}
+}
