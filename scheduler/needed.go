@@ -174,6 +174,14 @@ func (c *core) need(now int64) Need {
 	return n
 }
 
+// Need is how many replicas are needed.
+func (m *Model) Need() Need {
+	now := m.sched.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.need(now)
+}
+
 // patience is the mean time in ns that the requests of the last minute had until their deadlines,
 // the objective if none had one.
 func (c *core) patience(now int64) float64 {

@@ -156,8 +156,8 @@ func TestNeededAfterStep(t *testing.T) {
 	}
 }
 
-// TestNeededUpAndDown: the number follows a step from a load that has lasted within ten seconds, and
-// falls within a minute.
+// TestNeededUpAndDown: the number follows a step from a load that has lasted within ten seconds,
+// and falls within a minute.
 func TestNeededUpAndDown(t *testing.T) {
 	const worth = 50
 	crowd := newCrowd(t, schedtest.Linear(0, 20*time.Millisecond), 4, 200*time.Millisecond)

@@ -38,6 +38,7 @@ func (s *Server) manage() {
 	})
 	s.settings = manage.NewSettings(s.cfg, s.store, s.gate, s.sched, s.containers, s.processes, s.log)
 	s.history = manage.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
+	s.demand = manage.NewDemand(s.store, s.sched, s.gate, s.log)
 	s.report = &manage.Report{
 		Version:   Version,
 		Started:   started,

@@ -64,6 +64,7 @@ type Server struct {
 	trail      *audit.Trail
 	report     *manage.Report
 	past       *manage.Past
+	demand     *manage.Demand
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
 	// that, and has what shows them wait.
@@ -256,6 +257,7 @@ func (s *Server) Start() (err error) {
 	s.watching.Go(func() { s.watchCertificates(24 * time.Hour) })
 	s.watching.Go(s.containers.Retire)
 	s.watching.Go(func() { s.history.Run(s.identity()) })
+	s.watching.Go(func() { s.demand.Run(s.identity(), s.stopping) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
 	s.setPhase(admin.Serving)
 	return nil

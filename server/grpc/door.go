@@ -40,8 +40,11 @@ type Config struct {
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
 	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
-	Log        *slog.Logger
-	Metrics    *metrics.Door
+	// Needed is how many replicas a model needs, all of its versions if version is "", for KEDA.
+	// nil: its scaler is not offered.
+	Needed  func(model, version string) (int, error)
+	Log     *slog.Logger
+	Metrics *metrics.Door
 
 	Streams      int           // most calls of one connection at one time
 	IdleTimeout  time.Duration // a connection without a call gets a GOAWAY after this; 0: never
@@ -159,6 +162,9 @@ func Listen(cfg Config) (*Door, error) {
 	)
 	d.server.RegisterService(d.description(), &service{door: d})
 	healthpb.RegisterHealthServer(d.server, &health{door: d})
+	if cfg.Needed != nil {
+		pb.RegisterExternalScalerServer(d.server, &scaler{door: d, needed: cfg.Needed})
+	}
 	reflection.Register(d.server)
 	ended := make(chan struct{})
 	d.serving.Go(func() { d.watch(ended) })

@@ -56,7 +56,7 @@ func TestTheWireIsTritons(t *testing.T) {
 // The Go code is made of the .proto files as they are; if not, "go generate ./server/grpc/pb".
 func TestGeneratedCodeIsUpToDate(t *testing.T) {
 	c := protocompile.Compiler{Resolver: &protocompile.SourceResolver{}}
-	for _, ours := range []protoreflect.FileDescriptor{File_grpc_service_proto, File_model_config_proto} {
+	for _, ours := range []protoreflect.FileDescriptor{File_grpc_service_proto, File_model_config_proto, File_external_scaler_proto} {
 		files, err := c.Compile(t.Context(), ours.Path())
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,113 @@
+package grpc
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/naming"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// A scaler is the external scaler of KEDA: it tells how many replicas a model needs. That is among
+// what the admin door shows, and takes the same right.
+type scaler struct {
+	pb.UnimplementedExternalScalerServer
+	door   *Door
+	needed func(model, version string) (int, error) // Config.Needed
+}
+
+// scalerMetric is the one that there is. KEDA divides it by its target and rounds up.
+const scalerMetric = "replicas-needed"
+
+// ofKEDA are the keys of scalerMetadata that say how KEDA reaches the scaler.
+var ofKEDA = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
+
+// asked is how many replicas the caller's model needs.
+func (s *scaler) asked(ctx context.Context, ref *pb.ScaledObjectRef) (int, error) {
+	if err := s.door.who(ctx).Check(identity.AdminRead, ""); err != nil {
+		return 0, err
+	}
+	given := ref.GetScalerMetadata()
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		if key != "model" && key != "version" && !slices.Contains(ofKEDA, key) {
+			return 0, fmt.Errorf("%w: scalerMetadata has %.100q: expected model, version if it is of one alone, and KEDA's own %s",
+				scheduler.ErrInvalidInput, key, strings.Join(ofKEDA, ", "))
+		}
+	}
+	model, version := given["model"], given["version"]
+	if model == "" {
+		return 0, fmt.Errorf("%w: scalerMetadata has no model: expected the name of the model whose replicas are scaled", scheduler.ErrInvalidInput)
+	}
+	if err := naming.CheckModel(model); err != nil {
+		return 0, fmt.Errorf("%w: scalerMetadata.model: %w", scheduler.ErrInvalidInput, err)
+	}
+	if version != "" {
+		if err := naming.CheckVersion(version); err != nil {
+			return 0, fmt.Errorf("%w: scalerMetadata.version: %w", scheduler.ErrInvalidInput, err)
+		}
+	}
+	return s.needed(model, version)
+}
+
+func (s *scaler) IsActive(ctx context.Context, q *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
+	n, err := s.asked(ctx, q)
+	if err != nil {
+		return nil, statusOf(err).Err()
+	}
+	return &pb.IsActiveResponse{Result: n > 0}, nil
+}
+
+// activeEvery is how often a watched model is looked at.
+const activeEvery = time.Second
+
+func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
+	ticker := time.NewTicker(activeEvery)
+	defer ticker.Stop()
+	for last := -1; ; {
+		n, err := s.asked(stream.Context(), q)
+		if err != nil {
+			return statusOf(err).Err()
+		}
+		if n = min(n, 1); n != last {
+			if err := stream.Send(&pb.IsActiveResponse{Result: n > 0}); err != nil {
+				return err
+			}
+			last = n
+		}
+		select {
+		case <-ticker.C:
+		case <-stream.Context().Done():
+			return statusOf(predict.Late(stream.Context(), scheduler.ErrCanceled)).Err()
+		case <-s.door.stopping.Done():
+			return statusOf(gate.ErrDraining).Err()
+		}
+	}
+}
+
+func (s *scaler) GetMetricSpec(ctx context.Context, q *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
+	if _, err := s.asked(ctx, q); err != nil {
+		return nil, statusOf(err).Err()
+	}
+	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, nil
+}
+
+func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
+	n, err := s.asked(ctx, q.GetScaledObjectRef())
+	if err == nil && q.MetricName != scalerMetric {
+		err = fmt.Errorf("%w: metricName is %.100q: expected %q, as GetMetricSpec says", scheduler.ErrInvalidInput, q.MetricName, scalerMetric)
+	}
+	if err != nil {
+		return nil, statusOf(err).Err()
+	}
+	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, nil
+}

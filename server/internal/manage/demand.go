@@ -1,0 +1,203 @@
+package manage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/state"
+)
+
+// Servers that share a store in Redis tell each other there what load each has of each model, so
+// that any of them can say what all of them need together. A server has one key, which it writes
+// while it has any load, and deletes when it has none. One that died is believed for demandLife.
+const (
+	demandPrefix = "demand/"
+	demandEvery  = 5 * time.Second  // between two writings
+	demandAgain  = 20 * time.Second // and if nothing has changed
+	demandLife   = 60 * time.Second
+	demandDead   = 10 * demandLife // after which the key of one that died is deleted
+	demandWait   = time.Second     // for the store, so that a slow one does not make it late
+)
+
+// loads are those of models, "name/version", as [scheduler.Need.Load] has them.
+type loads map[string]float64
+
+// Demand is how many replicas models need.
+type Demand struct {
+	store *Store
+	sched *scheduler.Scheduler
+	gate  *gate.Gate
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	own   string          // the key of this server; "": it shares nothing
+	peers map[string]peer // by key
+
+	// Owned by the goroutine of Run.
+	written loads
+	at      time.Time // when
+	strange time.Time // when an unknown model was logged last; guarded by mu
+}
+
+// A peer is what another server has said, and when that was first seen: clocks may differ.
+type peer struct {
+	revision uint64
+	seen     time.Time
+	value    []byte
+	loads    loads
+}
+
+// NewDemand makes the demand of the models of a scheduler. It is of this server alone until Run.
+func NewDemand(store *Store, sched *scheduler.Scheduler, g *gate.Gate, log *slog.Logger) *Demand {
+	return &Demand{store: store, sched: sched, gate: g, log: log, peers: map[string]peer{}}
+}
+
+// Needed is how many replicas a model needs, all of its versions if version is "", for what arrives
+// at all servers. A model that nobody knows needs one: only a container that has registered shows
+// what it is, and without it no request would ever count.
+func (d *Demand) Needed(model, version string) (int, error) {
+	if t, err := d.gate.Target(model, ""); err == nil && t.Application != nil {
+		return 0, fmt.Errorf("%w: %q is an application: expected one of its models", scheduler.ErrInvalidInput, model)
+	}
+	sum, known := 0.0, false
+	add := func(id string, load float64) {
+		name, v, _ := strings.Cut(id, "/")
+		if name == model && (version == "" || v == version) {
+			sum += load
+			known = true
+		}
+	}
+	for id, load := range d.here() {
+		add(id, load)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.peers {
+		if time.Since(p.seen) < demandLife {
+			for id, load := range p.loads {
+				add(id, load)
+			}
+		}
+	}
+	if !known {
+		if now := time.Now(); now.Sub(d.strange) >= time.Minute {
+			d.strange = now
+			d.log.Warn("a scaler asks for a model that no container has registered: one replica is needed to know it", "model", model, "version", version)
+		}
+		return 1, nil
+	}
+	return int(math.Ceil(sum - 1e-9)), nil
+}
+
+// here are the loads of this server.
+func (d *Demand) here() loads {
+	all := loads{}
+	for _, m := range d.sched.Models() {
+		all[m.ID().String()] = m.Need().Load
+	}
+	return all
+}
+
+// Run tells the other servers of a shared store the loads of this one, named server, and reads
+// theirs, until stopping is closed.
+func (d *Demand) Run(server string, stopping <-chan struct{}) {
+	if !d.store.at.Shared() {
+		return
+	}
+	d.mu.Lock()
+	d.own = state.Key("demand", server)
+	d.mu.Unlock()
+	changed := make(chan struct{}, 1)
+	defer d.store.State().Watch(demandPrefix, changed)()
+	ticker := time.NewTicker(demandEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-changed:
+			d.read()
+		case <-ticker.C:
+			d.write(d.here())
+			d.clear()
+		case <-stopping:
+			d.write(loads{})
+			return
+		}
+	}
+}
+
+// read takes over what other servers have written.
+func (d *Demand) read() {
+	list, err := d.store.State().List(demandPrefix)
+	if err != nil {
+		return // there will be a change when it is reached again
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.peers
+	d.peers = make(map[string]peer, len(list))
+	for _, e := range list {
+		if e.Key == d.own {
+			continue
+		}
+		p := before[e.Key]
+		if p.revision != e.Revision {
+			p = peer{revision: e.Revision, seen: time.Now(), value: e.Value}
+			if json.Unmarshal(e.Value, &p.loads) != nil {
+				p.loads = nil
+			}
+		}
+		d.peers[e.Key] = p
+	}
+}
+
+// write stores the loads of this server if they have changed, or what is stored grows old.
+func (d *Demand) write(now loads) {
+	maps.DeleteFunc(now, func(_ string, load float64) bool { return load == 0 })
+	same := maps.EqualFunc(now, d.written, func(a, b float64) bool { return math.Abs(a-b) <= 0.01*b })
+	if same && (len(now) == 0 || time.Since(d.at) < demandAgain) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), demandWait)
+	defer cancel()
+	_, err := d.store.State().Update(ctx, d.own, "", func([]byte) ([]byte, error) {
+		if len(now) == 0 {
+			return nil, nil
+		}
+		return json.Marshal(now)
+	})
+	if err == nil {
+		d.written, d.at = now, time.Now()
+	}
+}
+
+// clear deletes the keys of servers that have not renewed them for long.
+func (d *Demand) clear() {
+	d.mu.Lock()
+	dead := map[string][]byte{}
+	for key, p := range d.peers {
+		if time.Since(p.seen) >= demandDead {
+			dead[key] = p.value
+		}
+	}
+	d.mu.Unlock()
+	for key, value := range dead {
+		ctx, cancel := context.WithTimeout(context.Background(), demandWait)
+		_, _ = d.store.State().Update(ctx, key, "", func(now []byte) ([]byte, error) {
+			if bytes.Equal(now, value) {
+				return nil, nil
+			}
+			return now, nil // it lives again
+		})
+		cancel()
+	}
+}

@@ -1,0 +1,142 @@
+package manage
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A shared store is closed once for all servers.
+type sharedStore struct{ state.Store }
+
+func (sharedStore) Close() error { return nil }
+
+// An asking is a server whose model m/1 takes 20 ms for a row, and is asked 55 times a second.
+type asking struct {
+	demand *Demand
+	sched  *scheduler.Scheduler
+	cancel context.CancelFunc
+}
+
+func newAsking(t *testing.T, store state.Store, name string) *asking {
+	t.Helper()
+	g := gate.New(gate.Config{Metrics: metrics.New("test"), Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
+	sched, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Attach(sched)
+	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return sharedStore{store}, nil }, slog.New(slog.DiscardHandler))
+	if err := at.Open(g, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	s := &asking{demand: NewDemand(at, sched, g, slog.New(slog.DiscardHandler)), sched: sched}
+	stopping := make(chan struct{})
+	s.cancel = func() {
+		if stopping != nil {
+			close(stopping)
+			stopping = nil
+		}
+	}
+	t.Cleanup(func() {
+		s.cancel()
+		time.Sleep(time.Second) // whoever asks has noticed
+		sched.Close()
+		at.Close()
+	})
+	go s.demand.Run(name, stopping)
+	return s
+}
+
+// add adds the replica, and asks it until stop or the test's end.
+func (s *asking) add(t *testing.T) (stop func()) {
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1}}}
+	spec := scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}
+	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		time.AfterFunc(20*time.Millisecond, func() { b.Complete(b.Parts[0].Inputs, nil) })
+		return nil
+	}), scheduler.ReplicaOptions{Slots: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			in := []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: make([]byte, 1)}}
+			go s.sched.Infer(ctx, &scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1, Deadline: time.Now().Add(200 * time.Millisecond)})
+			time.Sleep(time.Second / 55)
+		}
+	}()
+	return stop
+}
+
+// TestDemand: servers that share a store say how many replicas they need together, without those of
+// one that has gone; one that died counts for a minute; what nobody knows needs one.
+func TestDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := state.NewMemory(state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		a, b := newAsking(t, store, "a"), newAsking(t, store, "b")
+		needs := func(s *asking, version string, want int) {
+			t.Helper()
+			if n, err := s.demand.Needed("m", version); n != want || err != nil {
+				t.Errorf("%d replicas are needed, %v; expected %d", n, err, want)
+			}
+		}
+		needs(a, "", 1)
+		stopA := a.add(t)
+		time.Sleep(20 * time.Second)
+		needs(a, "", 2) // 1.4
+		needs(b, "1", 2)
+		stopB := b.add(t)
+		time.Sleep(20 * time.Second)
+		for _, s := range []*asking{a, b} {
+			needs(s, "", 3) // 2.8
+			needs(s, "1", 3)
+			needs(s, "2", 1)
+		}
+		keys := func() (list []string) {
+			entries, err := store.List(demandPrefix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				list = append(list, strings.TrimPrefix(e.Key, demandPrefix))
+			}
+			return list
+		}
+		stopB()
+		b.cancel()
+		time.Sleep(time.Second)
+		needs(a, "", 2)
+		if list := keys(); !slices.Equal(list, []string{"a"}) {
+			t.Errorf("stored: %v", list)
+		}
+		if _, err := store.Update(t.Context(), state.Key("demand", "died"), "", func([]byte) ([]byte, error) { return []byte(`{"m/1":5}`), nil }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(demandLife - time.Second)
+		needs(a, "", 7)
+		time.Sleep(2 * time.Second)
+		needs(a, "", 2)
+		stopA()
+		time.Sleep(demandDead)
+		if list := keys(); len(list) > 0 {
+			t.Errorf("stored: %v", list)
+		}
+	})
+}
