@@ -61,7 +61,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -201,6 +201,11 @@ upgrade-test: build redis $(VENV)/ready ## the release before beside this one, u
 
 page-test: build chromium $(VENV)/ready ## the page of the admin door, played in Chromium and checked by axe
 	$(PYTHON) -m pytest -q server/e2e/page
+
+gst-test: build $(VENV)/ready ## the GStreamer element in pipelines of gst-launch-1.0 (Debian, as root, installs GStreamer)
+	@.ci/gstreamer
+	$(PYTHON) -m pytest -q server/e2e/gstreamer
+	go test -count=1 -tags e2e ./server/e2e -run 'TestE2EPages$$' -page examples/gstreamer/README.md
 
 c-test: ## the client in C: a big-endian machine, a Cortex-M, its size and stack, cppcheck (Debian, as root, installs them)
 	@.ci/devices

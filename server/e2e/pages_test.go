@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -29,10 +30,14 @@ import (
 //	                       that begins with the same word as the block's last
 //	<!-- ready MODEL -->   the previous block started a container of this model; wait for it
 //
-// A page of commands that take minutes or hours is exempt, with the reason.
+// A page of commands that take minutes or hours, or need what few machines have, is exempt, with
+// the reason, unless -page names it.
 var exempt = map[string]string{
-	"bench/README.md": "benchmarks and soaks; make test runs their short forms",
+	"bench/README.md":              "benchmarks and soaks; make test runs their short forms",
+	"examples/gstreamer/README.md": "it needs GStreamer; make gst-test installs that and runs it",
 }
+
+var onePage = flag.String("page", "", "run this page alone")
 
 // pages finds the pages in the tree, so that a new one cannot escape the test.
 func pages(t *testing.T) (list []string) {
@@ -57,7 +62,11 @@ func pages(t *testing.T) (list []string) {
 }
 
 func TestE2EPages(t *testing.T) {
-	for _, name := range pages(t) {
+	names := pages(t)
+	if *onePage != "" {
+		names = []string{*onePage}
+	}
+	for _, name := range names {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			p := newPage(t, name)
 			if !strings.Contains(p.text, "\n```sh\nmake run\n```\n") {
@@ -195,7 +204,11 @@ func (p *page) command(script string) string {
 	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)
 	cmd := exec.Command("bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
 	cmd.Dir = p.dir
-	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "GOWORK=off", "PATH="+grpcurlDir(p.t)+":"+filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
+	path := grpcurlDir(p.t) + ":" + filepath.Dir(python(p.t)) + ":" + os.Getenv("PATH")
+	if *onePage != "" { // GStreamer takes python3 from there, and it has to be the system's
+		path = "/usr/bin:" + path
+	}
+	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "GOWORK=off", "PATH="+path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// No pipe: a background process would keep it open.
 	out, err := os.CreateTemp(p.t.TempDir(), "out")

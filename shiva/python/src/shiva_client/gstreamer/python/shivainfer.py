@@ -1,0 +1,394 @@
+"""The element shivainfer: it shows the pictures of a video to a model behind shivad.
+
+GStreamer loads this file, which is none of the package's modules.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gi
+import numpy as np
+
+gi.require_version("Gst", "1.0")
+gi.require_version("GstBase", "1.0")
+gi.require_version("GstVideo", "1.0")
+from gi.repository import GObject, Gst, GstBase, GstVideo  # noqa: E402
+
+# The package around this file, so that GST_PLUGIN_PATH is all that has to be set. It goes behind
+# all others, and so changes nothing for who has the package.
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from shiva_client import Client, NotAnswered, Result, Stream  # noqa: E402
+from shiva_client.gstreamer import record  # noqa: E402
+from shiva_client.gstreamer.found import FORMS, found  # noqa: E402
+from shiva_client.gstreamer.overlay import Overlay  # noqa: E402
+from shiva_client.gstreamer.results import CAPS, Results  # noqa: E402
+from shiva_client.gstreamer.session import Picture, Session  # noqa: E402
+
+HELD = 8
+"""Pictures that wait here for their answers at once, if all are kept."""
+
+VIDEO = "video/x-raw,format=RGB,width=[1,32767],height=[1,32767]"
+
+EXPECTED = {
+    "Unreachable": "expected a server at {location}, as the property location says",
+    "ConnectionLost": "the next picture connects again",
+    "TimedOut": "expected an answer within {timeout} ms, as the property timeout says",
+    "Unauthenticated": "expected a token that the server knows, in the property token or in $SHIVA_TOKEN",
+    "PermissionDenied": "expected the token of somebody who may ask the model, in the property token",
+    "NotFound": "expected the name of a model of the server in the property model (shivactl models lists them)",
+    "InvalidInput": "it was shown uint8 [{height}, {width}, 3]; pictures of another size come by "
+    "videoscale ! video/x-raw,width=...,height=... before this element",
+}
+"""What was expected, by the kind of error."""
+
+BROKEN = (Gst.FlowReturn.NOT_NEGOTIATED, Gst.FlowReturn.ERROR, Gst.FlowReturn.NOT_SUPPORTED)
+"""Flows of the results with which the video cannot go on either."""
+
+
+def text_property(default: str, blurb: str, flags: Any = GObject.ParamFlags.READWRITE) -> Any:
+    return GObject.Property(type=str, default=default, blurb=blurb, flags=flags)
+
+
+class ShivaInfer(GstBase.BaseTransform):
+    """Shows pictures to a model, and draws what it says, which the pad results has as JSON."""
+
+    __gtype_name__ = "ShivaInfer"
+
+    __gstmetadata__ = (
+        "Shiva inference",
+        "Filter/Analyzer/Video",
+        "Shows the pictures of a video to a model behind shivad, and draws what it says",
+        "https://github.com/shivad/shivad",
+    )
+    __gsttemplates__ = (
+        Gst.PadTemplate.new("sink", Gst.PadDirection.SINK, Gst.PadPresence.ALWAYS, Gst.Caps.from_string(VIDEO)),
+        Gst.PadTemplate.new("src", Gst.PadDirection.SRC, Gst.PadPresence.ALWAYS, Gst.Caps.from_string(VIDEO)),
+        Gst.PadTemplate.new("results", Gst.PadDirection.SRC, Gst.PadPresence.REQUEST, Gst.Caps.from_string(CAPS)),
+    )
+
+    location = text_property("127.0.0.1:6174", "The server: HOST:PORT, tls://HOST:PORT or unix:PATH")
+    model = text_property("", "The model that is asked, MODEL/VERSION, or an application")
+    stream = text_property("", "The name of the stream; empty: one that no other element has")
+    keep = text_property("latest", "How many pictures may wait for the model: latest (one), a number, or all")
+    token = text_property(
+        "", "Shows the server who asks; empty: $SHIVA_TOKEN, or the file $SHIVA_TOKEN_FILE", GObject.ParamFlags.WRITABLE
+    )
+    timeout = GObject.Property(
+        type=int, default=10_000, minimum=1, maximum=3_600_000, blurb="Milliseconds within which a picture is answered"
+    )
+    overlay = GObject.Property(type=bool, default=True, blurb="Draw the answers on the video")
+    boxes = text_property("xywh", "What the four numbers of boxes are: xywh, or xyxy (two corners)")
+    stop_on_error = GObject.Property(
+        type=bool, default=False, blurb="End the pipeline with an error if a picture is not answered"
+    )
+
+    # An element is asked to release its pad when all else of it is gone.
+    _pad: Any = None
+    _results: Results | None = None  # while running, if there is the pad
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+        self._session: Session | None = None
+        self._last: Session | None = None  # the one that has finished
+        self._ending = False  # the session still has answers to come, behind the video's end
+        self._seq = 0
+        self._keep: Any = "latest"  # as the property was at the start
+        self._held: deque[tuple[Any, Picture | None]] = deque()  # wait for an answer
+        self._shown: Picture | None = None  # of the buffer that is at hand
+        self._drawn: Overlay | None = None  # on buffers that do not wait
+        self._trouble = ""  # the kind of error of the last picture
+        self._away = False  # nobody answered that
+        self._failed = False
+        self._running = False
+        self._segment: Any = None  # the event of the one in which the video is
+        self._stride = self._width = self._height = 0
+        self._sought = -1  # the number of the last seek
+
+    # States, and the pad of results.
+
+    def do_change_state(self, transition: Any) -> Any:
+        if transition == Gst.StateChange.PLAYING_TO_PAUSED and self._results:
+            self._results.pause()
+        elif transition == Gst.StateChange.PAUSED_TO_READY:
+            self._running = False  # whoever waits for an answer does not any more
+            self._leave()
+        return GstBase.BaseTransform.do_change_state(self, transition)
+
+    def do_start(self) -> bool:
+        try:
+            self._keep = int(self.keep) if self.keep.isdecimal() else self.keep
+            if not self.model:
+                raise ValueError("the property model is empty, expected the name of a model of the server")
+            if self.boxes not in FORMS:
+                raise ValueError(f"the property boxes is {self.boxes!r}, expected {' or '.join(FORMS)}")
+            self._open().close()
+        except (ValueError, OSError) as error:
+            self._post(Gst.MessageType.ERROR, Gst.ResourceError.SETTINGS, str(error))
+            return False
+        self._trouble, self._away, self._failed, self._running = "", False, False, True
+        self._segment, self._results = None, Results(self, self._pad) if self._pad else None
+        self.set_passthrough(not self.overlay)
+        return True
+
+    def do_stop(self) -> bool:
+        if self._results:
+            self._results.stop()
+        self._results = None
+        return True
+
+    def do_request_new_pad(self, template: Any, name: str | None, caps: Any) -> Any:
+        if self._pad:
+            return None  # there is one already
+        self._pad = Gst.Pad.new_from_template(template, "results")
+        self._pad.set_event_function_full(results_event)
+        if self._running:
+            self._pad.set_active(True)
+            results = Results(self, self._pad)
+            if start := self.sinkpad.get_sticky_event(Gst.EventType.STREAM_START, 0):
+                results.begin(start)
+            if self._segment:
+                results.enter(self._segment)
+            self._results = results
+        self.add_pad(self._pad)
+        return self._pad
+
+    def do_release_pad(self, pad: Any) -> None:
+        results, self._results, self._pad = self._results, None, None
+        pad.set_active(False)
+        if results:
+            results.stop()
+        self.remove_pad(pad)
+
+    def do_src_event(self, event: Any) -> bool:
+        return self.again(event) or bool(GstBase.BaseTransform.do_src_event(self, event))
+
+    def again(self, event: Any) -> bool:
+        """Whether a seek has come up the other pad before: a pipeline seeks at every sink."""
+        if event.type != Gst.EventType.SEEK:
+            return False
+        with self._changed:
+            before, self._sought = self._sought, event.get_seqnum()
+            return bool(before == self._sought)
+
+    # The video.
+
+    def do_set_caps(self, incaps: Any, outcaps: Any) -> bool:
+        info = GstVideo.VideoInfo.new_from_caps(incaps)
+        self._width, self._height, self._stride = info.width, info.height, info.stride[0]
+        return True
+
+    def do_sink_event(self, event: Any) -> bool:
+        results = self._results
+        if event.type == Gst.EventType.FLUSH_START:
+            self._leave()
+            if results:
+                results.flush(event)
+        elif event.type == Gst.EventType.FLUSH_STOP:
+            if results:
+                results.flushed(event)
+        elif event.type & Gst.EventTypeFlags.SERIALIZED:
+            while (buffer := self._release()) is not None:
+                self.srcpad.push(buffer)
+        if event.type == Gst.EventType.STREAM_START:
+            with self._changed:  # the answers of a stream come before another
+                self._changed.wait_for(lambda: not self._ending)
+            if results:
+                results.begin(event)
+        elif event.type == Gst.EventType.SEGMENT:
+            self._segment = event
+            if results:
+                results.enter(event)
+        elif event.type == Gst.EventType.EOS:
+            self._finish()
+        return bool(GstBase.BaseTransform.do_sink_event(self, event))
+
+    def do_transform_ip(self, buffer: Any) -> Any:
+        if self._failed:
+            return Gst.FlowReturn.ERROR
+        if self._results and self._results.flow in BROKEN:
+            return self._results.flow
+        draws = not self.is_passthrough()
+        with self._pixels(buffer, draws) as pixels:
+            self._shown = self._show(pixels, buffer, draws)
+            if draws and self._keep != "all":
+                draw(self._drawn, pixels)
+        if draws != self.overlay:  # from the next picture on
+            self.set_passthrough(draws)
+        return Gst.FlowReturn.OK
+
+    def do_generate_output(self) -> tuple[Any, Any]:
+        """With every picture kept, hold each until it is answered, and HELD at once."""
+        self._shown = None
+        flow, buffer = GstBase.BaseTransform.do_generate_output(self)
+        if self._keep != "all" or flow != Gst.FlowReturn.OK:
+            return flow, buffer
+        with self._changed:
+            if buffer is not None:
+                self._held.append((buffer, self._shown))
+            if not self._held or (len(self._held) <= HELD and not self._done(self._held[0][1])):
+                return flow, None
+        return flow, self._release()
+
+    def _release(self) -> Any:
+        """Wait for the answer to the first buffer that is held. None: none is."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._done(self._held[0][1]))
+            if not self._held:
+                return None
+            buffer, picture = self._held.popleft()
+        if picture and picture.draws:
+            with self._pixels(buffer, True) as pixels:
+                draw(picture.overlay, pixels)
+        return buffer
+
+    def _done(self, picture: Picture | None) -> bool:
+        """Whether a picture waits no longer. While nobody answers, none does."""
+        return picture is None or picture.settled or self._away or self._failed
+
+    @contextmanager
+    def _pixels(self, buffer: Any, write: bool) -> Iterator[Any]:
+        """The pixels of a buffer, [height, width, 3]."""
+        meta = GstVideo.buffer_get_video_meta(buffer)
+        offset, stride = (meta.offset[0], meta.stride[0]) if meta else (0, self._stride)
+        with buffer.map(Gst.MapFlags.READ | Gst.MapFlags.WRITE if write else Gst.MapFlags.READ) as info:
+            yield np.ndarray((self._height, self._width, 3), np.uint8, info.data, offset, (stride, 3, 1))
+
+    # The model.
+
+    def _open(self) -> Stream:
+        name = self.stream or f"{socket.gethostname()}/{os.getpid()}/{self.get_name()}"
+        client = Client(self.location, token=self.token or None)
+        return Stream(client, self.model, name, keep=self._keep, timeout=self.timeout / 1000)
+
+    def _show(self, pixels: Any, buffer: Any, draws: bool) -> Picture | None:
+        """Show a picture to the model, unless nobody answers and another one is trying."""
+        failed = None
+        with self._changed:
+            if not self._running:
+                return None
+            if not self._session:
+                try:
+                    self._session = Session(self._open(), self._keep, self._told, self._over)
+                except (ValueError, OSError) as error:  # a token's or a key's file has gone
+                    failed = error
+            session = self._session
+            self._seq += 1
+        if not session:
+            self._note(failed)
+            return None
+        if self._keep == "all" and self._away and not session.idle:
+            return None
+        picture = Picture(self._seq - 1, pixels.copy(), self._segment, buffer.pts, buffer.duration)
+        picture.draws = draws
+        session.show(picture)
+        return picture
+
+    def _told(self, session: Session, picture: Picture, outcome: Result | Exception) -> None:
+        """Called in a thread of the session."""
+        results, overlay, failed = self._results, None, None
+        if isinstance(outcome, Exception):
+            failed = outcome
+            if isinstance(failed, NotAnswered):
+                session.forget()
+            if results:
+                results.silence(session, picture)
+        else:
+            if self.overlay:
+                drawn = found(outcome.answer, picture.width, picture.height, self.boxes)
+                overlay = Overlay(drawn, picture.width, picture.height)
+            if results:
+                results.answer(session, picture, record.line(outcome), wait=self._keep == "all")
+        with self._changed:
+            if session.closed:
+                return
+            picture.settled, picture.overlay, self._drawn = True, overlay, overlay
+            self._changed.notify_all()
+        self._note(failed, picture)
+
+    def _over(self, session: Session) -> None:
+        """Called in a thread of the session, when the last picture was answered."""
+        if self._results:
+            self._results.end(session)
+        with self._changed:
+            self._ending = self._ending and session.closed
+            self._changed.notify_all()
+
+    def _finish(self) -> None:
+        """Show no more. The results end behind the last answer."""
+        with self._changed:
+            session, self._session, self._last = self._session, None, self._session
+            self._ending = session is not None
+        if session:
+            session.finish()
+        elif self._results:
+            self._results.end()
+
+    def _leave(self) -> None:
+        """Want no answer to what was shown."""
+        with self._changed:
+            sessions, self._session, self._last = (self._session, self._last), None, None
+            self._held.clear()
+            self._drawn, self._ending = None, False
+            self._changed.notify_all()
+        for session in sessions:
+            if session:
+                session.close()
+
+    # What goes wrong.
+
+    def _note(self, failed: Exception | None, picture: Picture | None = None) -> None:
+        """Say so when pictures begin to fail, fail otherwise than before, or are answered again."""
+        kind = type(failed).__name__ if failed else ""
+        with self._changed:
+            before, self._trouble = self._trouble, kind
+            self._away = isinstance(failed, NotAnswered)
+            self._failed = self._failed or bool(failed and self.stop_on_error)
+            self._changed.notify_all()
+        if kind == before:
+            return
+        said = Gst.Structure.new_empty("shivainfer-failed" if failed else "shivainfer-answered")
+        said.set_value("model", self.model)
+        if failed:
+            said.set_value("type", kind)
+            said.set_value("message", str(failed))
+        self.post_message(Gst.Message.new_element(self, said))
+        if failed:
+            text = f"{self.model}: {failed}"
+            if expected := EXPECTED.get(kind):
+                height, width = (picture.height, picture.width) if picture else (0, 0)
+                text += "; " + expected.format(location=self.location, timeout=self.timeout, height=height, width=width)
+            severity = Gst.MessageType.ERROR if self.stop_on_error else Gst.MessageType.WARNING
+            self._post(severity, Gst.ResourceError.FAILED, text)
+
+    def _post(self, severity: Any, code: Any, text: str) -> None:
+        self.message_full(severity, Gst.resource_error_quark(), int(code), text, None, "shivainfer.py", "shivainfer", 0)
+
+
+def results_event(pad: Any, element: ShivaInfer, event: Any) -> bool:
+    """What comes up the pad of results: late text is no reason to drop pictures, but seeks go on.
+
+    It is no method, since the pad would hold the element then, which holds the pad.
+    """
+    if event.type in (Gst.EventType.QOS, Gst.EventType.RECONFIGURE):
+        return True
+    return element.again(event) or bool(element.sinkpad.push_event(event))
+
+
+def draw(overlay: Overlay | None, pixels: Any) -> None:
+    """Draw an overlay, unless it is of pictures of another size."""
+    if overlay and overlay.size == pixels.shape[:2]:
+        overlay.draw(pixels)
+
+
+__gstelementfactory__ = ("shivainfer", Gst.Rank.NONE, ShivaInfer)

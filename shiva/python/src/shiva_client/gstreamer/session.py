@@ -1,0 +1,138 @@
+"""The pictures of a video on their way to a model, which does not hold up the video."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..frames import Keep, Result
+from ..stream import Stream
+from ..wire import Array
+
+
+class Picture:
+    """A picture of the video.
+
+    Attributes:
+        seq: its number in the stream
+        pixels: [height, width, 3] of uint8; None once they are sent
+        segment: the event of the segment that it is in
+        pts, duration: as its buffer has them
+        taken: when it came by, as time.time() counts
+        draws: whether its buffer may be drawn on
+        settled: whether nothing is to come of it any more; then overlay is what is drawn on it
+    """
+
+    def __init__(self, seq: int, pixels: Array, segment: Any, pts: int, duration: int) -> None:
+        self.seq, self.taken = seq, time.time()
+        self.pixels: Array | None = pixels
+        self.height, self.width = pixels.shape[:2]
+        self.segment, self.pts, self.duration = segment, pts, duration
+        self.draws = self.settled = False
+        self.overlay: Any = None
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        """The pixels, for the stream that sends them."""
+        assert self.pixels is not None, "the picture is sent"
+        return self.pixels
+
+
+class Session:
+    """A stream, the thread that pushes pictures to it, and the one that takes its results.
+
+    Attributes:
+        closed: whether nobody wants to hear of it any more
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        keep: Keep,
+        told: Callable[[Session, Picture, Result | Exception], None],
+        over: Callable[[Session], None],
+    ) -> None:
+        """Begin with no picture.
+
+        Args:
+            stream: closed with the session
+            keep: as the stream has it
+            told: called for each picture that was answered or failed, in their order
+            over: called when all is told, after finish
+
+        Both are called from threads of the session, and may be called once more by a thread that
+        was about to when it was closed.
+        """
+        self._stream, self._told, self._over = stream, told, over
+        # A picture waits here while the one before is being sent: that takes as long as the network
+        # and the server do.
+        most = None if keep == "all" else 1 if keep == "latest" else int(keep)
+        self._waiting: deque[Picture] = deque(maxlen=most)
+        self._changed = threading.Condition()
+        self._finished = False
+        self.closed = False
+        for work in (self._push, self._take):
+            threading.Thread(target=work, name="shivainfer", daemon=True).start()
+
+    def show(self, picture: Picture) -> None:
+        """Have a picture sent, instead of the oldest that waits unless all are kept."""
+        with self._changed:
+            self._waiting.append(picture)
+            self._changed.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no picture waits to be sent."""
+        return not self._waiting
+
+    def forget(self) -> None:
+        """Do not send what waits, since nobody answers: each would be waited for."""
+        with self._changed:
+            self._waiting.clear()
+
+    def finish(self) -> None:
+        """Show no more. What was shown is still answered."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Show no more, and want no answers."""
+        with self._changed:
+            self.closed = self._finished = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._stream.close()
+
+    def _next(self) -> Picture | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._finished)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _push(self) -> None:
+        try:
+            while picture := self._next():
+                try:
+                    self._stream.push(picture, seq=picture.seq, captured_at=picture.taken)
+                except Exception as error:
+                    self._tell(picture, error)
+                picture.pixels = None
+        finally:
+            self._stream.finish()
+
+    def _take(self) -> None:
+        for result in self._stream:
+            try:
+                _ = result.answer
+                self._tell(result.frame, result)
+            except Exception as error:
+                self._tell(result.frame, error)
+        if not self.closed:
+            self._over(self)
+            self._stream.close()
+
+    def _tell(self, picture: Picture, outcome: Result | Exception) -> None:
+        if not self.closed:
+            self._told(self, picture, outcome)
