@@ -227,11 +227,14 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
 	}
 	single, plain, first := true, true, true // one row each, no parameters, priority 0
+	traced, stated := false, false
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1
 		plain = plain && p.Parameters == nil
 		first = first && p.Priority == 0
+		traced = traced || p.Trace != ""
+		stated = stated || p.TraceState != ""
 	}
 	if !single {
 		h = append(h, `,"requests":`...)
@@ -259,21 +262,17 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		}
 		h = append(h, ']')
 	}
-	h = appendTexts(h, "traces", b.Parts, func(p *scheduler.Part) string { return p.Trace })
-	h = appendTexts(h, "trace_states", b.Parts, func(p *scheduler.Part) string { return p.TraceState })
+	if traced {
+		h = appendTexts(append(h, `,"traces":`...), b.Parts, func(p *scheduler.Part) string { return p.Trace })
+	}
+	if stated {
+		h = appendTexts(append(h, `,"trace_states":`...), b.Parts, func(p *scheduler.Part) string { return p.TraceState })
+	}
 	return append(h, '}')
 }
 
-// appendTexts appends a text for each request, null for "", and nothing if there is none.
-func appendTexts(h []byte, key string, parts []scheduler.Part, of func(*scheduler.Part) string) []byte {
-	some := false
-	for i := range parts {
-		some = some || of(&parts[i]) != ""
-	}
-	if !some {
-		return h
-	}
-	h = append(append(append(h, `,"`...), key...), `":`...)
+// appendTexts appends a text for each request, null for "".
+func appendTexts(h []byte, parts []scheduler.Part, of func(*scheduler.Part) string) []byte {
 	for i := range parts {
 		h = separate(h, i)
 		if text := of(&parts[i]); text != "" {

@@ -305,7 +305,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 // attach links the spans to their requests. The slice of spans must not grow after it.
 func (b *Batch) attach() {
 	b.tightest = never
-	followed := false
+	followed := 0
 	for i := range b.spans {
 		s := &b.spans[i]
 		r := s.req
@@ -314,14 +314,16 @@ func (b *Batch) attach() {
 		}
 		s.next, r.spans = r.spans, s
 		b.tightest = min(b.tightest, r.deadline)
-		followed = followed || r.Trace != nil
+		if r.Trace != nil {
+			followed++
+		}
 		if r.sent == unsent {
 			r.sent = b.sent
 			r.Timing.Queue = time.Duration(b.sent - r.submitted)
 		}
 	}
-	if followed {
-		b.follow()
+	if followed > 0 {
+		b.follow(followed)
 	}
 }
 

@@ -3,9 +3,9 @@ package scheduler
 // maxFollowed bounds what is noted of the other requests of a batch that are followed.
 const maxFollowed = 128
 
-// follow notes in the traces of a batch's requests which batch they are in.
-func (b *Batch) follow() {
-	var parents []string
+// follow notes in the traces of a batch's requests, n of them, which batch they are in.
+func (b *Batch) follow(n int) {
+	parents := make([]string, 0, min(n, maxFollowed))
 	for i := range b.spans {
 		if r := b.spans[i].req; r != nil && r.Trace != nil && len(parents) < maxFollowed {
 			parents = append(parents, r.Trace.Parent)

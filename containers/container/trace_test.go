@@ -53,6 +53,26 @@ func (s *span) SetStatus(code codes.Code, description string) {
 
 func (s *span) End(...trace.SpanEndOption) { s.ended = true }
 
+// A batch costs what those of its requests cost that are followed, not what it has of others.
+func TestFewAreFollowed(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	b := &Batch{model: &Model{Name: "m", Version: "1"}, Rows: 1}
+	allocations := func(requests int) float64 {
+		b.header.Traces = make([][]byte, requests)
+		b.header.Traces[0] = []byte(parent)
+		return testing.AllocsPerRun(100, func() {
+			_, span := b.follow(t.Context())
+			ended(span, nil)
+		})
+	}
+	if one, many := allocations(1), allocations(256); many > one {
+		t.Errorf("%v allocations for one of 256 requests, and %v for one of one", many, one)
+	}
+	if ctx, span := b.follow(t.Context()); trace.SpanContextFromContext(ctx).SpanID().String() != "b7ad6b7169203331" || unset == otel.GetTracerProvider() && span != nil {
+		t.Errorf("the context has the span %+v, and the batch %+v", trace.SpanContextFromContext(ctx), span)
+	}
+}
+
 // The server's spans go on here: the batch's is a child of the first and linked to the others, and
 // Predict's context carries it. Of requests that nobody follows there is none.
 func TestTracesGoOn(t *testing.T) {

@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -346,7 +347,12 @@ func (h *BatchHeader) Parse(b []byte) error {
 
 // texts appends the elements of a list, nil for what is no text.
 func (s *scanner) texts(to [][]byte) [][]byte {
+	none := []byte("null,")
 	for range s.Elements {
+		for bytes.HasPrefix(s.Text[s.At:], none) { // like nearly all of them
+			to = append(to, nil)
+			s.At += len(none)
+		}
 		var text []byte
 		if s.Peek() == '"' {
 			text = s.Str()

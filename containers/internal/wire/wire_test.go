@@ -43,6 +43,24 @@ func TestBatchHeader(t *testing.T) {
 	}
 }
 
+// Nearly all requests of a batch are followed by nobody.
+func TestFewTraces(t *testing.T) {
+	for _, text := range []string{
+		`{"rows":7,"traces":[null,null,"a",null,"b",null,null]}`, `{"rows":7,"traces":[ null,null , "a",null, "b" ,null,null]}`,
+		`{"rows":7,"traces":["","","a",{"null,":[null,null]},"b",null,7]}`,
+	} {
+		var h BatchHeader
+		if err := h.Parse([]byte(text)); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		for i, want := range []string{"", "", "a", "", "b", "", ""} {
+			if string(h.Traces[i]) != want {
+				t.Errorf("%s: trace %d is %q, expected %q", text, i, h.Traces[i], want)
+			}
+		}
+	}
+}
+
 func TestBroken(t *testing.T) {
 	for text, want := range map[string]string{
 		``: "expected an object", `[]`: "expected an object", `{`: "expected the name of a member", `{}x`: "the end of the text", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
@@ -50,6 +68,8 @@ func TestBroken(t *testing.T) {
 		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
 		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2", `{"rows":2,"trace_states":["a=b"]}`: "1 trace_states for 2",
+		`{"rows":2,"traces":[null,null]}`: "", `{"rows":3,"traces":[null,null,null,null]}`: "4 traces for 3",
+		`{"rows":2,"traces":[null,null,]}`: "expected a value", `{"rows":2,"traces":[null,null,`: "the text ends", `{"rows":2,"traces":[null,nul,null]}`: "expected a value",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
 		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected a string",
