@@ -12,7 +12,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from shiva_container import Batch, Container, model, traces
+from shiva_container import Batch, Container, model, traces, wire
+from shiva_container.batches import Batches
+from shiva_container.session import Delivery
+from shiva_container.tensors import TensorError
 
 ONE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER = "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203332-01"
@@ -101,3 +104,43 @@ def test_without_opentelemetry(spans: InMemorySpanExporter, monkeypatch: pytest.
         _, (y,) = fake.result(followed(fake, peer, ONE))
     assert y == ROW
     assert names(spans) == []
+
+
+def test_a_header_is_parsed_once_whoever_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Any] = []
+
+    def parse(header: Any, whole: Any = wire.parse_batch) -> Any:
+        parsed.append(header)
+        return whole(header)
+
+    monkeypatch.setattr(wire, "parse_batch", parse)
+    of_requests = model(name="requests", inputs=[X], outputs=[Y])(lambda x, batch: x)
+    of_arrays = model(name="arrays", inputs=[X], outputs=[Y])(lambda x: x)
+
+    def read(batches: Batches, more: str = "", rows: int = 3) -> Batch:
+        head = f'{{"rows":{rows},"inputs":[{{"name":"x","datatype":"FP32","shape":[{rows},2]}}],"timeout_ms":50{more}}}'
+        return batches.read(Delivery(b"", head.encode(), [ROW * rows], 1.0))[1]
+
+    for one in of_requests, of_arrays:
+        batches = Batches(one)
+        parsed.clear()
+        for parents in [None, None, None], [None, ONE, None], [ONE, None, OTHER], [ONE, OTHER, ONE]:
+            batch = read(batches, ',"traces":' + wire.to_json(parents).decode() if any(parents) else "")
+            assert [request.trace for request in batch.requests] == [parent or "" for parent in parents]
+            assert batch.traces == tuple(filter(None, parents))
+            assert [request.rows for request in batch.requests] == [1, 1, 1]
+        assert len(parsed) == 1
+        # With states, or as nobody writes them, they are read with the rest.
+        for more, states in (
+            (f',"traces":["{ONE}",null,null],"trace_states":["{STATE}",null,null]', STATE),
+            (f',"traces": ["{ONE}", null, null]', ""),
+            (f',"traces":["{ONE[:-1]}\\u0031",null,7]', ""),
+        ):
+            batch = read(batches, more)
+            assert (batch.requests[0].trace, batch.requests[0].trace_state, batch.traces) == (ONE, states, (ONE,))
+        # A parameter is none of the header's, whatever it is called.
+        batch = read(batches, ',"parameters":[{"a":1,"traces":[null]}]', rows=1)
+        assert batch.requests[0].parameters == {"a": 1, "traces": [None]}
+        assert len(parsed) == 5
+        with pytest.raises(TensorError, match="2 traces for 3 requests"):
+            read(batches, f',"traces":["{ONE}",null]')

@@ -1,7 +1,8 @@
 """A model's batches on their way in and out: frames to arrays, arrays to frames.
 
-Headers repeat: batches of one model with equally many rows differ only in their id, timeout and
-places in shared memory. So a header is parsed once, and then looked up by its bytes without these.
+Headers repeat: batches of one model with equally many rows differ only in their id, timeout, places
+in shared memory, and those requests that the server follows. So a header is parsed once, and then
+looked up by its bytes without these.
 The header of an answer is written once for each shape of its outputs, except for their places.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _LONGEST = 1024
 """of how many bytes they may be."""
 _TIMEOUT = re.compile(rb',"timeout_ms":((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)(?=[,}])')
 _AT = b',"at":['
+_TRACES = b',"traces":['
 _TRUSTED_CALLS = 8
 """How many calls in a row must release their inputs before a function gets them uncopied."""
 
@@ -84,6 +86,9 @@ class Batches:
         An optional input that the batch lacks is None.
         """
         header, frames = bytes(delivery.header), delivery.frames
+        followed: Mapping[int, str] = {}
+        if header.endswith(b"]}") and _TRACES in header:
+            header, followed, count = _followed(header)
         known = header
         if timed := _TIMEOUT.search(header):
             start, end = timed.span(1)
@@ -95,6 +100,11 @@ class Batches:
         if plan is None or len(frames) != plan.frames or len(places) != plan.places:
             plan, places = self._plan(header, known, len(places), timed and _seconds(timed), len(frames))
             timed = None
+        requests, traces = plan.requests, plan.traces
+        if followed:
+            if count != len(requests):
+                raise TensorError(f"bad batch from the server: {count} traces for {len(requests)} requests")
+            requests, traces = _with_traces(requests, followed), tuple(followed.values())
         arrays: list[Array | None] = []
         lent: list[Loan] = []
         for one in plan.inputs:
@@ -114,15 +124,15 @@ class Batches:
             array = np.ndarray(one.shape, one.dtype, frame)
             arrays.append(array if array.flags.aligned else decode(frame, one.datatype, one.shape))
         if plan.batch is not None:
-            return arrays, plan.batch, lent
+            return arrays, Batch(plan.rows, requests, traces=traces) if followed else plan.batch, lent
         # A copy: the function may change their parameters.
-        requests = [
+        own = [
             Request(one.rows, dict(one.parameters), one.priority, one.trace, one.trace_state)
-            for one in plan.requests
+            for one in requests
         ]
         timeout = _seconds(timed) if timed else plan.timeout
         deadline = None if timeout is None else delivery.received + timeout
-        return arrays, Batch(plan.rows, requests, deadline, traces=plan.traces), lent
+        return arrays, Batch(plan.rows, own, deadline, traces=traces), lent
 
     def _shared(
         self, one: _Input, at: tuple[int, ...], batch_id: bytes, frame: Buffer, arena: Arena | None, lent: list[Loan]
@@ -297,6 +307,31 @@ def _split(header: bytes) -> tuple[bytes, _Places]:
         places.append(at)
         kept.append(after)
     return _AT.join(kept), places
+
+
+def _followed(header: bytes) -> tuple[bytes, Mapping[int, str], int]:
+    """A header without its traces, those by the numbers of their requests, and of how many.
+
+    They are its last member, in which nothing is nested, so what is cut is the header's own. One
+    that is different, as with states of traces, is returned unchanged, to be read as a whole.
+    """
+    at = header.rfind(_TRACES)
+    every = header[at + len(_TRACES) : -2]
+    pieces = every.split(b'"')
+    if b"\\" in every or b"]" in every or b"".join(pieces[::2]).replace(b"null", b"").strip(b","):
+        return header, {}, 0
+    followed, number = {}, 0
+    for between, parent in zip(pieces[::2], pieces[1::2], strict=False):
+        number += between.count(b",")
+        followed[number] = parent.decode()
+    return header[:at] + b"}", followed, number + pieces[-1].count(b",") + 1
+
+
+def _with_traces(requests: Sequence[Request], followed: Mapping[int, str]) -> tuple[Request, ...]:
+    every = list(requests)
+    for number, parent in followed.items():
+        every[number] = replace(every[number], trace=parent)
+    return tuple(every)
 
 
 def _remember(memory: dict[Any, Any], key: object, value: object) -> None:
