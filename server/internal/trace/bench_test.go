@@ -23,21 +23,26 @@ func BenchmarkRequest(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			id, r := scheduler.ModelID{Name: "m", Version: "1"}, &scheduler.Request{Rows: 1}
+			batch := []string{parent, parent}
 			now := time.Now()
 			for b.Loop() {
-				t := tracer.Begin(Context{}, "", "tcp", now)
-				if t == nil {
-					continue
-				}
-				a := t.Ask(id)
-				a.Submitted(now)
-				a.Sent, a.Batch = true, []string{a.Parent}
-				a.Done(r)
-				t.Answered()
-				t.End("m", "ok", nil)
+				follow(tracer, batch, now)
 			}
 		})
 		tracer.Close()
 	}
+}
+
+// follow is a request of which one model answers, in a batch with two others that are followed.
+func follow(tracer *Tracer, batch []string, now time.Time) {
+	t := tracer.Begin(new(Context), "", "tcp", now)
+	if t == nil {
+		return
+	}
+	a := t.Ask(scheduler.ModelID{Name: "m", Version: "1"})
+	a.Submitted(now)
+	a.Sent, a.Batch = true, batch
+	a.Done(&scheduler.Request{Rows: 1})
+	t.Answered()
+	t.End("m", "ok", nil)
 }

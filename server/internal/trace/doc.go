@@ -21,6 +21,10 @@
 // one, else by chance. One that is not costs a random number, and nothing while nothing is traced:
 // a nil *Tracer follows nobody, and all methods of a nil *Trace and *Ask do nothing.
 //
+// On the way of a request only times are noted. A goroutine makes spans of them, of hundreds of
+// requests one after the other, in the memory that is sent to the collector: five times a second,
+// or as often as there is a page full of them.
+//
 // A collector that is away costs nobody anything. Spans wait in a queue of queueSpans for it, and
 // those that find it full are dropped and counted.
 //

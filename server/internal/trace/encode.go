@@ -6,94 +6,145 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The messages of OTLP as far as spans need them. With the messages that OpenTelemetry publishes,
-// which tests decode by, a request that is followed took four times as long: each attribute of a
-// span is three of them.
+// The messages of OTLP as far as spans need them, written where they are sent from. With the
+// messages that OpenTelemetry publishes, which tests decode by, a request that is followed took
+// four times as long: each attribute of a span is three of them.
 //
 // Source: opentelemetry-proto, collector/trace/v1, trace/v1, common/v1 and resource/v1.
 
-// An attribute has a text, or a whole number.
-type attribute struct {
-	key    string
-	text   string
-	number int64
-	whole  bool
+// A page is the spans of one request to the collector: those of a ScopeSpans, behind room for what
+// comes before them.
+type page struct {
+	bytes []byte
+	spans int
 }
 
-func word(key, text string) attribute   { return attribute{key: key, text: text} }
-func count(key string, n int) attribute { return attribute{key: key, number: int64(n), whole: true} }
-
-// An encoder makes ExportTraceServiceRequests. Its buffers are used again.
-type encoder struct {
-	resource []byte // a Resource
-	scope    []byte // ScopeSpans
-	span     []byte
-	part     []byte // of a span
-	value    []byte // of an attribute
+// A head is what comes before the spans of a page: an ExportTraceServiceRequest with one
+// ResourceSpans with one ScopeSpans, which has the spans. Their lengths are part of it.
+type head struct {
+	resource, scope []byte // fields of the two
+	room            int    // that it needs at the most
 }
 
-// newEncoder is for spans of a resource with these attributes.
-func newEncoder(resource ...attribute) *encoder {
-	e := &encoder{}
-	for _, a := range resource {
-		e.resource = field(e.resource, 1, e.attribute(a))
+// newHead is for spans of this version of the server.
+func newHead(version string) head {
+	var service page
+	service.word(1, "service.name", "shivad")
+	service.word(1, "service.version", version)
+	h := head{
+		resource: field(nil, 1, service.bytes),
+		scope:    field(nil, 1, texted(nil, 1, "github.com/shivad/shivad")),
 	}
-	return e
+	const lengths = 2 * (1 + 10) // of varints, with their tags
+	h.room = len(h.resource) + len(h.scope) + lengths
+	return h
 }
 
-// request is a batch as the collector gets it. It is a new one each time: an HTTP client that gives
-// up may still read it.
-func (e *encoder) request(batch []span) []byte {
-	e.part = texted(e.part[:0], 1, "github.com/shivad/shivad")
-	e.scope = field(e.scope[:0], 1, e.part)
-	for i := range batch {
-		e.encode(&batch[i])
-		e.scope = field(e.scope, 2, e.span)
-	}
-	e.span = field(e.span[:0], 1, e.resource)
-	e.span = field(e.span, 2, e.scope)
-	return field(nil, 1, e.span)
+// request completes a page and returns what is sent, in the page's memory.
+func (h *head) request(p *page) []byte {
+	spans := len(h.scope) + len(p.bytes) - h.room
+	b := make([]byte, 0, 256)
+	b = protowire.AppendVarint(protowire.AppendTag(append(b, h.resource...), 2, protowire.BytesType), uint64(spans))
+	resource := len(b) + spans
+	outer := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), uint64(resource))
+	at := h.room - len(outer) - len(b) - len(h.scope)
+	copy(p.bytes[at:], outer)
+	copy(p.bytes[at+len(outer):], b)
+	copy(p.bytes[h.room-len(h.scope):], h.scope)
+	return p.bytes[at:]
 }
 
-// encode leaves a span in e.span.
-func (e *encoder) encode(s *span) {
-	b := field(e.span[:0], 1, s.trace[:])
+// A span is a stretch of a request's way. Its name is in two parts, of which the second may be "".
+type span struct {
+	id, parent [8]byte
+	kind       kind
+	name, of   string
+	start, end int64 // UnixNano
+}
+
+// A kind is what a span is to the one at its other side, as OTLP counts.
+type kind int32
+
+const (
+	kindInternal kind = iota + 1
+	kindServer
+	kindClient
+)
+
+// begin adds a span of a trace. Its attributes and links may follow, and end must.
+func (p *page) begin(t *Trace, s *span) (at int) {
+	b := protowire.AppendTag(p.bytes, 2, protowire.BytesType)
+	at = len(b)
+	b = field(b, 1, t.id[:])
 	b = field(b, 2, s.id[:])
-	if s.state != "" {
-		b = texted(b, 3, s.state)
+	if t.state != "" {
+		b = texted(b, 3, t.state)
 	}
 	if s.parent != [8]byte{} {
 		b = field(b, 4, s.parent[:])
 	}
-	b = texted(b, 5, s.name)
+	of := strings.ToValidUTF8(s.of, "\uFFFD")
+	b = protowire.AppendVarint(protowire.AppendTag(b, 5, protowire.BytesType), uint64(len(s.name)+len(of)))
+	b = append(append(b, s.name...), of...)
 	b = number(b, 6, uint64(s.kind))
-	start := s.start.UnixNano()
-	b = protowire.AppendFixed64(protowire.AppendTag(b, 7, protowire.Fixed64Type), uint64(start))
-	b = protowire.AppendFixed64(protowire.AppendTag(b, 8, protowire.Fixed64Type), uint64(max(s.end.UnixNano(), start)))
-	for _, a := range s.attributes {
-		b = field(b, 9, e.attribute(a))
-	}
-	for i := range s.links {
-		e.part = field(field(e.part[:0], 1, s.links[i].Trace[:]), 2, s.links[i].Span[:])
-		b = field(b, 13, e.part)
-	}
-	if s.fault != "" {
-		const failed = 2
-		e.part = number(texted(e.part[:0], 2, s.fault), 3, failed)
-		b = field(b, 15, e.part)
-	}
-	e.span = b
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 7, protowire.Fixed64Type), uint64(s.start))
+	p.bytes = protowire.AppendFixed64(protowire.AppendTag(b, 8, protowire.Fixed64Type), uint64(max(s.end, s.start)))
+	return at
 }
 
-// attribute is a KeyValue, until the next call.
-func (e *encoder) attribute(a attribute) []byte {
-	if a.whole {
-		e.value = number(e.value[:0], 3, uint64(a.number))
-	} else {
-		e.value = texted(e.value[:0], 1, a.text)
+// The field of a span's attributes.
+const attribute protowire.Number = 9
+
+// word adds an attribute with a text to the field of that number: a KeyValue, whose value is an
+// AnyValue.
+func (p *page) word(n protowire.Number, key, text string) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	b := p.keyed(n, key, 1+protowire.SizeBytes(len(text)))
+	p.bytes = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), text)
+}
+
+// count adds an attribute with a number to a span.
+func (p *page) count(key string, value int) {
+	b := p.keyed(attribute, key, 1+protowire.SizeVarint(uint64(value)))
+	p.bytes = number(b, 3, uint64(value))
+}
+
+// keyed begins an attribute whose value takes so many bytes.
+func (p *page) keyed(n protowire.Number, key string, size int) []byte {
+	b := protowire.AppendTag(p.bytes, n, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(1+protowire.SizeBytes(len(key))+1+protowire.SizeBytes(size)))
+	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), key)
+	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(size))
+}
+
+// link links a span to another.
+func (p *page) link(c Context) {
+	b := protowire.AppendTag(p.bytes, 13, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(1+protowire.SizeBytes(len(c.Trace))+1+protowire.SizeBytes(len(c.Span))))
+	p.bytes = field(field(b, 1, c.Trace[:]), 2, c.Span[:])
+}
+
+// end ends the span that began at that place, with the error of what failed, or "".
+func (p *page) end(at int, fault string) {
+	if fault != "" {
+		const failed = 2
+		b := protowire.AppendTag(p.bytes, 15, protowire.BytesType)
+		status := len(b)
+		p.bytes = number(texted(b, 2, fault), 3, failed)
+		p.sized(status)
 	}
-	e.part = field(texted(e.part[:0], 1, a.key), 2, e.value)
-	return e.part
+	p.sized(at)
+	p.spans++
+}
+
+// sized puts the length of what begins there before it.
+func (p *page) sized(at int) {
+	size := len(p.bytes) - at
+	var room [10]byte
+	length := protowire.AppendVarint(room[:0], uint64(size))
+	p.bytes = append(p.bytes, length...)
+	copy(p.bytes[at+len(length):], p.bytes[at:at+size])
+	copy(p.bytes[at:], length)
 }
 
 func field(b []byte, n protowire.Number, value []byte) []byte {

@@ -1,13 +1,13 @@
 package trace
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,8 +16,9 @@ import (
 
 // The queue of spans, and how it is emptied.
 const (
-	queueSpans  = 8192                   // that wait, some MiB; more are dropped
-	batchSpans  = 512                    // of one request to the collector
+	queueSpans  = 8192                   // that wait or are being sent, some MiB; more are dropped
+	pageSpans   = 2048                   // of one request to the collector, or few more
+	pageBytes   = 1 << 20                // or about so many
 	pause       = 200 * time.Millisecond // before those that do not fill one
 	shortest    = time.Second
 	longest     = 30 * time.Second // between two tries while the collector is away
@@ -60,9 +61,9 @@ func shown(text string) string {
 func New(c Config) *Tracer {
 	endpoint, _ := Endpoint(c.Endpoint)
 	e := &exporter{
-		endpoint: endpoint, shown: shown(endpoint), log: c.Log, wake: make(chan struct{}, 1), done: make(chan struct{}),
-		client:  &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
-		encoder: newEncoder(word("service.name", "shivad"), word("service.version", c.Version)),
+		endpoint: endpoint, shown: shown(endpoint), log: c.Log, head: newHead(c.Version),
+		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
+		some:   make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	t := &Tracer{exporter: e}
@@ -70,27 +71,8 @@ func New(c Config) *Tracer {
 	return t
 }
 
-// A span is a stretch of a request's way.
-type span struct {
-	trace      [16]byte
-	state      string // of the trace
-	id, parent [8]byte
-	name       string
-	kind       kind
-	start, end time.Time
-	attributes []attribute
-	links      []Context
-	fault      string // why it failed; "": it did not
-}
-
-// A kind is what a span is to the one at its other side, as OTLP counts.
-type kind int32
-
-const (
-	kindInternal kind = iota + 1
-	kindServer
-	kindClient
-)
+// A record is what spans are made of.
+type record interface{ write(*page) }
 
 // An exporter sends spans to a collector, from a goroutine of its own.
 type exporter struct {
@@ -98,116 +80,157 @@ type exporter struct {
 	endpoint string
 	shown    string // without a password
 	log      *slog.Logger
+	head     head
 	client   *http.Client
-	wake     chan struct{} // a batch is full
+	some     chan struct{} // the queue is no longer empty
+	full     chan struct{} // it has as many spans as a page
 	ctx      context.Context
 	cancel   context.CancelFunc
-	done     chan struct{}
+	done     chan struct{} // run has ended
 
 	exported, dropped atomic.Uint64
 
-	encoder *encoder  // run's, and then close's
-	started sync.Once // by the first span
+	// Of run, and of close after it.
+	taken []record // from the queue, and not yet on the page
+	page  page
+	away  bool // the collector is, as the log has it
 
-	mu    sync.Mutex
-	queue []span
+	mu      sync.Mutex
+	running bool     // run was started, by the first span, or never will be
+	waiting int      // spans that are neither exported nor dropped
+	fresh   int      // those of them that are in the queue
+	queue   []record // that run has not taken
 }
 
-// add queues spans, all of them or none.
-func (e *exporter) add(spans []span) {
-	e.mu.Lock()
-	full := len(e.queue)+len(spans) > queueSpans || e.ctx.Err() != nil
-	if !full {
-		e.queue = append(e.queue, spans...)
-	}
-	ready := len(e.queue) >= batchSpans
-	e.mu.Unlock()
-	e.started.Do(func() { go e.run() }) // until close
-	if full {
-		e.dropped.Add(uint64(len(spans)))
-		return
-	}
-	if ready {
-		select {
-		case e.wake <- struct{}{}:
-		default: // it knows
-		}
-	}
-}
-
-// take returns the first spans of the queue.
-func (e *exporter) take() []span {
+// add queues a record, of so many spans. They are dropped if the queue is full.
+func (e *exporter) add(r record, spans int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := min(len(e.queue), batchSpans)
-	batch := append([]span(nil), e.queue[:n]...)
-	left := copy(e.queue, e.queue[n:])
-	clear(e.queue[left:])
-	e.queue = e.queue[:left]
-	return batch
+	if e.waiting+spans > queueSpans || e.ctx.Err() != nil {
+		e.dropped.Add(uint64(spans))
+		return
+	}
+	e.queue = append(e.queue, r)
+	before := e.fresh
+	e.waiting += spans
+	e.fresh += spans
+	switch {
+	case !e.running:
+		e.running = true
+		go e.run() // until close
+	case before == 0:
+		signal(e.some)
+	case before < pageSpans && e.fresh >= pageSpans:
+		signal(e.full)
+	}
 }
 
-// run sends what is queued: a full batch at once, what is left after a pause. While the collector
-// is away it tries the same batch again, less and less often.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has not been noticed yet
+	}
+}
+
+// take takes what is queued.
+func (e *exporter) take() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.taken, e.queue = e.queue, e.taken[:0]
+	e.fresh = 0
+}
+
+// fill writes what was taken to the page, unless it is full, and reports whether it has any spans.
+func (e *exporter) fill() bool {
+	if e.page.bytes == nil || cap(e.page.bytes) > 2*pageBytes && e.page.spans == 0 {
+		e.page.bytes = make([]byte, e.head.room)
+	}
+	n := 0
+	for ; n < len(e.taken) && e.page.spans < pageSpans && len(e.page.bytes) < pageBytes; n++ {
+		e.taken[n].write(&e.page)
+	}
+	e.taken = slices.Delete(e.taken, 0, n)
+	return e.page.spans > 0
+}
+
+// settle counts the spans of the page and empties it.
+func (e *exporter) settle(as *atomic.Uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	as.Add(uint64(e.page.spans))
+	e.waiting -= e.page.spans
+	e.page.spans, e.page.bytes = 0, e.page.bytes[:e.head.room]
+}
+
+// run sends what is queued: at once if that is a page, and else after a pause. It does not go on
+// with the spans that come while it sends: there are always some at a high rate, and one request to
+// the collector for a few of them costs as much as one for two thousand.
 func (e *exporter) run() {
 	defer close(e.done)
-	away := false
 	for e.ctx.Err() == nil {
-		e.sleep(pause, e.wake)
-		for batch := e.take(); len(batch) > 0; batch = e.take() {
-			retry, err := e.send(e.ctx, batch, sendTimeout)
-			for again := shortest; retry && e.ctx.Err() == nil; again = min(2*again, longest) {
-				e.notice(&away, err)
-				e.sleep(again, nil)
-				retry, err = e.send(e.ctx, batch, sendTimeout)
+		e.sleep(pause, e.full)
+		e.take()
+		if len(e.taken) == 0 {
+			select {
+			case <-e.some:
+			case <-e.ctx.Done():
 			}
-			if e.ctx.Err() != nil {
-				if retry {
-					e.back(batch)
-				}
-				return
-			}
-			e.notice(&away, err)
 		}
+		for e.ctx.Err() == nil && e.fill() {
+			e.deliver()
+		}
+	}
+}
+
+// deliver sends the page. While the collector is away it tries again, less and less often.
+func (e *exporter) deliver() {
+	retry, err := e.send(e.ctx, sendTimeout)
+	for again := shortest; retry && e.ctx.Err() == nil; again = min(2*again, longest) {
+		e.notice(err)
+		e.sleep(again, nil)
+		retry, err = e.send(e.ctx, sendTimeout)
+	}
+	if !retry {
+		e.notice(err)
 	}
 }
 
 // notice logs that the collector is away, or back, once.
-func (e *exporter) notice(away *bool, err error) {
+func (e *exporter) notice(err error) {
 	switch {
-	case err != nil && !*away:
+	case err != nil && !e.away:
 		e.log.Warn("the collector of traces does not take spans; those that the queue has no room for are dropped and counted, and requests are served as ever",
 			"endpoint", e.shown, "error", err, "queue", queueSpans, "metric", "shivad_trace_spans_dropped_total")
-	case err == nil && *away:
+	case err == nil && e.away:
 		e.log.Info("the collector of traces takes spans again", "endpoint", e.shown)
 	}
-	*away = err != nil
+	e.away = err != nil
 }
 
-// back puts a batch that was not sent to the front of the queue again.
-func (e *exporter) back(batch []span) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.queue = append(batch, e.queue...)
+// send sends the page. retry says whether a later try may do better than one that failed; otherwise
+// the page is settled.
+func (e *exporter) send(ctx context.Context, limit time.Duration) (retry bool, err error) {
+	b := &body{bytes: e.head.request(&e.page)}
+	retry, err = e.post(ctx, b, limit)
+	b.withdraw()
+	switch {
+	case err == nil:
+		e.settle(&e.exported)
+	case !retry:
+		e.settle(&e.dropped)
+	}
+	return retry, err
 }
 
-// send sends a batch. retry says whether a later try may do better than one that failed; the spans
-// are then not counted yet.
-func (e *exporter) send(ctx context.Context, batch []span, limit time.Duration) (retry bool, err error) {
-	defer func() {
-		switch {
-		case err == nil:
-			e.exported.Add(uint64(len(batch)))
-		case !retry:
-			e.dropped.Add(uint64(len(batch)))
-		}
-	}()
+func (e *exporter) post(ctx context.Context, b *body, limit time.Duration) (retry bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, bytes.NewReader(e.encoder.request(batch)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, b.reader())
 	if err != nil {
 		return false, err
 	}
+	r.ContentLength = int64(len(b.bytes))
+	r.GetBody = func() (io.ReadCloser, error) { return b.reader(), nil }
 	r.Header.Set("Content-Type", "application/x-protobuf")
 	resp, err := e.client.Do(r)
 	if err != nil {
@@ -238,15 +261,55 @@ func (e *exporter) sleep(d time.Duration, wake <-chan struct{}) {
 
 // close stops the goroutine, and sends what is left once.
 func (e *exporter) close() {
-	e.started.Do(func() { close(e.done) })
+	e.mu.Lock()
+	running := e.running
+	e.running = true
+	e.mu.Unlock()
 	e.cancel()
-	<-e.done
+	if running {
+		<-e.done
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastTimeout)
 	defer cancel()
-	for batch := e.take(); len(batch) > 0; batch = e.take() {
-		if retry, _ := e.send(ctx, batch, lastTimeout); retry {
-			e.dropped.Add(uint64(len(batch)))
+	for more := true; more; {
+		for e.fill() {
+			if retry, _ := e.send(ctx, lastTimeout); retry {
+				e.settle(&e.dropped)
+			}
 		}
+		e.take()
+		more = len(e.taken) > 0
 	}
 	e.client.CloseIdleConnections()
+}
+
+// A body is what an HTTP client sends. One that has given up, or has an answer, may still read it:
+// until it is withdrawn. After that its memory may change.
+type body struct {
+	mu    sync.Mutex
+	bytes []byte // nil: withdrawn
+}
+
+func (b *body) withdraw() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes = nil
+}
+
+func (b *body) reader() io.ReadCloser { return io.NopCloser(&bodyReader{of: b}) }
+
+// A bodyReader reads a body from its beginning.
+type bodyReader struct {
+	of *body
+	at int
+}
+
+func (r *bodyReader) Read(to []byte) (n int, err error) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if n = copy(to, r.of.bytes[min(r.at, len(r.of.bytes)):]); n == 0 && len(to) > 0 {
+		return 0, io.EOF // with less than the length that was promised, an error of the request
+	}
+	r.at += n
+	return n, nil
 }

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -13,14 +14,21 @@ import (
 // nil Tracer follows none.
 type Tracer struct {
 	oneIn    atomic.Int64
+	below    atomic.Uint64 // a request is followed whose random number is
 	exporter *exporter
 }
 
 // Follow has one of so many requests without a parent followed; 0: none.
 func (t *Tracer) Follow(oneIn int) {
-	if t != nil {
-		t.oneIn.Store(int64(oneIn))
+	if t == nil {
+		return
 	}
+	t.oneIn.Store(int64(oneIn))
+	below := uint64(0)
+	if oneIn > 0 {
+		below = math.MaxUint64 / uint64(oneIn)
+	}
+	t.below.Store(below)
 }
 
 // OneIn is what Follow was told last; of a nil Tracer it is 0.
@@ -33,20 +41,19 @@ func (t *Tracer) OneIn() int {
 
 // Begin follows a request that arrived by a door, or returns nil. Its parent decides, if it has
 // one, and otherwise chance. The tracestate is that of the parent, as it came; "": it has none.
-func (t *Tracer) Begin(parent Context, tracestate, door string, arrived time.Time) *Trace {
-	if t == nil {
+func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Time) *Trace {
+	switch {
+	case t == nil:
 		return nil
-	}
-	if parent.Span == [8]byte{} {
-		oneIn := t.oneIn.Load()
-		if parent.Sampled = oneIn > 0 && rand.Int64N(oneIn) == 0; parent.Sampled {
-			parent.Trace, tracestate = newTraceID(), ""
+	case parent.Span != [8]byte{}:
+		if !parent.Sampled {
+			return nil
 		}
-	}
-	if !parent.Sampled {
+		return &Trace{tracer: t, id: parent.Trace, state: state(tracestate), parent: parent.Span, root: newSpanID(), door: door, arrived: arrived.UnixNano()}
+	case rand.Uint64() >= t.below.Load():
 		return nil
 	}
-	return &Trace{tracer: t, id: parent.Trace, state: state(tracestate), parent: parent.Span, root: newSpanID(), door: door, arrived: arrived}
+	return &Trace{tracer: t, id: newTraceID(), root: newSpanID(), door: door, arrived: arrived.UnixNano()}
 }
 
 // Counts are the spans that the collector has taken, and those that were dropped as the queue was
@@ -62,7 +69,11 @@ func (t *Tracer) Close() {
 	}
 }
 
-// A Trace is a request that is followed, from its arrival to End.
+// A Trace is a request that is followed, from its arrival to End. On the request's way only times
+// are noted. Spans are made of them later and of many requests at once (see write): the same code
+// takes several times as long where it runs for one in a hundred, and the caches have lost it.
+//
+// Times are UnixNano; 0: not yet.
 type Trace struct {
 	// Set once.
 	tracer  *Tracer
@@ -71,12 +82,19 @@ type Trace struct {
 	parent  [8]byte // the client's span; zero: it has none
 	root    [8]byte
 	door    string
-	arrived time.Time
+	arrived int64
 
 	mu        sync.Mutex
-	submitted time.Time // the first of its asks; zero: none was
-	answered  time.Time // the last time that an answer was known
-	ended     bool
+	submitted int64 // the first of its asks
+	answered  int64 // the last time that an answer was known
+	ended     int64
+	first     Ask // most requests have one
+	asked     bool
+	more      []*Ask
+
+	// Set by End.
+	name, outcome string
+	fault         string // "": none
 }
 
 // Submitted notes that what the request asks is handed over.
@@ -86,8 +104,8 @@ func (t *Trace) Submitted(now time.Time) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.submitted.IsZero() {
-		t.submitted = now
+	if t.submitted == 0 {
+		t.submitted = now.UnixNano()
 	}
 }
 
@@ -99,8 +117,8 @@ func (t *Trace) Answered() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.ended {
-		t.answered = time.Now()
+	if t.ended == 0 {
+		t.answered = time.Now().UnixNano()
 	}
 }
 
@@ -110,31 +128,54 @@ func (t *Trace) End(name, outcome string, err error) {
 	if t == nil {
 		return
 	}
-	now := time.Now()
 	t.mu.Lock()
-	t.ended = true
-	submitted, answered := t.submitted, t.answered
+	t.ended = time.Now().UnixNano()
+	t.name, t.outcome, t.fault = name, outcome, fault(err)
+	spans := 2
+	if t.submitted != 0 && t.answered != 0 {
+		spans++
+	}
+	for a := range t.asks {
+		if a.told = a.done != 0; a.told {
+			spans += a.spans()
+		}
+	}
 	t.mu.Unlock()
-	door := now
-	if !submitted.IsZero() {
-		door = submitted
-	}
-	spans := []span{
-		{id: t.root, parent: t.parent, name: "infer " + name, kind: kindServer, start: t.arrived, end: now, fault: fault(err),
-			attributes: []attribute{word("shivad.door", t.door), word("shivad.model", name), word("shivad.outcome", outcome)}},
-		{id: newSpanID(), parent: t.root, name: "door", kind: kindInternal, start: t.arrived, end: door},
-	}
-	if !submitted.IsZero() && !answered.IsZero() {
-		spans = append(spans, span{id: newSpanID(), parent: t.root, name: "answer", kind: kindInternal, start: answered, end: now})
-	}
-	t.send(spans)
+	t.tracer.exporter.add(t, spans)
 }
 
-func (t *Trace) send(spans []span) {
-	for i := range spans {
-		spans[i].trace, spans[i].state = t.id, t.state
+// asks are those of the request, under the lock or after End.
+func (t *Trace) asks(yield func(*Ask) bool) {
+	if !t.asked || !yield(&t.first) {
+		return
 	}
-	t.tracer.exporter.add(spans)
+	for _, a := range t.more {
+		if !yield(a) {
+			return
+		}
+	}
+}
+
+// write writes the spans of the request, and of those models that answered before its End.
+func (t *Trace) write(p *page) {
+	at := p.begin(t, &span{id: t.root, parent: t.parent, name: "infer ", of: t.name, kind: kindServer, start: t.arrived, end: t.ended})
+	p.word(attribute, "shivad.door", t.door)
+	p.word(attribute, "shivad.model", t.name)
+	p.word(attribute, "shivad.outcome", t.outcome)
+	p.end(at, t.fault)
+	door := span{id: newSpanID(), parent: t.root, name: "door", kind: kindInternal, start: t.arrived, end: t.submitted}
+	if t.submitted == 0 {
+		door.end = t.ended
+	}
+	p.end(p.begin(t, &door), "")
+	for a := range t.asks {
+		if a.told {
+			a.write(p)
+		}
+	}
+	if t.submitted != 0 && t.answered != 0 {
+		p.end(p.begin(t, &span{id: newSpanID(), parent: t.root, name: "answer", kind: kindInternal, start: t.answered, end: t.ended}), "")
+	}
 }
 
 // An Ask is the way of a followed request through one model.
@@ -143,7 +184,14 @@ type Ask struct {
 	of        *Trace
 	model     scheduler.ModelID
 	container [8]byte // the span
-	submitted time.Time
+	submitted int64
+
+	// Set by Done, under the lock of the trace.
+	done   int64
+	queued time.Duration
+	rows   int
+	fault  string // "": none
+	told   bool   // with the trace
 }
 
 // Ask begins the way through a model, which ends with Done.
@@ -151,7 +199,15 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	if t == nil {
 		return nil
 	}
-	a := &Ask{of: t, model: model, container: newSpanID()}
+	t.mu.Lock()
+	a := &t.first
+	if t.asked {
+		a = new(Ask)
+		t.more = append(t.more, a)
+	}
+	t.asked = true
+	t.mu.Unlock()
+	a.of, a.model, a.container = t, model, newSpanID()
 	a.Parent, a.State = Context{Trace: t.id, Span: a.container, Sampled: true}.String(), t.state
 	return a
 }
@@ -159,7 +215,7 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 // Submitted notes that the model is asked now.
 func (a *Ask) Submitted(now time.Time) {
 	if a != nil {
-		a.submitted = now
+		a.submitted = now.UnixNano()
 		a.of.Submitted(now)
 	}
 }
@@ -169,29 +225,60 @@ func (a *Ask) Done(r *scheduler.Request) {
 	if a == nil {
 		return
 	}
-	now := time.Now()
-	model := []attribute{word("shivad.model", a.model.Name), word("shivad.version", a.model.Version)}
-	one := span{id: newSpanID(), parent: a.of.root, name: "queue", kind: kindInternal, start: a.submitted, end: now, attributes: model}
-	switch {
-	case !a.Sent && r.Err == nil:
-		one.name = "cache"
-		a.of.send([]span{one})
-	case !a.Sent:
-		one.fault = fault(r.Err)
-		a.of.send([]span{one})
-	default:
-		one.end = a.submitted.Add(r.Timing.Queue)
-		one.attributes = append(one.attributes, word("shivad.batch.reason", a.Reason.String()), count("shivad.batch.rows", a.BatchRows))
-		for _, other := range a.Batch {
-			if c, ok := Parse(other); ok && other != a.Parent {
-				one.links = append(one.links, c)
-			}
-		}
-		a.of.send([]span{one, {
-			id: a.container, parent: a.of.root, name: "container", kind: kindClient, start: one.end, end: now, fault: fault(r.Err),
-			attributes: append(model[:len(model):len(model)], word("shivad.replica", a.Replica), count("shivad.rows", r.Rows)),
-		}})
+	t := a.of
+	t.mu.Lock()
+	a.done, a.queued, a.rows, a.fault = time.Now().UnixNano(), r.Timing.Queue, r.Rows, fault(r.Err)
+	late := t.ended != 0
+	t.mu.Unlock()
+	if late {
+		t.tracer.exporter.add(a, a.spans())
 	}
+}
+
+// spans is how many it has.
+func (a *Ask) spans() int {
+	if a.Sent {
+		return 2
+	}
+	return 1
+}
+
+func (a *Ask) write(p *page) {
+	one := span{id: newSpanID(), parent: a.of.root, name: "queue", kind: kindInternal, start: a.submitted, end: a.done}
+	switch {
+	case a.Sent:
+		one.end = a.submitted + int64(a.queued)
+	case a.fault == "":
+		one.name = "cache"
+	}
+	at := p.begin(a.of, &one)
+	a.attributes(p)
+	if !a.Sent {
+		p.end(at, a.fault)
+		return
+	}
+	p.word(attribute, "shivad.batch.reason", a.Reason.String())
+	p.count("shivad.batch.rows", a.BatchRows)
+	for _, other := range a.Batch {
+		if other == a.Parent {
+			continue
+		}
+		if c, ok := Parse(other); ok {
+			p.link(c)
+		}
+	}
+	p.end(at, "")
+	at = p.begin(a.of, &span{id: a.container, parent: a.of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
+	a.attributes(p)
+	p.word(attribute, "shivad.replica", a.Replica)
+	p.count("shivad.rows", a.rows)
+	p.end(at, a.fault)
+}
+
+// attributes adds those of the model to a span.
+func (a *Ask) attributes(p *page) {
+	p.word(attribute, "shivad.model", a.model.Name)
+	p.word(attribute, "shivad.version", a.model.Version)
 }
 
 // fault is an error as a span tells it, "" of none.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -76,12 +77,12 @@ func TestSampling(t *testing.T) {
 	yes, _ := Parse(parent)
 	no := yes
 	no.Sampled = false
-	if tracer.Begin(yes, "", "tcp", time.Now()) == nil || tracer.Begin(no, "", "tcp", time.Now()) != nil {
+	if tracer.Begin(&yes, "", "tcp", time.Now()) == nil || tracer.Begin(&no, "", "tcp", time.Now()) != nil {
 		t.Error("a client's traceparent does not decide")
 	}
 	followed := 0
 	for range 4000 {
-		if tracer.Begin(Context{}, "", "tcp", time.Now()) != nil {
+		if tracer.Begin(new(Context), "", "tcp", time.Now()) != nil {
 			followed++
 		}
 	}
@@ -89,18 +90,18 @@ func TestSampling(t *testing.T) {
 		t.Errorf("%d of 4000 are followed, expected 1000", followed)
 	}
 	tracer.Follow(0)
-	if tracer.Begin(Context{}, "", "tcp", time.Now()) != nil || tracer.Begin(yes, "", "tcp", time.Now()) == nil {
+	if tracer.Begin(new(Context), "", "tcp", time.Now()) != nil || tracer.Begin(&yes, "", "tcp", time.Now()) == nil {
 		t.Error("one in 0")
 	}
 	tracer.Follow(1)
-	if tracer.Begin(Context{}, "", "tcp", time.Now()) == nil {
+	if tracer.Begin(new(Context), "", "tcp", time.Now()) == nil {
 		t.Error("one in 1")
 	}
 	tracer.Follow(1 << 60)
 	var off *Tracer
 	for name, tracer := range map[string]*Tracer{"off": off, "on": tracer} {
 		if n := testing.AllocsPerRun(100, func() {
-			followed := tracer.Begin(Context{}, "", "tcp", time.Time{})
+			followed := tracer.Begin(new(Context), "", "tcp", time.Time{})
 			followed.Ask(scheduler.ModelID{}).Submitted(time.Time{})
 			followed.Answered()
 			followed.End("m", "ok", nil)
@@ -140,23 +141,26 @@ func TestCollectorIsAway(t *testing.T) {
 		})
 		ask := func(n int) {
 			for range n {
-				tracer.Begin(Context{}, "", "tcp", time.Now()).End("m", "ok", nil)
+				tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
 			}
 		}
 		ask(10)
 		time.Sleep(10 * time.Minute)
 		ask(queueSpans) // of two spans each
+		synctest.Wait()
 		exported, dropped := tracer.Counts()
-		if waits := len(tracer.exporter.queue); waits > queueSpans || exported != 0 || int(dropped)+waits+20 != 2*queueSpans+20 {
+		if waits := tracer.exporter.waiting; waits > queueSpans || exported != 0 || int(dropped)+waits != 20+2*queueSpans {
 			t.Errorf("%d spans wait, %d are dropped, %d exported", waits, dropped, exported)
 		}
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "connection refused") || strings.Contains(log.String(), "secret") {
 			t.Errorf("%d lines are logged in twenty minutes, expected one:\n%s", n, log.String())
 		}
 		away.Store(false)
 		time.Sleep(time.Minute)
-		if exported, _ := tracer.Counts(); exported != 20+queueSpans || len(collector.Spans("")) != 20+queueSpans {
+		synctest.Wait()
+		if exported, _ := tracer.Counts(); exported != queueSpans || len(collector.Spans("")) != queueSpans {
 			t.Errorf("%d spans are exported, and %d have come", exported, len(collector.Spans("")))
 		}
 		if !strings.Contains(log.String(), "again") {
@@ -165,8 +169,79 @@ func TestCollectorIsAway(t *testing.T) {
 		ask(1)
 		tracer.Close() // what is left, at once
 		ask(1)
-		if n := len(collector.Spans("")); n != 22+queueSpans {
-			t.Errorf("%d spans after the end, expected %d", n, 22+queueSpans)
+		if n := len(collector.Spans("")); n != 2+queueSpans {
+			t.Errorf("%d spans after the end, expected %d", n, 2+queueSpans)
+		}
+	})
+}
+
+// However many spans come while others are being sent, the collector is asked no more often than
+// pages are full and pauses are over.
+func TestFewRequestsToTheCollector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		collector := &tracetest.Collector{}
+		requests := 0
+		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
+			requests++
+			time.Sleep(time.Millisecond)
+			w := httptest.NewRecorder()
+			collector.ServeHTTP(w, r)
+			return w.Code, nil
+		})
+		for range 10_000 { // in a second
+			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+			time.Sleep(100 * time.Microsecond)
+		}
+		tracer.Close()
+		if n := len(collector.Spans("")); n != 20_000 || requests > 1+int(time.Second/pause)+20_000/pageSpans {
+			t.Errorf("%d requests with %d spans in all, expected 20000", requests, n)
+		}
+	})
+}
+
+// A request that is followed is one thing in memory, and the text for the container another: its
+// spans are written once, where they are sent from.
+func TestFollowedAllocates(t *testing.T) {
+	tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+	tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) { return http.StatusOK, nil })
+	defer tracer.Close()
+	batch, now := []string{parent, parent}, time.Now()
+	if n := testing.AllocsPerRun(1000, func() { follow(tracer, batch, now) }); n > 2 {
+		t.Errorf("%v allocations, expected 2", n)
+	}
+}
+
+// An HTTP client that has not read a page to its end when it has an answer does not see the next
+// spans, which are written to the same memory.
+func TestPageIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late []io.ReadCloser
+		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
+			again, err := r.GetBody()
+			if err != nil {
+				t.Error(err)
+			}
+			late = append(late, r.Body, again)
+			some := make([]byte, 10)
+			if n, err := io.ReadFull(r.Body, some); err != nil || n != len(some) {
+				t.Errorf("%d, %v", n, err)
+			}
+			return http.StatusOK, nil
+		})
+		for range 3 {
+			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+			time.Sleep(2 * pause)
+		}
+		tracer.Close()
+		for i, r := range late {
+			if n, err := r.Read(make([]byte, 10)); n != 0 || err != io.EOF {
+				t.Errorf("reader %d gets %d more bytes, %v", i, n, err)
+			}
+		}
+		if len(late) != 6 {
+			t.Errorf("%d readers, expected 6", len(late))
 		}
 	})
 }
@@ -183,7 +258,7 @@ func TestCollectorRefuses(t *testing.T) {
 			return code, nil
 		})
 		for range 2 {
-			tracer.Begin(Context{}, "", "tcp", time.Now()).End("m", "ok", nil)
+			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
 			time.Sleep(time.Minute)
 		}
 		if exported, dropped := tracer.Counts(); exported != 2 || dropped != 2 {
