@@ -18,6 +18,7 @@ type sample struct {
 	rate, mbps     float64
 	p50, p99, p999 time.Duration
 	cpuPerRequest  time.Duration
+	ownPerRequest  time.Duration // likewise of this process, the client
 }
 
 // samples are all turns: by system, then workload, then round.
@@ -65,6 +66,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	if err != nil {
 		return sample{}, err
 	}
+	own := ownCPU()
 	r, err := load.Run(ctx, load.Config{Addr: s.addr, TLS: s.tls, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, <-profiled, s.Alive()); err != nil {
@@ -74,6 +76,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	if err != nil {
 		return sample{}, err
 	}
+	own = ownCPU() - own
 	fmt.Print(r.Line("Serve/system=" + s.name + "/" + w.key()))
 	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
 		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
@@ -82,6 +85,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 		rate: r.Rate(), mbps: float64(r.Bytes) / 1e6 / r.Elapsed.Seconds(),
 		p50: r.Latency.Quantile(0.5), p99: r.Latency.Quantile(0.99), p999: r.Latency.Quantile(0.999),
 		cpuPerRequest: time.Duration(float64(after-before) / float64(r.Taken)),
+		ownPerRequest: time.Duration(float64(own) / float64(r.Taken)),
 	}, nil
 }
 
