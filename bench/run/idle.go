@@ -21,7 +21,7 @@ const (
 	idleRate   = 500             // requests per second of that
 	idleWatch  = 2 * time.Second // in which nothing happens
 	idleLooks  = 5               // that many times
-	idleRounds = 4               // for each round of other parts, as hostileRounds
+	idleRounds = 3               // for each round of other parts, as hostileRounds
 )
 
 // besideIdle measures what connections cost that have had an answer and are left open: memory, of
@@ -163,7 +163,7 @@ func (s *system) collect(ctx context.Context) error {
 // idleTurn returns the p99 of an open loop of as many connections as there are others.
 func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate, Seed: seed,
-		Warmup: 500 * time.Millisecond, Duration: 2 * o.duration, Check: load.SameTensors})
+		Warmup: 500 * time.Millisecond, Duration: 5 * o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, s.Alive()); err != nil {
 		return 0, err
 	}
