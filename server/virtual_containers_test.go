@@ -132,6 +132,7 @@ func (h *host) live(name string, calm bool) bool {
 		return h.pause()
 	}
 	defer c.Close()
+	defer s.history.part(h.model)
 	if h.old == "" { // an old one is not told
 		s.history.registered(h.model, h.version)
 	}

@@ -14,12 +14,13 @@ type history struct {
 	mu        sync.Mutex
 	began     time.Time
 	questions []*question
-	wrong     []string             // found on the way
-	holdings  []*holding           // in the order in which they came
-	freezes   []freeze             // likewise
-	orders    []*order             // likewise
-	served    []*serving           // by processes that the server has started
-	models    map[string]time.Time // when a container of each, and of each version, has registered first
+	wrong     []string               // found on the way
+	holdings  []*holding             // in the order in which they came
+	freezes   []freeze               // likewise
+	orders    []*order               // likewise
+	served    []*serving             // by processes that the server has started
+	models    map[string]time.Time   // when a container of each, and of each version, has registered first
+	parted    map[string][]time.Time // when a container of each has ended, however
 }
 
 // A question is one of a client. Its number is in every row of its inputs, so that whoever sees
@@ -223,6 +224,27 @@ func last(runs []*run) *run {
 		return nil
 	}
 	return runs[len(runs)-1]
+}
+
+// part notes that a container of a model has ended.
+func (h *history) part(model string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.parted == nil {
+		h.parted = make(map[string][]time.Time)
+	}
+	h.parted[model] = append(h.parted[model], time.Now())
+}
+
+// lost tells whether containers may have been sent rows of a question that they never read: some
+// have ended since it was asked, until its answer or soon after.
+func (h *history) lost(q *question) bool {
+	const soon = time.Second // the server notices first
+	return slices.ContainsFunc(q.by(), func(model string) bool {
+		return slices.ContainsFunc(h.parted[model], func(at time.Time) bool {
+			return at.After(q.begun) && (len(q.answers) == 0 || at.Before(q.answers[0].at.Add(soon)))
+		})
+	})
 }
 
 // fate notes what a container makes of runs, after some time.

@@ -219,7 +219,8 @@ func (s *scene) judgeFrame(name string, q *question, newer []*question) {
 			waiting++
 		}
 	}
-	if keep := q.frame.keep; keep > 0 && waiting >= keep && len(q.by()) == 1 { // each model has a queue
+	// Each model has a queue. And of a frame that has begun all rows are computed, whatever waits.
+	if keep := q.frame.keep; keep > 0 && waiting >= keep && len(q.by()) == 1 && !s.history.lost(q) {
 		s.history.fault("stream %s: frame %d was sent to a container while %d newer ones waited, of which it keeps %d", name, q.frame.seq, waiting, keep)
 	}
 }
