@@ -36,17 +36,19 @@ def generated(fps: float) -> Iterator[Image]:
         yield image
 
 
-def video(path: Path) -> Iterator[Image]:
-    """The frames of a file, again and again."""
+def video(source: str) -> Iterator[Image]:
+    """The frames of a camera, given by its number, an address or a file; those of a file again and again."""
     while True:
-        capture = cv2.VideoCapture(str(path))
-        ok, image = capture.read()
-        if not ok:
-            raise SystemExit(f"{path}: OpenCV reads no video there")
-        while ok:
-            yield np.asarray(cv2.resize(image, (WIDTH, HEIGHT)), np.uint8)
+        capture = cv2.VideoCapture(int(source) if source.isdecimal() else source)
+        try:
             ok, image = capture.read()
-        capture.release()
+            if not ok:
+                raise SystemExit(f"{source}: OpenCV reads no video there")
+            while ok:
+                yield np.asarray(cv2.resize(image, (WIDTH, HEIGHT)), np.uint8)
+                ok, image = capture.read()
+        finally:
+            capture.release()
 
 
 def paced(frames: Iterator[Image], fps: float, seconds: float) -> Iterator[Image]:
@@ -85,15 +87,20 @@ class Screen:
         return earlier[-1] if earlier else np.full((HEIGHT, WIDTH, 3), DARK, np.uint8)
 
 
-def run(client: Client, keep: Any, frames: Iterator[Image]) -> Screen:
-    """Push the frames, show the answers until the last frame was pushed, and say how it went."""
+def run(client: Client, keep: Any, frames: Iterator[Image], camera: Screen) -> Screen:
+    """Push the frames, show the answers until the last frame was pushed, and say how it went.
+
+    The camera is a screen that shows the frames at once.
+    """
     screen, ages, began = Screen(), [], time.monotonic()
     with client.stream("detector", f"camera, keep {keep}", keep=keep) as stream:
         over = False
 
         def watched() -> Iterator[Image]:
             nonlocal over
-            yield from frames
+            for frame in frames:
+                camera.show(frame, time.monotonic() - began)
+                yield frame
             over = True
 
         for result in stream.watch(watched()):
@@ -119,7 +126,7 @@ def strip(screens: dict[str, Screen], moments: list[float]) -> Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("video", nargs="?", type=Path, help="any that OpenCV reads; default: a generated one")
+    parser.add_argument("video", nargs="?", help="a file, an address, or the number of a camera; default: a generated one")
     parser.add_argument("--server", default="127.0.0.1:6174", help="HOST:PORT of shivad (%(default)s)")
     parser.add_argument("--fps", type=float, default=30, help="of the camera (%(default)s)")
     parser.add_argument("--seconds", type=float, default=4, help="for each of the two (%(default)s)")
@@ -132,11 +139,9 @@ def main() -> None:
     screens = {"camera": Screen()}
     with Client(args.server) as client:
         client.infer("detector", next(frames()))  # says at once if there is no such model
-        for keep in ("latest", "all"):
-            screens[f"keep =\n{keep}"] = run(client, keep, paced(frames(), args.fps, args.seconds))
+        for keep, camera in (("latest", screens["camera"]), ("all", Screen())):
+            screens[f"keep =\n{keep}"] = run(client, keep, paced(frames(), args.fps, args.seconds), camera)
     if args.out:
-        for i, frame in enumerate(islice(frames(), int(args.fps * args.seconds))):
-            screens["camera"].show(frame, i / args.fps)
         picture = strip(screens, [args.seconds * share for share in (0.25, 0.5, 0.75, 0.99)])
         if not cv2.imwrite(str(args.out), picture):
             raise SystemExit(f"{args.out}: OpenCV could not write it")

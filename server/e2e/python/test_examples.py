@@ -72,12 +72,18 @@ def test_a_camera_falls_behind_unless_the_newest_frame_wins(server: Server, tmp_
     assert cv2.imread(str(picture)).shape == (432, 864, 3)
 
 
-def test_a_camera_of_a_file(server: Server, tmp_path: Path) -> None:
-    film = cv2.VideoWriter(str(tmp_path / "film.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 30, (64, 48))
+def test_a_camera_of_an_address(server: Server, tmp_path: Path) -> None:
+    writer = cv2.VideoWriter(str(tmp_path / "film.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 30, (64, 48))
     for i in range(10):
-        film.write(np.full((48, 64, 3), 25 * i, "u1"))
-    film.release()
-    assert set(camera(server, str(tmp_path / "film.avi"), "--seconds", "0.5")) == {"latest", "all"}
+        writer.write(np.full((48, 64, 3), 25 * i, "u1"))
+    writer.release()
+    assert set(camera(server, f"file:{tmp_path}/film.avi", "--seconds", "0.5")) == {"latest", "all"}
+
+
+def test_a_camera_that_is_not_there(server: Server) -> None:
+    command = [sys.executable, str(EXAMPLES / "camera" / "camera.py"), "--server", server.tcp, "99"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "99: OpenCV reads no video there")
 
 
 @pytest.mark.parametrize("picture", ["client/wire.svg", "device/frame.svg"])
