@@ -47,6 +47,7 @@ type incoming struct {
 	id    uint64            // of a result
 	hello registration      // of a hello
 	arena wire.ArenaMessage // of evArena
+	grant wire.GrantMessage // of evGrant
 }
 
 // A registration is a container's validated declaration.
@@ -61,6 +62,7 @@ type registration struct {
 	feedback           bool   // it wants feedback on its answers
 	pauses             bool   // an interpreter lock may keep it from answering PINGs
 	arena              bool   // it takes tensors in shared memory
+	grants             bool   // it grants batches while several servers have it
 	token              string // "": it shows none, or its generation has none
 }
 

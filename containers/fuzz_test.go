@@ -63,6 +63,9 @@ func FuzzSessionMessages(f *testing.F) {
 	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"errors":[{"row":1,"message":"x"}]}`, "01234567"))
 	f.Add(join("result", id, `{"error":"x"}`))
 	f.Add(join("heartbeat"))
+	f.Add(join("grant", `{"grant":17,"here":12,"elsewhere":20,"target":40}`))
+	f.Add(join("grant", `{"each":true}`))
+	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"together":36,"queued_ms":2.5}`, "01234567"))
 	f.Add(join("feedback", `{"application":"a","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`, "0123"))
 	f.Add(join("hello", `{"protocol":4,"model":"m","version":"1","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}`))
 	limits := Settings{}.withDefaults().Limits
@@ -80,7 +83,7 @@ func FuzzSessionMessages(f *testing.F) {
 			_, _ = recognise(m, d, limits, nil)
 		}
 		four := &v4{limits: limits}
-		four.bind(registration{spec: spec})
+		four.bind(registration{spec: spec, grants: true})
 		base := legacy{limits: limits}
 		for _, c := range []codec{four, &v3{base}, &v2{legacy: base}, &v2{legacy: base, floats: true}, &v1{legacy: base}} {
 			got, err := c.parse(m)

@@ -36,6 +36,9 @@ type SessionInfo struct {
 	Failures uint64 `json:"failures"`
 	Strays   uint64 `json:"strays"` // answers to batches not in flight
 
+	// Shared says that several servers have the container, which grants each batch.
+	Shared bool `json:"shared,omitempty"`
+
 	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs".
 	Arena string `json:"arena,omitempty"`
 	// Readable is the size of the inputs that it may be reading there, Outputs that of its segments

@@ -83,6 +83,7 @@ const (
 	evResult                 // an answer arrived
 	evDraining               // the container wants no more batches
 	evArena                  // it answers an offer of shared memory
+	evGrant                  // it grants a batch, or says whether it grants them
 	evSend                   // a batch is going out
 	evAnswered               // a result was matched with its batch
 	evMessage                // another message was sent
@@ -92,7 +93,7 @@ const (
 )
 
 // An action is what the shell must do, possibly several at once.
-type action uint8
+type action uint16
 
 const (
 	actBeat     action = 1 << iota // send a heartbeat, or the answer to one
@@ -102,6 +103,7 @@ const (
 	actDrain                       // stop the replica's batches
 	actGoodbye                     // say goodbye and half-close
 	actArena                       // take note of an answer to an offer
+	actGrant                       // pass a grant to the scheduler
 	actRepeat                      // say goodbye with reconnect: the container must register first
 )
 
@@ -168,6 +170,8 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 		return m.drain(), nil
 	case e == evArena:
 		return actArena, nil
+	case e == evGrant:
+		return actGrant, nil
 	}
 	return 0, nil
 }

@@ -185,6 +185,8 @@ func (s *session) handle(m *zmtp.Message) error {
 		s.drain(goodbye{reason: "drained"})
 	case actArena:
 		s.shared(in.arena)
+	case actGrant:
+		s.granted(in.grant)
 	case actRepeat:
 		s.say(func(o *zmtp.Outgoing) bool {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
@@ -246,6 +248,9 @@ func (s *session) register(r registration) error {
 	if r.feedback {
 		options.Feedback = s.sendFeedback
 	}
+	if r.grants {
+		options.Offer = s.offer
+	}
 	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, options)
 	if err != nil {
 		return s.refuse(err)
@@ -256,7 +261,7 @@ func (s *session) register(r registration) error {
 	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool {
 		w := welcomeMessage(s.listener.cfg.Name, s.settings)
-		w.Batched, w.Notes, w.Images = new(r.spec.Batched()), notes, hasImages(r.spec)
+		w.Batched, w.Notes, w.Images, w.Grants = new(r.spec.Batched()), notes, hasImages(r.spec), r.grants
 		if s.sharing != nil {
 			w.Arena = s.sharing.first()
 		}

@@ -24,6 +24,7 @@ type v4 struct {
 	spec     scheduler.Spec
 	batched  bool
 	announce bool
+	grants   bool
 
 	share *sharing // nil: all tensors go by frames; set before bind
 
@@ -58,6 +59,12 @@ func (c *v4) parse(m *zmtp.Message) (incoming, error) {
 		}
 		m, err := readArena(f)
 		return incoming{event: evArena, arena: m}, err
+	case wire.Grant:
+		if !c.grants {
+			break
+		}
+		m, err := readGrant(f)
+		return incoming{event: evGrant, grant: m}, err
 	case wire.Hello:
 		if len(f) != 2 {
 			return incoming{event: evHello}, refuse("hello of %d frames, expected hello | JSON", len(f))
@@ -75,6 +82,7 @@ func (c *v4) bind(r registration) {
 	c.spec = r.spec
 	c.batched = r.spec.Batched()
 	c.announce = r.announce
+	c.grants = r.grants
 }
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
@@ -268,6 +276,9 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	if stated {
 		h = appendTexts(append(h, `,"trace_states":`...), b.Parts, func(p *scheduler.Part) string { return p.TraceState })
 	}
+	if t := b.Turn; t.Grant != 0 {
+		h = wire.AppendTurn(h, wire.Turn{Grant: t.Grant, Best: t.Best, Left: t.Left})
+	}
 	return append(h, '}')
 }
 
@@ -305,6 +316,9 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 			c.share.free(c.header.Outputs)
 		}
 		return nil, err
+	}
+	if c.grants && c.header.Together > 0 {
+		b.Executed(c.header.Together, time.Duration(min(max(0, c.header.Queued), maxQueued)*float64(time.Millisecond)))
 	}
 	for _, e := range c.header.Errors {
 		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message)), Invalid: e.Invalid})

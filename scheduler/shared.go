@@ -70,11 +70,11 @@ func (r *Replica) Share(on bool) {
 	r.m.end(fx, now)
 }
 
-// Grant gives a shared replica a free slot: rows that wait are sent at once, and otherwise the grant
-// is given back by an [Offer]. id names it. here and elsewhere are the rows that wait in this server
-// and in the others that have been granted the same execution, as the container last heard; target
-// is how many rows all of them expect that to have, 0 if that is unknown. It is called by the worker,
-// from any goroutine but not from within Send.
+// Grant gives a shared replica a free slot: rows that wait are sent at once, and otherwise the
+// grant is given back by an [Offer]. id names it. here and elsewhere are the rows that wait in
+// this server and in the others that have been granted the same execution, as the container last
+// heard; target is how many rows all of them expect that to have, 0 if that is unknown. It is
+// called by the worker, from any goroutine but not from within Send.
 func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	fx, now := r.m.begin()
 	c, s := &r.m.core, &r.sharing

@@ -131,8 +131,8 @@ func TestLostOffer(t *testing.T) {
 	}
 }
 
-// TestShareOfExecution: with three times as many rows elsewhere a batch has a quarter of the rows of
-// an execution, and its time is learned as that of the whole.
+// TestShareOfExecution: with three times as many rows elsewhere a batch has a quarter of the rows
+// of an execution, and its time is learned as that of the whole.
 func TestShareOfExecution(t *testing.T) {
 	x := newShared(t)
 	for range 40 {

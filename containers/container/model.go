@@ -136,7 +136,7 @@ func (m *Model) hello(token string) ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Token: token,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)
@@ -227,7 +227,9 @@ type Batch struct {
 	out     zmtp.Outgoing
 	present []bool           // inputs
 	buffers []*tensor.Buffer // from Output, and of gathered inputs
-	session *session         // nil: there is no server
+	session *session         // nil: there is no server, or its rows are of several
+	joint   *joint           // whose rows it has a part of; nil: it was executed alone
+	queued  time.Duration    // that it waited for an execution before its own
 	// Of shared memory: what is held until the batch is reset, and outputs that no result names.
 	mappings []*mapping
 	regions  []region
@@ -313,6 +315,14 @@ func (b *Batch) fail(row int, err error, invalid bool) {
 
 // read parses the message of a batch: batch | id | JSON | a frame for each input.
 func (b *Batch) read(now time.Time) error {
+	if err := b.parse(); err != nil {
+		return err
+	}
+	return b.load(now)
+}
+
+// parse parses the header.
+func (b *Batch) parse() error {
 	f := b.message.Frames
 	if len(f) < 3 || len(f[1].Data) != wire.IDSize {
 		return fmt.Errorf("container: batch of %d frames, expected batch | id (8 bytes) | JSON | tensors", len(f))
@@ -325,6 +335,12 @@ func (b *Batch) read(now time.Time) error {
 	if len(f) != 3+len(h.Inputs) {
 		return fmt.Errorf("container: batch %d describes %d inputs in %d frames", b.ID, len(h.Inputs), len(f)-3)
 	}
+	return nil
+}
+
+// load makes the tensors, of a batch that arrived at the given time.
+func (b *Batch) load(now time.Time) error {
+	f, h := b.message.Frames, &b.header
 	b.Rows, b.Requests, b.Deadline = h.Rows, h.Requests, time.Time{}
 	if len(b.Requests) == 0 {
 		b.Requests = nil
@@ -399,6 +415,9 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 		b.placed = append(b.placed, ok)
 	}
 	h = append(h, ']')
+	if b.joint != nil {
+		h = wire.AppendTogether(h, b.joint.batch.Rows, b.queued.Microseconds())
+	}
 	if len(b.failed) > 0 {
 		h = wire.AppendRowErrors(h, b.failed)
 	}
@@ -475,5 +494,9 @@ func (b *Batch) reset() {
 		b.buffers[i] = nil
 	}
 	clear(b.Inputs)
+	if b.joint != nil {
+		b.joint.release()
+	}
+	b.joint, b.queued = nil, 0
 	b.buffers, b.failed, b.Inputs, b.placed = b.buffers[:0], b.failed[:0], b.Inputs[:0], b.placed[:0]
 }

@@ -125,6 +125,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		}
 	}
 	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
+	s.council = newCouncil(s)
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
 		go s.learn(hard) // ends with hard and the last Feedback; not joined
@@ -184,6 +185,7 @@ type server struct {
 	turn    chan struct{} // held while a batch is computed
 	resolve lookup
 	health  *health
+	council *council
 	lessons chan lesson // feedback that waits for the model; nil: Model.Feedback is nil
 }
 

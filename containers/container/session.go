@@ -57,6 +57,10 @@ type session struct {
 	silent time.Duration
 	beat   time.Duration
 
+	// Of the council, guarded by its mu.
+	grants bool // the server waits for grants when it is told to
+	each   bool // it was told to
+
 	mu    sync.Mutex
 	timer *time.Timer
 	over  bool
@@ -103,6 +107,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	if err == nil && unhook() {
 		log.Info("container: registered", "at", welcome.Server)
 		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
+		s.council.join(n, welcome.Grants)
 		n.wg.Go(n.read) // ends with the connection, or when it is replaced; joined below
 		err = <-n.ended
 		drain()
@@ -112,6 +117,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	}
 	var bye *goodbye
 	if errors.As(err, &bye) {
+		s.council.leave(n, false)
 		close(n.jobs) // received batches are answered
 		n.wg.Wait()
 		n.part()
@@ -120,6 +126,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 		n.mu.Lock()
 		n.over = true // received batches are dropped
 		n.mu.Unlock()
+		s.council.leave(n, true)
 		close(n.jobs)
 		n.wg.Wait()
 	}
@@ -223,6 +230,10 @@ func (n *session) receive() error {
 		switch f := b.message.Frames; string(f[0].Data) {
 		case wire.Batch:
 			b.arrive()
+			if n.server.council.takes(n, b) {
+				b = n.batch()
+				continue
+			}
 			if n.here() {
 				n.compute(b)
 				b = n.batch()
@@ -250,6 +261,12 @@ func (n *session) receive() error {
 				n.log.Warn("container: feedback arrives faster than Feedback handles it; some is dropped")
 			}
 		case wire.Heartbeat:
+		case wire.Offer:
+			var m wire.OfferMessage
+			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {
+				return errors.New("the server sent an offer without JSON")
+			}
+			n.server.council.offered(n, m)
 		case wire.Arena:
 			var m wire.ArenaMessage
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {
@@ -323,13 +340,7 @@ func (n *session) compute(b *Batch) {
 	}
 	n.fast.Store(time.Since(began) < fastPredict)
 	b.write(outputs, err)
-	n.sent.Store(true)
-	if err := n.conn.Send(&b.out); err != nil {
-		n.recycle(b)
-		if errors.Is(err, zmtp.ErrQueueFull) {
-			n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
-		}
-	}
+	n.answer(b)
 }
 
 // batch returns a Batch to receive into.

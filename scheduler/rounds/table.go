@@ -2,8 +2,8 @@
 //
 // A container has sessions with several servers, each of which has rows waiting for it, and knows
 // nothing of the others. If each made batches for itself, an execution would have the rows of one
-// server only: with N servers a Nth of those that wait, and with deadlines of a few executions there
-// is no time for N of them one after the other. So an execution takes rows of all of them:
+// server only: with N servers a Nth of those that wait, and with deadlines of a few executions
+// there is no time for N of them one after the other. So an execution takes rows of all of them:
 //
 //	offer: rows wait here ──► grant: send now ──► batch, or the grant back ──► execution of all
 //
@@ -72,8 +72,8 @@ func (e *Execution[B]) Queued(i int) time.Duration {
 type Grant[B any] struct {
 	Seat *Seat[B]
 	ID   uint64
-	// Rows that wait in the server and in the others of the same round, as far as is known. Both are
-	// as old, so that the shares of all servers add up to one execution.
+	// Rows that wait in the server and in the others of the same round, as far as is known. Both
+	// are as old, so that the shares of all servers add up to one execution.
 	Here, Elsewhere int
 	Target          int // rows of the execution, for all to expect; 0: unknown
 }
@@ -110,8 +110,8 @@ type Table[B any] struct {
 	best   float64       // rows of them that servers find best, smoothed; 0: unknown
 }
 
-// New returns a table for a container that executes lanes batches at once, each of at most max rows;
-// 0: as many as the servers send. fit says whether two batches can be in one execution.
+// New returns a table for a container that executes lanes batches at once, each of at most max
+// rows; 0: as many as the servers send. fit says whether two batches can be in one execution.
 func New[B any](lanes, max int, fit func(a, b B) bool) *Table[B] {
 	return &Table[B]{fit: fit, lanes: lanes, max: max, took: quick}
 }
@@ -268,8 +268,8 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 // claim is how many rows wait at the server, as far as it is believed.
 func (s *Seat[B]) claim() int { return min(s.rows, trust*s.sent+trustMore) }
 
-// choose returns as many of the seats as there are places for: the most urgent of those that are not
-// ahead of others by more than lead rows.
+// choose returns as many of the seats as there are places for: the most urgent of those that are
+// not ahead of others by more than lead rows.
 func choose[B any](asked []*Seat[B], places int, lead float64) []*Seat[B] {
 	least := asked[0].served
 	for _, s := range asked {

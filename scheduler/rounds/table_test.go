@@ -67,8 +67,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestPatience: a server that offers and does not send, or has died, costs the others their patience
-// once. It gets no other grant until it offers again, a second later.
+// TestPatience: a server that offers and does not send, or has died, costs the others their
+// patience once. It gets no other grant until it offers again, a second later.
 func TestPatience(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	x.Offer(s[0], 1, 0, 0)
@@ -106,8 +106,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestRoom: an execution has at most as many rows as the container takes, and batches that cannot be
-// joined are executed one after the other; what had no place goes first in the next one.
+// TestRoom: an execution has at most as many rows as the container takes, and batches that cannot
+// be joined are executed one after the other; what had no place goes first in the next one.
 func TestRoom(t *testing.T) {
 	x, s := newTable(1, 4, 3)
 	for i, rows := range []int{3, 2, 1} {
@@ -182,8 +182,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestEverythingIsExecuted: whatever servers do, every batch is executed once, in an execution of at
-// most so many rows, of as many at once as there are lanes, and those who behave are served.
+// TestEverythingIsExecuted: whatever servers do, every batch is executed once, in an execution of
+// at most so many rows, of as many at once as there are lanes, and those who behave are served.
 func TestEverythingIsExecuted(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 0))

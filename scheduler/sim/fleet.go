@@ -23,7 +23,7 @@ type Fleet struct {
 	Most   int           // rows of an execution; 0: MaxBatch
 	Delay  time.Duration // of a message, one way
 	Jitter time.Duration // mean of what is added to it, exponential
-	Lies   int           // rows that the first server claims to have, times those that it has; 0: the truth
+	Lies   int           // times the rows that it has the first server claims; 0: once
 	Uneven bool          // two thirds of the rows come to the first server; false: as many to each
 }
 
@@ -213,7 +213,7 @@ func (h *host) done(e *rounds.Execution[sent]) {
 			if b.Grant != 0 {
 				b.Body.Executed(e.Rows, e.Queued(i))
 			}
-			_ = b.Body.Complete(h.outs[b.Rows:b.Rows+1], nil) // what is wrong with it is counted as late
+			_ = b.Body.Complete(h.outs[b.Rows:b.Rows+1], nil) // an error counts as late
 		})
 	}
 	h.run()

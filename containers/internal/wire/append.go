@@ -53,6 +53,25 @@ func AppendMillis(b []byte, micros int64) []byte {
 	return strconv.AppendFloat(b, math.Round(float64(micros))/1000, 'f', -1, 64)
 }
 
+// AppendTurn appends the members of a batch that a container asked for, with a comma before each.
+func AppendTurn(b []byte, t Turn) []byte {
+	b = strconv.AppendUint(append(b, `,"grant":`...), t.Grant, 10)
+	b = strconv.AppendInt(append(b, `,"best":`...), int64(t.Best), 10)
+	if t.Left > 0 {
+		b = strconv.AppendInt(append(b, `,"left":`...), int64(t.Left), 10)
+	}
+	return b
+}
+
+// AppendTogether appends the members of a result that was executed with rows of other servers.
+func AppendTogether(b []byte, rows int, queuedMicros int64) []byte {
+	b = strconv.AppendInt(append(b, `,"together":`...), int64(rows), 10)
+	if queuedMicros > 0 {
+		b = AppendMillis(append(b, `,"queued_ms":`...), queuedMicros)
+	}
+	return b
+}
+
 // AppendRowErrors appends the "errors" member of a result, with the comma before it.
 func AppendRowErrors(b []byte, list []RowError) []byte {
 	b = append(b, `,"errors":`...)

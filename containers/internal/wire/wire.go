@@ -31,6 +31,8 @@ const (
 	Goodbye   = "goodbye"   // S->C | JSON
 	Feedback  = "feedback"  // S->C | JSON | a frame for each input, output and truth
 	Arena     = "arena"     // both | JSON
+	Grant     = "grant"     // C->S | JSON
+	Offer     = "offer"     // S->C | JSON
 )
 
 // IDSize is the size of a batch id, a little-endian number.
@@ -51,6 +53,7 @@ type HelloMessage struct {
 	Announce    bool           `json:"announce,omitempty"`
 	// It may be alive and yet answer no PING while it computes.
 	Pauses     bool            `json:"pauses,omitempty"`
+	Grants     bool            `json:"grants,omitempty"`   // it grants batches, of several servers
 	Arena      bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
 	User       bool            `json:"user,omitempty"`     // it wants the user of each request
 	Feedback   bool            `json:"feedback,omitempty"` // and feedback on its answers
@@ -165,6 +168,26 @@ type WelcomeMessage struct {
 	Images bool `json:"images,omitempty"`
 	// Arena offers the first segment of shared memory.
 	Arena *ArenaMessage `json:"arena,omitempty"`
+	// Grants says that the server waits for grants when it is told to. It is absent from servers
+	// that do not know the key.
+	Grants bool `json:"grants,omitempty"`
+}
+
+// GrantMessage says whether batches are granted from now on, or grants one.
+type GrantMessage struct {
+	Each      *bool  `json:"each,omitempty"`      // each batch needs a grant; nil: this is one
+	Grant     uint64 `json:"grant,omitempty"`     // its number, from 1
+	Here      int    `json:"here,omitempty"`      // rows that wait in the server, as it said last
+	Elsewhere int    `json:"elsewhere,omitempty"` // and in others
+	Target    int    `json:"target,omitempty"`    // rows of the execution, for all to expect
+}
+
+// OfferMessage says what waits in a server, or gives a grant back.
+type OfferMessage struct {
+	Pass  uint64  `json:"pass,omitempty"`   // the grant; 0: rows wait
+	Rows  int     `json:"rows,omitempty"`   // so many
+	DueMS float64 `json:"due_ms,omitempty"` // until the most urgent deadline; 0: there is none
+	AgeMS float64 `json:"age_ms,omitempty"` // that row has waited so long
 }
 
 // ArenaMessage is an offer of shared memory by the server, the container's answer to it, or the end
@@ -221,7 +244,15 @@ type BatchHeader struct {
 	Priority   []int    // of each request; nil: all 0
 	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
 	States     [][]byte // tracestate of each request, or nil; nil: none has one
-	numbers    numbers
+	Turn
+	numbers numbers
+}
+
+// A Turn is what a batch says to a container that several servers share.
+type Turn struct {
+	Grant uint64 // that it uses; 0: none
+	Best  int    // rows of the execution that would be best as seen from the server; 0: unknown
+	Left  int    // rows that still wait in the server
 }
 
 // A ResultHeader is the JSON frame of a result. Parse may be called on it repeatedly.
@@ -230,7 +261,12 @@ type ResultHeader struct {
 	Errors  []RowError
 	Failed  bool   // the whole batch failed
 	Error   []byte // its reason
-	numbers numbers
+	// Together is how many rows were executed together, with those of other servers; 0: those of
+	// the batch. Queued is how long the batch waited for another execution before, in
+	// milliseconds.
+	Together int
+	Queued   float64
+	numbers  numbers
 }
 
 // A RowError is the error of one row of a batch.
@@ -307,6 +343,12 @@ func (h *BatchHeader) Parse(b []byte) error {
 			h.Traces = s.texts(h.Traces[:0])
 		case "trace_states":
 			h.States = s.texts(h.States[:0])
+		case "grant":
+			h.Grant = uint64(max(0, s.Int()))
+		case "best":
+			h.Best = max(0, s.Int())
+		case "left":
+			h.Left = max(0, s.Int())
 		default:
 			s.Raw()
 		}
@@ -420,6 +462,10 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 			}
 		case "error":
 			h.Failed, h.Error = true, s.Str()
+		case "together":
+			h.Together = s.Int()
+		case "queued_ms":
+			h.Queued = s.Float()
 		default:
 			s.Raw()
 		}
