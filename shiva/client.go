@@ -54,12 +54,12 @@ func (e *CallError) Unwrap() error { return e.Err }
 // random.
 //
 // A request that a server did not execute is sent to another one: it was not sent, or answered
-// Draining, Unavailable (no container of the model), NotFound (another server may have it) or, once,
-// Overloaded. With WithRepeatable so is one whose answer was lost, or that a container took with
-// it. When no server is left it begins anew after a pause if time may mend that, until its context
-// ends, or for as long as an attempt to connect may take (10 s) if that has no deadline. If there
-// is no answer after all the error is an [*AttemptsError], which has the addresses and what became
-// of the request at each.
+// Draining, Unavailable (no container of the model), NotFound (another server may have it) or,
+// once, Overloaded. With WithRepeatable so is one whose answer was lost, or that a container took
+// with it. When no server is left it begins anew after a pause if time may mend that, until its
+// context ends, or for as long as an attempt to connect may take (10 s) if that has no deadline. If
+// there is no answer after all the error is an [*AttemptsError], which has the addresses and what
+// became of the request at each.
 //
 // Feedback goes to another server only if it was not sent or was answered Draining.
 //
@@ -78,7 +78,7 @@ type Client struct {
 	close   context.CancelFunc
 	changed chan struct{}           // holds a token after a link has connected or failed to
 	links   atomic.Pointer[[]*link] // the servers that are used; never empty after Dial
-	looks   atomic.Int64            // when names are looked up next, in Unix nanoseconds; 0: never
+	looks   atomic.Int64            // when names are looked up next, Unix nanoseconds; 0: never
 
 	lookups sync.WaitGroup
 	sources []*source // owned by Dial, and then by the lookup under way

@@ -52,6 +52,8 @@ class Server:
                 sock, _ = listener.accept()
             except OSError:
                 return
+            if not self.path:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it sends pieces
             if self.context:
                 sock = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             self.connections += 1
@@ -77,11 +79,15 @@ class Server:
 
     def restart(self) -> None:
         """End all connections in the middle, and listen again."""
+        self.kill()
+        self._listen()
+
+    def kill(self) -> None:
+        """End all connections in the middle, and listen no more."""
         self.close()
         for sock in self._open:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        self._listen()
 
     def close(self) -> None:
         # Closing does not wake accept.

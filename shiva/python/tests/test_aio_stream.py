@@ -292,7 +292,7 @@ async def test_errors_are_of_the_frame(server: Server) -> None:
 
 @in_a_loop
 async def test_a_silent_server_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shiva_client.aio.GRACE", 0.05)
+    monkeypatch.setattr("shiva_client.aio_link.GRACE", 0.05)
     over = threading.Event()
     server.handler = lambda m: Message("m", {}) if over.wait(20) else None
     timeout = 0.1

@@ -379,7 +379,7 @@ def test_rubbish(server: Server) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_asyncio(server: Server, silent: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shiva_client.aio.GRACE", 0.05)
+    monkeypatch.setattr("shiva_client.aio_link.GRACE", 0.05)
 
     async def run() -> None:
         for timeout in (0.1, 1, 10):  # a connection takes its time

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import copy
 import time
-import warnings
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import wire
+import numpy as np
+
 from .address import Address
-from .backoff import Backoff
-from .connection import GRACE, End, configure
-from .errors import (
-    ClientClosed,
-    ConnectionLost,
-    NotAnswered,
-    ProtocolError,
-    RemoteError,
-    TimedOut,
-    Unauthenticated,
-    Unreachable,
-    raise_for,
-)
+from .aio_link import AsyncLink
+from .errors import ClientClosed, Draining, ShivaError, Unauthenticated
 from .request import Answer, question
-from .shared import Memory, Parts, encode, note_names, unnamed
-from .tls import TLS, lost
-from .token import Token, introduction
+from .retry import Pursuit
+from .servers import Servers, Settings, order, pick
+from .shared import note_names, unnamed
+from .tls import TLS
+from .token import Token
 from .wire import Message
 
 if TYPE_CHECKING:
@@ -38,10 +29,11 @@ if TYPE_CHECKING:
     from .frames import Keep
 
 T = TypeVar("T")
+Then = Callable[[AsyncLink, str, Message], T]
 
 
 class AsyncClient:
-    """Asks one server over one connection, from one event loop. Any number of tasks may share it.
+    """Asks one server, or one of several, from one event loop. Any number of tasks may share it.
 
     It is as ``Client`` in all else.
 
@@ -50,10 +42,12 @@ class AsyncClient:
     """
 
     def __init__(
-        self, host: str = "localhost", port: int | None = None, *,
+        self, host: str | Sequence[str] = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
         tls: TLS | None = None,
         token: str | None = None,
+        repeatable: bool = False,
+        servers: int = 16,
     ) -> None:
         """Ask the server at host, which may be "host:port", "tls://host:port" or "unix:/path".
 
@@ -61,40 +55,36 @@ class AsyncClient:
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = Address.parse(host, port, tls)
-        self._name = str(self._address)
-        self._connect_timeout = connect_timeout
-        self._max_message = max_message
-        self._in_flight = in_flight
-        self._shared_memory = shared_memory
+        self._servers = Servers(host, port, tls, servers)
+        self._name = self._servers.name
+        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token))
+        self._repeatable = repeatable
+        self._leader: AsyncClient | None = None  # of a stream's client, which goes where it may go
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
-        self._token = Token(token)
-        self._shown = ""  # the token that new requests are asked with
-        self._leaving: list[Connection] = []
-        self._slots = asyncio.Semaphore(in_flight)
-        self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
-        self._closed = asyncio.Event()
-        self._backoff = Backoff()  # guarded by _connecting
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without a connection."""
+        self._closed = False
+        self._looking = asyncio.Lock()  # held during a lookup
+        self._changed = asyncio.Event()  # set when a server was connected to, or could not be
+        self._links: dict[Address | None, AsyncLink] = {}
+        self._retired: list[AsyncLink] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def infer(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
         id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
     ) -> Answer:
         """Ask a model and wait for its outputs. See ``Client.infer``."""  # fmt: skip
-        refused = self._shown
+        metadata |= {"priority": priority, "id": id, "parameters": parameters}
         while True:
             try:
-                return await (
-                    await self.submit(
-                        model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
-                    )
-                )
-            except Unauthenticated:
-                if not self._renew(refused):
+                return await (await self._submit(model, inputs, timeout, metadata))
+            except Unauthenticated as error:
+                if not error.renewed:
                     raise
-                refused = self._shown
 
     async def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -105,96 +95,170 @@ class AsyncClient:
         The arrays may be used again when it returns. The future raises what ``infer`` raises.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        message = question(model, inputs, timeout=timeout, metadata=metadata)
-        if self._shared_memory and (describe := unnamed(message, self._names)):
-            note_names(message, await self.request(describe, timeout=timeout), self._names)
-        return await self._send(message, self._answer, timeout)
+        return await self._submit(model, inputs, timeout, metadata, keep=True)
 
-    def _answer(self, message: Message) -> Answer:
+    async def _submit(
+        self, model: str, inputs: tuple[Any, ...], timeout: float | None, metadata: dict[str, Any], keep: bool = False
+    ) -> asyncio.Future[Answer]:
+        """Ask a model. The arrays are used until the answer unless they are kept."""
+        message = question(model, inputs, timeout=timeout, metadata=metadata)
+        if self._settings.shared_memory and (describe := unnamed(message, self._names)):
+            note_names(message, await self.request(describe, timeout=timeout), self._names)
+        return await self._ask(message, self._answer, timeout, keep)
+
+    def _answer(self, link: AsyncLink, shown: str, message: Message) -> Answer:
         try:
             return Answer(message)
-        except Unauthenticated:
-            self._renew(self._shown)
+        except Unauthenticated as error:
+            error.renewed = link.renew(shown)
             raise
-
-    def _renew(self, refused: str) -> bool:
-        """Whether there is another token than one that is refused. See ``Client._renew``."""
-        token = self._token.read()
-        last = self._connection
-        if last and token != self._shown:
-            self._connection, self._shown = None, token
-            self._leaving = [one for one in self._leaving if not one.ended] + [last]
-            last.leave()
-        return token != refused
+        except Draining:
+            if self._repeatable or self._leader or link.among:
+                link.leave(drained=True)  # another connection may reach another server
+            raise
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
         """Send a message as it is, and wait ``timeout`` for its answer. See ``Client.request``."""
-        return await (await self._send(message, lambda answer: answer, timeout))
+        return await (await self._ask(message, lambda link, shown, answer: answer, timeout, keep=False))
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> AsyncStream:
         """Open a stream of frames on a connection of its own. See ``AsyncStream``."""
         from .aio_stream import AsyncStream
 
-        client = AsyncClient(
-            self._name,
-            tls=self._address.tls,
-            connect_timeout=self._connect_timeout,
-            in_flight=self._in_flight,
-            max_message=self._max_message,
-            shared_memory=self._shared_memory,
-            token="",
-        )
-        client._token = self._token
+        client = copy.copy(self)
+        client._leader, client._repeatable = self, False
+        client._begin()
         return AsyncStream(client, model, name, keep=keep, timeout=timeout)
 
-    async def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> asyncio.Future[T]:
+    async def _ask(self, message: Message, then: Then[T], timeout: float | None, keep: bool) -> asyncio.Future[T]:
         """Send a message. The future has what ``then`` makes of the answer."""
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used; make one in each")
         self._loop = loop
-        until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
-        late = f"no answer from {self._name} within {timeout} s"
-        call = Call(then, self._slots)
-        pieces = [] if self._shared_memory else wire.encode(message)
-        sending = self._write(message, pieces, call, until)
-        try:
-            await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
-        except NotAnswered as error:
-            call.settle(error)
-        except asyncio.TimeoutError:
-            call.settle(TimedOut(late, may_have_run=False))
-        else:
-            if timeout is not None:
-                left = until - time.monotonic()
-                timer = loop.call_later(left, lambda: call.settle(TimedOut(late, may_have_run=True)))
-                call.future.add_done_callback(lambda _: timer.cancel())
-        return call.future
+        links = await self._ready()
+        link = pick(links, ())
+        if link and not link.among and not self._repeatable:
+            return await link.send(message, partial(then, link, link.shown), timeout)
+        if keep:
+            message.tensors = [np.array(array) for array in message.tensors]
+        pursuit: Pursuit[AsyncLink] = Pursuit(
+            message.namespace, again=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
+            timeout=timeout, patience=self._settings.connect_timeout,
+        )  # fmt: skip
+        future: asyncio.Future[T] = loop.create_future()
+        first = await link.send(message, partial(then, link, link.shown), timeout) if link else None
+        self._spawn(self._pursue(message, then, timeout, pursuit, link, first, future))
+        return future
 
-    async def _write(
-        self, message: Message, pieces: list[bytes | memoryview], call: Call[Any], until: float
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pursue(
+        self, message: Message, then: Then[T], timeout: float | None, pursuit: Pursuit[AsyncLink],
+        link: AsyncLink | None, sent: asyncio.Future[T] | None, future: asyncio.Future[T],
     ) -> None:
-        """Give a request to a connection, which finishes its call from here on."""
-        began = time.monotonic()
-        await self._slots.acquire()
+        """Ask one server after the other until one answers."""  # fmt: skip
         try:
-            while True:
-                connection = await self._connect(began, until)
-                await connection.writable.wait()
-                if self._shared_memory:
-                    pieces, call.parts = encode(message, connection.memory)
-                if connection.send(pieces, call):
-                    return
-        except BaseException:
-            self._slots.release()
-            raise
+            while not future.done():
+                if link:
+                    try:
+                        if not sent:
+                            if timeout is not None and "timeout_ms" in message.metadata:
+                                message.metadata["timeout_ms"] = (pursuit.left or 0) * 1000
+                            sent = await link.send(message, partial(then, link, link.shown), pursuit.left)
+                        answer = await sent
+                        if not future.done():
+                            future.set_result(answer)
+                        return
+                    except ShivaError as error:
+                        if not pursuit.goes_on(link, link.name, error):
+                            raise pursuit.error() from None
+                links, sent = await self._ready(), None
+                if not (link := pick(links, pursuit.tried)):
+                    await self._pause(pursuit, links)
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _pause(self, pursuit: Pursuit[AsyncLink], links: list[AsyncLink]) -> None:
+        """Wait for the next round; the request's error if there is none."""
+        for one in links:
+            if not one.up:
+                pursuit.down(one, one.name, one.why)
+        if self._closed:
+            raise ClientClosed(f"the client of {self._name} was closed", may_have_run=False)
+        if (pause := pursuit.pause()) is None:
+            raise pursuit.error()
+        self._changed.clear()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), pause)
+
+    async def _ready(self) -> list[AsyncLink]:
+        """The servers. Those that are down are connected to, and names looked up if it is time."""
+        if not self._links:
+            async with self._looking:
+                if not self._links:
+                    await self._relist()
+        elif self._leader:
+            await self._leader._ready()
+        elif self._servers.named and self._servers.due <= time.monotonic() and not self._looking.locked():
+            self._spawn(self._look_again())
+        links = list(self._links.values())
+        for link in links:
+            if link.among and not link.up:
+                link.wake()
+        return links
+
+    async def _look_again(self) -> None:
+        async with self._looking:
+            await self._relist()
+
+    async def _relist(self) -> None:
+        """Have a link with each server, and none with those that are no more."""
+        if self._leader:
+            several = len(await self._leader._ready()) > 1
+            link = AsyncLink(self._name, None, self._settings, proves=several)
+            link.choose = partial(self._leader._order, link)
+            links: dict[Address | None, AsyncLink] = {None: link}
+        else:
+            find = self._servers.look_up
+            found = await asyncio.to_thread(find) if self._servers.named else find()
+            links = {one: self._links.get(one) or self._link(one) for one in found}
+        gone = [link for one, link in self._links.items() if one not in links]
+        self._retired = [link for link in self._retired if not link.over] + gone
+        self._links = links
+        for link in gone:
+            link.retire()
+        if self._closed:
+            for link in links.values():
+                await link.close()
+        self._servers.looked(any(link.among and not link.up for link in links.values()))
+
+    def _link(self, address: Address) -> AsyncLink:
+        several = self._servers.several
+        changed = self._changed.set if several else None
+        link = AsyncLink(str(address), address, self._settings, proves=several, changed=changed)
+        link.choose = lambda: [address]
+        return link
+
+    def _order(self, link: AsyncLink) -> list[Address]:
+        """Where the link of a stream may connect."""
+        links = list(self._links.values())
+        return [one.address for one in order(links, link.address, link.drained) if one.address]
 
     async def close(self) -> None:
-        """End the connection. Requests in flight, and those that wait to be sent, fail."""
-        self._closed.set()
-        for connection in self._leaving + ([self._connection] if self._connection else []):
-            connection.end(ClientClosed, f"the client of {self._name} was closed")
-            await connection.lost
+        """End the connections. Requests in flight, and those that wait to be sent, fail."""
+        self._closed = True
+        for link in [*self._links.values(), *self._retired]:
+            await link.close()
+        self._changed.set()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def __aenter__(self) -> AsyncClient:
         """The client itself."""
@@ -205,161 +269,3 @@ class AsyncClient:
     ) -> None:
         """Close it."""
         await self.close()
-
-    async def _connect(self, began: float, until: float) -> Connection:
-        """The connection, which is made if there is none."""
-        async with self._connecting:
-            last, name = self._connection, self._name
-            if last and not last.ended:
-                return last
-            self._connection = None
-            if last and last.ended and last.answered:
-                self._backoff.succeeded()
-            elif last and last.ended:
-                self._backoff.failed(last.ended.why, last.ended.at)
-            if not self._closed.is_set() and (pause := self._backoff.pause(began, until)):
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), pause)
-            if self._closed.is_set():
-                raise ClientClosed(f"the client of {name} is closed", may_have_run=False)
-            try:
-                made = self._address.open(lambda: Connection(name, self._max_message))
-                connection = await asyncio.wait_for(made, self._connect_timeout)
-            except (OSError, ValueError, asyncio.TimeoutError) as error:
-                why = self._address.unreachable(error)
-                self._backoff.failed(why, time.monotonic())
-                raise Unreachable(why, may_have_run=False) from error
-            if token := self._token.read():
-                first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
-                connection.send(wire.encode(introduction(token)), first)
-            if self._shared_memory:
-                try:
-                    await connection.share(self._shared_memory, self._connect_timeout)
-                except BaseException:  # the task is cancelled, and nobody has the connection
-                    connection.end(ConnectionLost, f"{name}: cancelled while it was made")
-                    raise
-            self._connection, self._shown = connection, token
-            if self._closed.is_set():
-                connection.end(ClientClosed, f"the client of {name} is closed")
-            return connection
-
-
-class Call(Generic[T]):
-    """A request, and the future of who waits for its answer."""
-
-    def __init__(self, then: Callable[[Message], T], slots: asyncio.Semaphore) -> None:
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._then, self._slots = then, slots
-        self.parts: Parts | None = None  # of the connection's memory
-
-    def finish(self, result: Message | Exception) -> None:
-        """The connection has no more to do with it."""
-        self._slots.release()
-        self.settle(result)
-
-    def settle(self, result: Message | Exception) -> None:
-        """Resolve the future, which may be cancelled. A second result is dropped."""
-        if self.future.done():
-            return
-        try:
-            if isinstance(result, Exception):
-                raise result
-            self.future.set_result(self._then(result))
-        except Exception as error:
-            self.future.set_exception(error)
-
-
-class Connection(asyncio.BufferedProtocol):
-    """One connection."""
-
-    def __init__(self, name: str, max_message: int) -> None:
-        self.name = name
-        self.ended: End | None = None
-        self.answered = False
-        self.writable = asyncio.Event()
-        self._leaves = False  # it ends when what was sent on it is answered
-        self.writable.set()
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: deque[Call[Any]] = deque()
-        self._decoder = wire.Decoder(max_message)
-        self._transport: asyncio.Transport
-        self.memory: Memory | None = None  # that it shares with the server
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        configure(transport.get_extra_info("socket"))
-
-    async def share(self, size: int, patience: float) -> None:
-        """Share memory with the server, as a connection for threads does."""
-        try:
-            memory = Memory(size)
-        except OSError as error:
-            warnings.warn(f"{self.name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
-            return
-        call: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
-        try:
-            if self.send(wire.encode(memory.registration()), call):
-                raise_for(await asyncio.wait_for(call.future, patience))
-                self.memory = memory
-        except RemoteError as error:
-            warnings.warn(f"{self.name}: no shared memory: {error}", RuntimeWarning, stacklevel=2)
-        except (NotAnswered, asyncio.TimeoutError):
-            pass  # the connection has ended, or the server is late
-        finally:
-            memory.unlink()
-
-    def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
-        """Send a request, whose call the connection finishes. False: it had ended before."""
-        if self.ended or self._leaves:
-            return False
-        self._calls.append(call)
-        # What cannot be written at once has to be copied, as the caller may be cancelled and use
-        # its arrays again.
-        self._transport.write(b"".join(pieces))
-        return True
-
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.buffer()
-
-    def buffer_updated(self, n: int) -> None:
-        if self.ended:
-            return
-        try:
-            for message in self._decoder.advance(n):
-                if not self._calls:
-                    raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
-                self.answered = True
-                call = self._calls.popleft()
-                call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
-                if self._leaves:
-                    self.leave()
-        except (ProtocolError, MemoryError) as error:
-            self.end(ConnectionLost, f"{self.name}: {error}")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.end(ConnectionLost, f"{self.name}: {lost(self.name, error, self.answered)}")
-        if not self.lost.done():
-            self.lost.set_result(None)
-
-    def leave(self) -> None:
-        """Send nothing more, and end when all that was sent is answered."""
-        self._leaves = True
-        if not self._calls:
-            self.end(ConnectionLost, f"{self.name}: left")
-
-    def end(self, kind: type[NotAnswered], why: str) -> None:
-        """Fail what is in flight. Only the first reason counts."""
-        if self.ended:
-            return
-        self.ended = End(why, time.monotonic())
-        self.writable.set()
-        calls, self._calls = self._calls, deque()
-        for call in calls:
-            call.finish(kind(why, may_have_run=True))
-        self._transport.abort()

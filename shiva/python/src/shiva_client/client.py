@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import wire
+import numpy as np
+
 from .address import Address
-from .backoff import Backoff
-from .connection import Call, Connection
-from .errors import ClientClosed, NotAnswered, Unauthenticated, Unreachable
+from .errors import ClientClosed, Draining, ShivaError, Unauthenticated
+from .link import Link
 from .request import Answer, question
-from .shared import encode, note_names, unnamed
+from .retry import Pursuit
+from .servers import Servers, Settings, order, pick
+from .shared import note_names, unnamed
 from .tls import TLS
 from .token import Token
 from .wire import Message
@@ -30,31 +34,39 @@ T = TypeVar("T")
 
 
 class Client:
-    """Asks one server over one connection, which any number of threads share: it is pipelined.
+    """Asks one server, or one of several. Any number of threads may share it.
 
-    The connection is made with the first request, and anew when it was lost. A request that was
-    sent on a connection that is lost fails, since only its sender knows whether it may run twice;
-    NotAnswered.may_have_run tells.
+    There is a connection with each, pipelined, which is made with the first request, and anew when
+    it was lost. A request that was sent on a connection that is lost fails, since only its sender
+    knows whether it may run twice; NotAnswered.may_have_run tells.
 
         with Client("localhost") as client:
             answer = client.infer("digits", image)
             print(answer["label"])
+
+    Of several servers a request goes to the one with fewer requests waiting of two at random, and
+    to another one if it was not sent, or answered Draining, Unavailable, NotFound or, once,
+    Overloaded; with ``repeatable`` also if its answer was lost. So it goes on until its timeout, or
+    for ``connect_timeout`` if it has none. The error after all has ``attempts``.
     """
 
     def __init__(
-        self, host: str = "localhost", port: int | None = None, *,
+        self, host: str | Sequence[str] = "localhost", port: int | None = None, *,
         connect_timeout: float = 10, in_flight: int = 128, max_message: int = 1 << 30, shared_memory: int = 0,
         tls: TLS | None = None,
         token: str | None = None,
+        repeatable: bool = False,
+        servers: int = 16,
     ) -> None:
         """Use the server at host: "host:port", "tls://host:port", or "unix:/path" on this machine.
 
         Args:
-            host: name or address
+            host: name or address; several in a list or with commas between them. A name that
+                resolves to several addresses stands for as many servers, and is followed.
             port: 6174 if neither says one
             connect_timeout: in seconds
-            in_flight: how many requests may be unanswered at once; more wait in ``submit``. Servers
-                allow 256.
+            in_flight: how many requests may be unanswered at once, by each server; more wait in
+                ``submit``. Servers allow 256.
             max_message: the largest answer that is read, in bytes
             shared_memory: bytes of memory to share with a server on this machine. Large tensors are
                 left there instead of sent.
@@ -62,16 +74,17 @@ class Client:
             token: shows the server who the client is; None: ``$SHIVA_TOKEN``, else the file
                 ``$SHIVA_TOKEN_FILE``, which is read again for each connection, and when the server
                 takes its token no longer
+            repeatable: whether requests may run twice, so that one whose answer was lost is sent
+                again, to another server or over another connection. Feedback never is.
+            servers: how many are used at once of more; which ones, each client has for itself
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
-        self._address = Address.parse(host, port, tls)
-        self._name = str(self._address)
-        self._connect_timeout = connect_timeout
-        self._max_message = max_message
-        self._in_flight = in_flight
-        self._shared_memory = shared_memory
-        self._token = Token(token)
+        self._servers = Servers(host, port, tls, servers)
+        self._name = self._servers.name
+        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token))
+        self._repeatable = repeatable
+        self._leader: Client | None = None  # of a stream's client, which goes where that one may go
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._begin()
         _clients.add(self)
@@ -79,13 +92,11 @@ class Client:
     def _begin(self) -> None:
         """Begin without a connection."""
         self._closed = threading.Event()
-        self._slots = threading.BoundedSemaphore(self._in_flight)
-        self._sending = threading.Lock()  # held to write a message and to make a connection
-        self._backoff = Backoff()  # guarded by _sending
+        self._looking = threading.Lock()  # held during a lookup
+        self._changed = threading.Condition()  # notified after an attempt to connect
         self._lock = threading.Lock()  # guards the following
-        self._connection: Connection | None = None
-        self._shown = ""  # the token that new requests are asked with
-        self._leaving: list[Connection] = []
+        self._links: dict[Address | None, Link] = {}
+        self._retired: list[Link] = []
 
     def infer(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -107,16 +118,13 @@ class Client:
             RemoteError: one of its classes, if the server answers with an error
             NotAnswered: one of its classes, if there is no answer
         """  # fmt: skip
-        refused = self._shown
+        metadata |= {"priority": priority, "id": id, "parameters": parameters}
         while True:
             try:
-                return self.submit(
-                    model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
-                ).result()
-            except Unauthenticated:
-                if not self._renew(refused):
+                return self._submit(model, inputs, timeout, metadata).result()
+            except Unauthenticated as error:
+                if not error.renewed:
                     raise
-                refused = self._shown
 
     def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -129,64 +137,58 @@ class Client:
         answers of this client.
         """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        message = question(model, inputs, timeout=timeout, metadata=metadata)
-        if self._shared_memory and (describe := unnamed(message, self._names)):
-            note_names(message, self.request(describe, timeout=timeout).result(), self._names)
-        return self._send(message, self._answer, timeout)
+        return self._submit(model, inputs, timeout, metadata, keep=True)
 
-    def _answer(self, message: Message) -> Answer:
+    def _submit(
+        self, model: str, inputs: tuple[Any, ...], timeout: float | None, metadata: dict[str, Any], keep: bool = False
+    ) -> Future[Answer]:
+        """Ask a model. The arrays are used until the answer unless they are kept."""
+        message = question(model, inputs, timeout=timeout, metadata=metadata)
+        if self._settings.shared_memory and (describe := unnamed(message, self._names)):
+            note_names(message, self.request(describe, timeout=timeout).result(), self._names)
+        return self._ask(message, self._answer, timeout, keep)
+
+    def _answer(self, link: Link, shown: str, message: Message) -> Answer:
         try:
             return Answer(message)
-        except Unauthenticated:
-            self._renew(self._shown)
+        except Unauthenticated as error:
+            error.renewed = link.renew(shown)
             raise
-
-    def _renew(self, refused: str) -> bool:
-        """Whether there is another token than one that the server takes no longer.
-
-        A connection that has not shown that one ends when all that was sent on it is answered.
-        """
-        token = self._token.read()
-        with self._lock:
-            last = self._connection
-            if last and token != self._shown:
-                self._connection, self._shown = None, token
-                self._leaving = [one for one in self._leaving if not one.ended] + [last]
-                last.leave()
-        return token != refused
+        except Draining:
+            if self._repeatable or self._leader or link.among:
+                link.leave(drained=True)  # another connection may reach another server
+            raise
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
         """Send a message as it is, and wait for its answer. The server is not told the timeout.
 
         The answer is not looked at, so that it may be an error.
         """
-        return self._send(message, lambda answer: answer, timeout)
+        return self._ask(message, lambda link, shown, answer: answer, timeout, keep=True)
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> Stream:
-        """A stream of frames, such as a camera's, on a connection of its own. See ``Stream``."""
+        """A stream of frames, such as a camera's, on a connection of its own. See ``Stream``.
+
+        Among several servers it stays with its own until that cannot be reached, or says that it
+        shuts down.
+        """
         from .stream import Stream
 
-        client = Client(
-            self._name,
-            tls=self._address.tls,
-            connect_timeout=self._connect_timeout,
-            in_flight=self._in_flight,
-            max_message=self._max_message,
-            shared_memory=self._shared_memory,
-            token="",
-        )
-        client._token = self._token
+        client = copy.copy(self)
+        client._leader, client._repeatable = self, False
+        client._begin()
+        _clients.add(client)
         return Stream(client, model, name, keep=keep, timeout=timeout)
 
     def close(self) -> None:
-        """End the connection. Requests in flight, and those that wait to be sent, fail."""
+        """End the connections. Requests in flight, and those that wait to be sent, fail."""
         self._closed.set()
         with self._lock:
-            connections = self._leaving + ([self._connection] if self._connection else [])
-        for connection in connections:
-            connection.end(ClientClosed, f"the client of {self._name} was closed")
-            if threading.current_thread() is not connection.reader:
-                connection.reader.join()
+            links = [*self._links.values(), *self._retired]
+        for link in links:
+            link.close()
+        with self._changed:
+            self._changed.notify_all()
 
     def __enter__(self) -> Client:
         """The client itself."""
@@ -199,83 +201,160 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        """Let the reader of a client that nobody closed end."""
-        if (connection := getattr(self, "_connection", None)) and not connection.ended:
-            connection.hang_up()
+        """Let the readers of a client that nobody closed end."""
+        for link in getattr(self, "_links", {}).values():
+            link.hang_up()
 
-    def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
+    def _ask(
+        self, message: Message, then: Callable[[Link, str, Message], T], timeout: float | None, keep: bool
+    ) -> Future[T]:
         """Send a message. The future has what ``then`` makes of the answer."""
-        began = time.monotonic()
-        pieces = [] if self._shared_memory else wire.encode(message)
-        slots = self._slots
-        call = Call(then, slots, self._name, timeout)
-        if not slots.acquire(timeout=call.left()):
-            call.settle(call.timed_out(may_have_run=False))
-            return call.future
-        try:
-            if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
-                raise call.timed_out(may_have_run=False)
-            try:
-                # The connection may end before the request is sent. If it has answered nothing,
-                # _connect raises the reason.
-                while True:
-                    connection = self._connect(call, began)
-                    if self._shared_memory:
-                        pieces, call.parts = encode(message, connection.memory)
-                    if connection.send(pieces, call):
-                        break
-            finally:
-                self._sending.release()
-        except BaseException as error:
-            if not call.sent:
-                slots.release()
-            if not isinstance(error, NotAnswered):
-                raise
-            call.settle(error)
-        return call.future
+        links = self._ready()
+        link = pick(links, ())
+        if link and not link.among and not self._repeatable:
+            return link.send(message, partial(then, link, link.shown), timeout)
+        if keep:
+            message.tensors = [np.array(array) for array in message.tensors]
+        asked: Asked[T] = Asked(
+            message, then, timeout,
+            Pursuit(
+                message.namespace, again=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
+                timeout=timeout, patience=self._settings.connect_timeout,
+            ),
+        )  # fmt: skip
+        if link:
+            first = link.send(message, partial(then, link, link.shown), timeout)
+            first.add_done_callback(lambda done: self._conclude(asked, link, done))
+        else:
+            self._apart(asked)
+        return asked.future
 
-    def _connect(self, call: Call[Any], began: float) -> Connection:
-        """The connection, made if need be. The caller holds ``_sending``, and waits since began."""
-        with self._lock:
-            last = self._connection
-            if last and not last.ended:
-                return last
-            self._connection = None
-        if last and last.ended and last.answered:
-            self._backoff.succeeded()
-        elif last and last.ended:
-            self._backoff.failed(last.ended.why, last.ended.at)
-        if not self._closed.is_set():
-            self._closed.wait(self._backoff.pause(began, call.until))
-        if self._closed.is_set():
-            raise ClientClosed(f"the client of {self._name} is closed", may_have_run=False)
+    def _conclude(self, asked: Asked[T], link: Link, done: Future[T]) -> None:
+        """Take the answer of the first server, or go on to the next."""
+        error = done.exception()
+        if not error:
+            asked.settle(done.result())
+        elif asked.pursuit.goes_on(link, link.name, error):
+            self._apart(asked)
+        else:
+            asked.fail(asked.pursuit.error() if isinstance(error, ShivaError) else error)
+
+    def _apart(self, asked: Asked[Any]) -> None:
+        """Go on in a thread: this one may be what reads answers."""
+        threading.Thread(target=self._go_on, args=(asked,), name="shiva retry", daemon=True).start()
+
+    def _go_on(self, asked: Asked[T]) -> None:
+        """Ask one server after the other until one answers."""
+        pursuit, message = asked.pursuit, asked.message
         try:
-            patience = min(self._connect_timeout, max(0.001, call.until - time.monotonic()))
-            sock = self._address.connect(patience)
-        except (OSError, ValueError) as error:
-            why = self._address.unreachable(error)
-            self._backoff.failed(why, time.monotonic())
-            raise Unreachable(why, may_have_run=False) from error
-        connection = Connection(sock, self._name, self._max_message)
-        if token := self._token.read():
-            connection.introduce(token, patience)
-        if self._shared_memory:
-            connection.share(self._shared_memory, patience)
+            while True:
+                links = self._ready()
+                if link := pick(links, pursuit.tried):
+                    if asked.timeout is not None and "timeout_ms" in message.metadata:
+                        message.metadata["timeout_ms"] = (pursuit.left or 0) * 1000
+                    try:
+                        sent = link.send(message, partial(asked.then, link, link.shown), pursuit.left)
+                        asked.settle(sent.result())
+                        return
+                    except ShivaError as error:
+                        if pursuit.goes_on(link, link.name, error):
+                            continue
+                        raise pursuit.error() from None
+                for one in links:
+                    if not one.up:
+                        pursuit.down(one, one.name, one.why)
+                if self._closed.is_set():
+                    raise ClientClosed(f"the client of {self._name} was closed", may_have_run=False)
+                if (pause := pursuit.pause()) is None:
+                    raise pursuit.error()
+                with self._changed:
+                    self._changed.wait(pause)
+        except BaseException as error:
+            asked.fail(error)
+
+    def _ready(self) -> list[Link]:
+        """The servers. Those that are down are connected to, and names looked up if it is time."""
+        if not self._links:
+            with self._looking:
+                if not self._links:
+                    self._relist()
+        elif self._leader or not self._servers.named:
+            pass
+        elif self._servers.due <= time.monotonic() and self._looking.acquire(blocking=False):
+            threading.Thread(target=self._look_again, name="shiva lookup", daemon=True).start()
+        links = list(self._links.values())
+        for link in links:
+            if link.among and not link.up:
+                link.wake()
+        return links
+
+    def _look_again(self) -> None:
+        try:
+            self._relist()
+        finally:
+            self._looking.release()
+
+    def _relist(self) -> None:
+        """Have a link with each server, and none with those that are no more."""
+        if self._leader:
+            link = Link(self._name, None, self._settings, proves=len(self._leader._ready()) > 1)
+            link.choose = partial(self._leader._order, link)
+            links: dict[Address | None, Link] = {None: link}
+        else:
+            links = {one: self._links.get(one) or self._link(one) for one in self._servers.look_up()}
         with self._lock:
-            self._connection, self._shown = connection, token
+            gone = [link for one, link in self._links.items() if one not in links]
+            self._retired = [link for link in self._retired if not link.over] + gone
+            self._links = links
+        for link in gone:
+            link.retire()
         if self._closed.is_set():
-            connection.end(ClientClosed, f"the client of {self._name} is closed")
-        return connection
+            for link in links.values():
+                link.close()
+        self._servers.looked(any(link.among and not link.up for link in links.values()))
+
+    def _link(self, address: Address) -> Link:
+        several = self._servers.several
+        link = Link(str(address), address, self._settings, proves=several, changed=self._notify if several else None)
+        link.choose = lambda: [address]
+        return link
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _order(self, link: Link) -> list[Address]:
+        """Where the link of a stream may connect."""
+        return [one.address for one in order(self._ready(), link.address, link.drained) if one.address]
 
     def _forked(self) -> None:
-        """In the child of a fork, begin anew: the connection and its reader are the parent's."""
-        connections, closed = [*self._leaving, self._connection], self._closed.is_set()
+        """In the child of a fork, begin anew: connections and their readers are the parent's."""
+        links, closed = [*self._links.values(), *self._retired], self._closed.is_set()
         self._begin()
         if closed:
             self._closed.set()
-        for connection in connections:
-            if connection:
-                connection.forked()
+        for link in links:
+            link.forked()
+
+
+class Asked(Generic[T]):
+    """A request that several servers may get, and the future of its answer."""
+
+    def __init__(
+        self, message: Message, then: Callable[[Link, str, Message], T], timeout: float | None, pursuit: Pursuit[Link]
+    ) -> None:
+        self.message, self.then, self.timeout, self.pursuit = message, then, timeout, pursuit
+        self.future: Future[T] = Future()
+
+    def settle(self, result: T) -> None:
+        """Resolve the future, which may be cancelled."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the future, which may be cancelled."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

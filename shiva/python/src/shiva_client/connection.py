@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from .wire import Message
 
 GRACE = 1.0  # seconds that the server's own answer about a deadline may take
 LAST_WORDS = 1.0  # seconds for the reader to read the last answers of a server that hangs up
+NO_PROOF = "it accepts, and does not answer !live"
 TICK = 0.5  # seconds between two checks of the deadlines in flight
 
 # A host that is down sends nothing: without these options the kernel waits for 15 minutes.
@@ -120,6 +122,23 @@ class Connection:
         call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
         self.send(wire.encode(introduction(token)), call)
 
+    def prove(self, patience: float) -> None:
+        """Wait until the server answers, before anybody else has the connection.
+
+        OSError if it does not, or says that it cannot be used.
+        """
+        call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
+        try:
+            self.send(wire.encode(Message("!live")), call)
+            raise_for(call.future.result(patience))
+        except RemoteError as error:
+            if error.retryable:
+                self.end(ConnectionLost, str(error))
+                raise OSError(str(error)) from error
+        except (NotAnswered, FutureTimeout, TimeoutError) as error:
+            self.end(ConnectionLost, NO_PROOF)
+            raise OSError(f"{NO_PROOF} ({str(error) or 'timed out'})") from error
+
     def share(self, size: int, patience: float) -> None:
         """Share memory with the server, before anybody else has the connection.
 
@@ -141,6 +160,11 @@ class Connection:
             pass  # the connection has ended, or the server is late
         finally:
             memory.unlink()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer."""
+        return len(self._calls)
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call the connection finishes. False: it had ended before."""

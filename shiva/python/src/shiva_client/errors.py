@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +10,22 @@ if TYPE_CHECKING:
 
 
 class ShivaError(Exception):
-    """Any error of this package but for wrong arguments, which are ValueError and TypeError."""
+    """Any error of this package but for wrong arguments, which are ValueError and TypeError.
+
+    Attributes:
+        attempts: if several servers were tried, their addresses and what happened at each
+    """
+
+    attempts: Mapping[str, ShivaError] = {}
+
+    def __str__(self) -> str:
+        """What happened, and where if there were several."""
+        if not self.attempts:
+            return super().__str__()
+        alike: dict[str, list[str]] = {}
+        for name, error in self.attempts.items():
+            alike.setdefault(Exception.__str__(error).removeprefix(f"{name}: "), []).append(name)
+        return "no answer from any server: " + "; ".join(f"{', '.join(at)}: {why}" for why, at in alike.items())
 
 
 class ProtocolError(ShivaError, ValueError):
@@ -21,11 +37,12 @@ class NotAnswered(ShivaError):
 
     Attributes:
         may_have_run: whether bytes of it may have reached the server; if not, it did not run
+        why: the reason alone
     """
 
     def __init__(self, why: str, *, may_have_run: bool) -> None:
         super().__init__(f"{why} ({'it may have run' if may_have_run else 'it did not run'})")
-        self.may_have_run = may_have_run
+        self.may_have_run, self.why = may_have_run, why
 
 
 class Unreachable(NotAnswered):
@@ -105,6 +122,8 @@ class Canceled(RemoteError):
 
 class Unauthenticated(RemoteError):
     """The server does not know the client's identity."""
+
+    renewed = False  # there is another token now
 
 
 class PermissionDenied(RemoteError):

@@ -1,0 +1,257 @@
+"""One server of a client for threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from . import wire
+from .address import Address
+from .backoff import Backoff
+from .connection import Call, Connection
+from .errors import ClientClosed, NotAnswered, Unreachable
+from .servers import Settings
+from .shared import encode
+from .wire import Message
+
+T = TypeVar("T")
+
+
+class Link:
+    """A connection at a time, with one server, and the requests on it.
+
+    The connection is made with the first request, and anew when it was lost. One of several servers
+    is connected to in a thread of its own, and takes requests only while it is.
+
+    Attributes:
+        address: of the present connection, the last one, or the only one; None: there was none
+        choose: called for each connection
+        drained: the address of a server that was draining, until another one is connected
+    """
+
+    def __init__(
+        self, name: str, address: Address | None, settings: Settings, *,
+        proves: bool = False, changed: Callable[[], None] | None = None,
+    ) -> None:
+        """Connect to the first address that ``choose`` gives and that can be reached.
+
+        Args:
+            name: for errors
+            address: of the server; None: it is chosen for each connection
+            settings: of the client
+            proves: a connection counts once the server has answered on it
+            changed: of one of several, called when it has connected or could not
+        """  # fmt: skip
+        self.name = name
+        self._settings, self._proves, self._changed = settings, proves, changed
+        self.address = address
+        self.choose: Callable[[], Sequence[Address]] = lambda: []
+        self.drained: Address | None = None
+        self.why: NotAnswered = Unreachable(f"{name}: the first connection is being made", may_have_run=False)
+        self.shown = ""  # the token that new requests are asked with
+        self._closed = threading.Event()
+        self._retired = False
+        self._slots = threading.BoundedSemaphore(settings.in_flight)
+        self._sending = threading.Lock()  # held to write a message and to make a connection
+        self._backoff = Backoff()  # of whoever makes connections
+        self._lock = threading.Lock()  # guards the following
+        self._entering = 0  # requests that are not sent yet
+        self._making = False  # a thread makes a connection
+        self._connection: Connection | None = None
+        self._leaving: list[Connection] = []
+
+    @property
+    def among(self) -> bool:
+        """Whether it is one of several."""
+        return self._changed is not None
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes requests."""
+        connection = self._connection
+        return not self._retired and (not self.among or (connection is not None and not connection.ended))
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer."""
+        connection = self._connection
+        return self._entering + (connection.waiting if connection else 0)
+
+    def send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
+        """Send a message. The future has what ``then`` makes of the answer."""
+        with self._lock:
+            self._entering += 1
+        try:
+            return self._send(message, then, timeout)
+        finally:
+            with self._lock:
+                self._entering -= 1
+
+    def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
+        began = time.monotonic()
+        settings, slots = self._settings, self._slots
+        pieces = [] if settings.shared_memory else wire.encode(message)
+        call = Call(then, slots, self.name, timeout)
+        if not slots.acquire(timeout=call.left()):
+            call.settle(call.timed_out(may_have_run=False))
+            return call.future
+        try:
+            if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
+                raise call.timed_out(may_have_run=False)
+            try:
+                # The connection may end before the request is sent. If it has answered nothing,
+                # _connect raises the reason.
+                while True:
+                    connection = self._connect(call, began)
+                    if settings.shared_memory:
+                        pieces, call.parts = encode(message, connection.memory)
+                    if connection.send(pieces, call):
+                        break
+            finally:
+                self._sending.release()
+        except BaseException as error:
+            if not call.sent:
+                slots.release()
+            if not isinstance(error, NotAnswered):
+                raise
+            call.settle(error)
+        return call.future
+
+    def _connect(self, call: Call[Any], began: float) -> Connection:
+        """The connection, made if need be. The caller holds ``_sending``, and waits since began."""
+        if last := self._present():
+            return last
+        if self.among:
+            with self._lock:
+                raise Unreachable(self.why.why, may_have_run=False)
+        pause = 0.0 if self._closed.is_set() else self._backoff.pause(began, call.until)
+        return self._make(pause, min(self._settings.connect_timeout, max(0.001, call.until - time.monotonic())))
+
+    def _present(self) -> Connection | None:
+        """The connection that there is; what became of the last one counts for the next pause."""
+        with self._lock:
+            last = self._connection
+            if last and not last.ended:
+                return last
+            self._connection = None
+            if last and last.ended:
+                self.why = Unreachable(last.ended.why, may_have_run=False)
+        if last and last.ended and last.answered:
+            self._backoff.succeeded()
+        elif last and last.ended:
+            self._backoff.failed(last.ended.why, last.ended.at)
+        return None
+
+    def _make(self, pause: float, patience: float) -> Connection:
+        """Make a connection after a pause, to the first address where that can be done."""
+        self._closed.wait(pause)
+        if self._closed.is_set():
+            raise ClientClosed(f"the client of {self.name} is closed", may_have_run=False)
+        faults = []
+        for address in self.choose():
+            try:
+                connection, token = self._open(address, patience)
+            except (OSError, ValueError) as error:
+                faults.append((address.unreachable(error), error))
+                continue
+            with self._lock:
+                self._connection, self.shown, self.address, self.drained = connection, token, address, None
+            if self._closed.is_set():
+                connection.end(ClientClosed, f"the client of {self.name} is closed")
+            elif self._retired:
+                connection.leave()
+            return connection
+        why = "; ".join(why for why, _ in faults)
+        self._backoff.failed(why, time.monotonic())
+        raise Unreachable(why, may_have_run=False) from faults[-1][1]
+
+    def _open(self, address: Address, patience: float) -> tuple[Connection, str]:
+        """A connection, and the token that it has shown."""
+        settings = self._settings
+        connection = Connection(address.connect(patience), str(address), settings.max_message)
+        if token := settings.token.read():
+            connection.introduce(token, patience)
+        if self._proves:
+            connection.prove(patience)
+        if settings.shared_memory:
+            connection.share(settings.shared_memory, patience)
+        return connection, token
+
+    def wake(self) -> None:
+        """Begin to connect to one of several, unless there is a connection or one is made."""
+        with self._lock:
+            if self._making or self._retired or (self._connection and not self._connection.ended):
+                return
+            self._making = True
+        threading.Thread(target=self._make_apart, name=f"shiva {self.name}", daemon=True).start()
+
+    def _make_apart(self) -> None:
+        try:
+            if not self._present():
+                self._make(self._backoff.pause(time.monotonic(), math.inf), self._settings.connect_timeout)
+        except NotAnswered as error:
+            with self._lock:
+                self.why = error
+        finally:
+            with self._lock:
+                self._making = False
+            if self._changed:
+                self._changed()
+
+    def renew(self, refused: str) -> bool:
+        """Whether there is another token than one that the server takes no longer.
+
+        A connection that has not shown that one ends when all that was sent on it is answered.
+        """
+        token = self._settings.token.read()
+        if token != self.shown:
+            self.leave()
+            self.shown = token
+        return token != refused
+
+    def leave(self, *, drained: bool = False) -> None:
+        """Send nothing more on the connection, which ends when all that was sent is answered."""
+        with self._lock:
+            last, self._connection = self._connection, None
+            if drained:
+                self.drained, self.why = self.address, Unreachable(f"{self.name}: it drains", may_have_run=False)
+            if last:
+                self._leaving = [one for one in self._leaving if not one.ended] + [last]
+        if last:
+            last.leave()
+
+    def retire(self) -> None:
+        """Take no more requests, since the address is none of the servers' any more."""
+        self._retired = True
+        self.leave()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of a link that was retired is in use."""
+        with self._lock:
+            return not self._making and all(one.ended for one in self._leaving)
+
+    def close(self) -> None:
+        """End the connection. Requests in flight, and those that wait to be sent, fail."""
+        self._closed.set()
+        with self._lock:
+            connections = self._leaving + ([self._connection] if self._connection else [])
+        for connection in connections:
+            connection.end(ClientClosed, f"the client of {self.name} was closed")
+            if threading.current_thread() is not connection.reader:
+                connection.reader.join()
+
+    def hang_up(self) -> None:
+        """Let the reader of a client that nobody closed end."""
+        if (connection := self._connection) and not connection.ended:
+            connection.hang_up()
+
+    def forked(self) -> None:
+        """In the child of a fork, give up the connections: they are the parent's."""
+        for connection in [*self._leaving, self._connection]:
+            if connection:
+                connection.forked()

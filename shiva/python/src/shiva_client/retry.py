@@ -1,0 +1,113 @@
+"""Which requests are sent to another server, and what is said when none has answered."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Generic, TypeVar
+
+from .errors import (
+    ClientClosed,
+    ContainerLost,
+    Draining,
+    NotAnswered,
+    NotFound,
+    Overloaded,
+    RemoteError,
+    ShivaError,
+    TimedOut,
+    Unavailable,
+)
+
+FIRST_PAUSE = 0.02  # seconds between two rounds over all servers
+LAST_PAUSE = 0.32
+
+L = TypeVar("L")
+
+
+class Pursuit(Generic[L]):
+    """A request on its way from server to server.
+
+    Attributes:
+        tried: the servers of this round
+        until: when its deadline is, as time.monotonic() counts
+    """
+
+    def __init__(self, namespace: str, *, again: bool, repeatable: bool, timeout: float | None, patience: float):
+        """``again``: whether it may be sent again at all; ``repeatable``: after it may have run.
+
+        Without a timeout it is pursued for as long as the patience lasts.
+        """
+        name, update, rest = namespace.rpartition("/update")
+        self._feedback = bool(update) and not rest and "/" not in name
+        self._again, self._repeatable = again, repeatable and not self._feedback
+        self._bounded = timeout is not None
+        self.until = time.monotonic() + (patience if timeout is None else timeout)
+        self.tried: list[L] = []
+        self._errors: dict[str, ShivaError] = {}
+        self._overloaded = 0
+        self._mends = False  # another round may find what this one did not
+        self._pause = FIRST_PAUSE
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the deadline; None if there is none."""
+        return max(0.001, self.until - time.monotonic()) if self._bounded else None
+
+    def goes_on(self, link: L, name: str, error: BaseException | None) -> bool:
+        """Note what happened at a server, and tell whether another may have the request."""
+        if not isinstance(error, ShivaError):
+            return False
+        self.tried.append(link)
+        self._errors.pop(name, None)
+        self._errors[name] = error
+        if isinstance(error, RemoteError):
+            return self._again and self._is_for(error)
+        if not isinstance(error, NotAnswered) or isinstance(error, ClientClosed | TimedOut):
+            return False
+        self._mends = True
+        return self._again and (not error.may_have_run or self._repeatable)
+
+    def _is_for(self, error: RemoteError) -> bool:
+        """Whether an answer leaves the request to another server."""
+        if isinstance(error, Draining):
+            self._mends = True
+            return True
+        if isinstance(error, Unavailable):  # of feedback: it may be stored
+            self._mends = True
+            return not self._feedback
+        if isinstance(error, ContainerLost):
+            self._mends = True
+            return self._repeatable
+        if isinstance(error, Overloaded):
+            # Twice at most: where all servers are overloaded, requests that go from one to the
+            # next would be the most of their load.
+            self._overloaded += 1
+            return self._overloaded < 2 and not self._feedback
+        return isinstance(error, NotFound) and not self._feedback
+
+    def down(self, link: L, name: str, why: NotAnswered) -> None:
+        """Note a server that cannot be reached, and so was not asked."""
+        self._mends = True
+        if link not in self.tried:
+            self._errors[name] = why
+
+    def pause(self) -> float | None:
+        """Seconds until the next round; None if there is none."""
+        if not self._mends or self.until - time.monotonic() <= self._pause:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, LAST_PAUSE)
+        self._mends = False
+        self.tried.clear()
+        return pause * random.uniform(0.5, 1)
+
+    def error(self) -> ShivaError:
+        """What happened at the last server, with what happened at the others."""
+        last = list(self._errors.values())[-1]
+        final = isinstance(last, RemoteError) and not last.retryable and not isinstance(last, NotFound)
+        if len(self._errors) > 1 and not final:
+            last.attempts = dict(self._errors)
+            if isinstance(last, NotAnswered):
+                ran = (one.may_have_run for one in self._errors.values() if isinstance(one, NotAnswered))
+                last.may_have_run = any(ran)
+        return last

@@ -1,0 +1,139 @@
+"""Which servers a client asks: those that its addresses stand for, and which is next."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import random
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from .address import Address
+from .tls import TLS
+from .token import Token
+
+PERIOD = 20.0  # seconds between two lookups of a name
+SOON = 1.0  # seconds, while a server cannot be reached
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client's connections have in common."""
+
+    connect_timeout: float
+    in_flight: int
+    max_message: int
+    shared_memory: int
+    token: Token
+
+
+class Servers:
+    """The addresses that a client was given, and the servers that they stand for now.
+
+    A name with several addresses of one family stands for as many servers. Another one is used by
+    its name, and which of its addresses answers is the system's to find out.
+    """
+
+    def __init__(self, host: str | Sequence[str], port: int | None, tls: TLS | None, most: int) -> None:
+        """Take addresses in a list or with commas between them. At most so many are used."""
+        if most < 1:
+            raise ValueError(f"servers is {most}, it must be at least 1")
+        texts = [text.strip() for text in host.split(",")] if isinstance(host, str) else list(host)
+        if len(texts) > 1:
+            texts = [text for text in texts if text]
+        if not texts:
+            raise ValueError(f"expected an address, or several with commas between them, got {host!r}")
+        self.given = list(dict.fromkeys(Address.parse(text, port, tls) for text in texts))
+        self.name = ",".join(map(str, self.given))
+        self.named = any(_is_name(address) for address in self.given)
+        self.several = len(self.given) > 1  # or the only name has stood for several
+        self._most = most
+        self._key = os.urandom(16)  # which servers are used of too many
+        self._found: dict[Address, list[Address]] = {address: [address] for address in self.given}
+        self._spread: set[Address] = set()
+        self.due = 0.0  # when names are to be looked up again
+
+    def look_up(self) -> list[Address]:
+        """The servers now. A name whose lookup fails keeps its last addresses."""
+        for address in self.given:
+            if _is_name(address):
+                try:
+                    self._resolve(address)
+                except (OSError, UnicodeError):
+                    continue  # whoever connects to the name says what is wrong with it
+        found = list(dict.fromkeys(one for address in self.given for one in self._found[address]))
+        self.several = self.several or len(found) > 1
+        if len(found) > self._most:
+            # Rendezvous: each address has a rank of its own, whatever others there are.
+            found.sort(key=lambda one: hashlib.sha256(self._key + str(one).encode()).digest())
+            found = found[: self._most]
+        return found
+
+    def looked(self, down: bool) -> None:
+        """Say when the next lookup is due: soon, while a server cannot be reached."""
+        self.due = time.monotonic() + (SOON if down else PERIOD)
+
+    def _resolve(self, address: Address) -> None:
+        infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        v4 = {str(info[4][0]) for info in infos if info[0] == socket.AF_INET}
+        hosts = sorted(v4 or {str(info[4][0]) for info in infos if info[0] == socket.AF_INET6})
+        if not hosts:
+            return
+        if len(hosts) == 1 and address not in self._spread:
+            self._found[address] = [address]
+            return
+        self._spread.add(address)
+        tls = address.tls and replace(address.tls, server_name=address.tls.server_name or address.host)
+        self._found[address] = [Address(host, address.port, tls=tls) for host in hosts]
+
+
+def _is_name(address: Address) -> bool:
+    if address.path:
+        return False
+    try:
+        ipaddress.ip_address(address.host)
+    except ValueError:
+        return True
+    return False
+
+
+class Asked(Protocol):
+    """One of several servers, as far as it is chosen."""
+
+    address: Address | None
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes requests."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer."""
+
+
+L = TypeVar("L", bound=Asked)
+
+
+def pick(links: Sequence[L], tried: Sequence[L]) -> L | None:
+    """Of two at random that take a request, and were not tried, the one where fewer wait."""
+    able = [link for link in links if link.up and link not in tried]
+    return min(random.sample(able, min(2, len(able))), key=lambda link: link.waiting, default=None)
+
+
+def order(links: Sequence[L], at: Address | None, drained: Address | None) -> list[L]:
+    """Where a stream may connect: where it was, then as a request would, and then the rest.
+
+    A server that was draining comes last.
+    """
+    first = pick(links, ())
+
+    def rank(link: L) -> int:
+        if drained is not None and link.address == drained:
+            return 4
+        return 0 if link.address == at else 1 if link is first else 2 if link.up else 3
+
+    return sorted(random.sample(list(links), len(links)), key=rank)
