@@ -18,6 +18,7 @@ from . import wire
 from .addresses import Address, Resolver, parse_servers
 from .arena import AVAILABLE
 from .connection import Connection
+from .health import Health, Settings
 from .link import Link
 from .models import Model, declared_models, error_text
 from .poller import READ, WRITE, Poller
@@ -123,6 +124,23 @@ class Container:
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until every model is registered with at least one server."""
         return self._ready.wait(timeout) and not self._finished.is_set()
+
+    def unready(self) -> str:
+        """Why not every model is registered with a server; "" if each is."""
+        loading = [str(runner.model) for runner in self._runners if runner not in self._warm]
+        if loading:
+            return f"loading {', '.join(loading)}"
+        served = {str(link.model) for link in self._links if link.live}
+        missing = [str(model) for model in self._models if str(model) not in served]
+        return f"no server has registered {', '.join(missing)}" if missing else ""
+
+    def stuck(self, seconds: float) -> str:
+        """Which model has had a batch in its function for longer; "" if none has."""
+        now = time.monotonic()
+        for runner in self._runners:
+            if (longest := runner.longest(now)) > seconds:
+                return f"model {runner.model} has computed one batch for {longest:.0f} s, limit {seconds:.0f} s"
+        return ""
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> None:
         """Ask the servers to send no more, answer the batches at hand, then end.
@@ -361,6 +379,7 @@ def serve(
     arena: bool = True,
     token: str | None = None,
     tls: TLS | None = None,
+    health: str | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
@@ -386,6 +405,9 @@ def serve(
         how TLS is spoken with servers at ``tls://host:port``; else as ``$SHIVA_TLS_CA``,
         ``$SHIVA_TLS_CERT``, ``$SHIVA_TLS_KEY``, ``$SHIVA_TLS_NAME`` and ``$SHIVA_TLS_INSECURE``
         say. ValueError if a file is wrong.
+    ``health``
+        ``"host:port"``, or ``":port"`` of all addresses, where /livez and /readyz answer over HTTP:
+        see health.py; else ``$SHIVA_HEALTH``, else nowhere.
 
     RuntimeError if a model cannot warm up.
     """
@@ -394,6 +416,7 @@ def serve(
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     container = Container(*models, servers=servers, instance=instance, arena=arena, token=token, tls=tls)
+    settings = Settings.read(health)
     asked = False
     pid = os.getpid()
 
@@ -412,6 +435,9 @@ def serve(
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    answering = settings and Health(
+        settings, {"/livez": lambda: container.stuck(settings.stuck), "/readyz": container.unready}
+    )
     try:
         with container:
             # A signal just before the wait, or to another thread, does not end it. Its handler
@@ -419,5 +445,7 @@ def serve(
             while not container.wait(_SIGNAL_SECONDS):
                 pass
     finally:
+        if answering:
+            answering.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -54,6 +54,7 @@ class Runner:
         self._batches = Batches(model)
         self._threads: list[threading.Thread] = []
         self._traced = 0.0
+        self._calls: dict[int, float] = {}
         self._stop = threading.Event()
         self._lessons: queue.Queue[Lesson | None] = queue.Queue(MAX_LESSONS)
         self._dropped = False
@@ -88,6 +89,10 @@ class Runner:
         until = time.monotonic() + timeout
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
+
+    def longest(self, now: float) -> float:
+        """For how long the oldest batch has been in the function; 0 if there is none."""
+        return now - min(self._calls.copy().values(), default=now)
 
     # What the worker calls, in its threads.
 
@@ -126,6 +131,7 @@ class Runner:
     def compute(self, job: Job, now: float) -> None:
         """Call the function and answer the batch."""
         delivery, link, session = job
+        self._calls[id(delivery)] = now
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
         batch_id, arena = delivery.batch_id, session.arena
@@ -141,6 +147,7 @@ class Runner:
             del arrays, outputs
         except BaseException as e:  # even SystemExit: the batch must be answered
             frames, lent = self._failure(batch_id, arena, e), []
+        del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
         link.answer(session, batch_id, frames)
@@ -148,7 +155,8 @@ class Runner:
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
         delivery, link, session = job
-        if (now := time.monotonic()) - link.called >= EXCUSE_SECONDS:
+        self._calls[id(delivery)] = now = time.monotonic()
+        if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
         batch_id, arena = delivery.batch_id, session.arena
         lent: list[Loan] = []
@@ -163,6 +171,7 @@ class Runner:
             del arrays, outputs
         except BaseException as e:
             frames, lent = self._failure(batch_id, arena, e), []
+        del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
         link.answer(session, batch_id, frames)
