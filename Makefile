@@ -61,7 +61,7 @@ STRICT := -tags invariants ./shiva/tensor
 # packages wait most of their time. What several of them start is built before.
 CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -222,6 +222,17 @@ c-fuzz: ## libFuzzer on the client in C for FUZZTIME (2s), which it installs (De
 collector: ## the tests of traces with an OpenTelemetry Collector, which is built (minutes)
 	@cd server/internal/trace/testdata/collector && GOWORK=off $(BUILD) $(CURDIR)/bin/collector . $(PROGRESS)
 	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
+
+# A kube-apiserver is 1,800 packages, and the controller has 400 that the server has not: both are
+# modules of their own, as is what tests them.
+K8S := examples/kubernetes/test/apiserver examples/kubernetes/test cmd/shiva-controller
+k8s: build redis $(VENV)/ready ## chart, probes, controller and the runtime of KServe by a real kube-apiserver, which is built (ten minutes)
+	@for module in $(K8S); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
+	@cd examples/kubernetes/test/apiserver && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/kube-apiserver . $(PROGRESS)
+	@cd cmd/shiva-controller && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/shiva-controller . $(PROGRESS)
+	cd cmd/shiva-controller && GOWORK=off go vet . && GOWORK=off go test .
+	cd examples/kubernetes/test && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 30m .
+	cd examples/kubernetes/models && $(PYTHON) -m pytest -q
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
 	go run ./bench/run $(BENCHFLAGS)

@@ -33,8 +33,9 @@ import (
 // A page of commands that take minutes or hours, or need what few machines have, is exempt, with
 // the reason, unless -page names it.
 var exempt = map[string]string{
-	"bench/README.md":              "benchmarks and soaks; make test runs their short forms",
-	"examples/gstreamer/README.md": "it needs GStreamer; make gst-test installs that and runs it",
+	"bench/README.md":               "benchmarks and soaks; make test runs their short forms",
+	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
+	"examples/kubernetes/README.md": "its commands need a cluster; make k8s reads what they name",
 }
 
 var onePage = flag.String("page", "", "run this page alone")

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// Times by which the Lease passes to another controller. They are longer than a short absence of
+// the apiserver.
+const (
+	leaseFor   = 30 * time.Second
+	renewFor   = 20 * time.Second
+	retryEvery = 4 * time.Second
+	again      = time.Second      // after a manager has failed
+	apiTimeout = 10 * time.Second // of one request
+	mostDelay  = 15 * time.Second // between two tries of the same Model
+)
+
+type options struct {
+	kubeconfig, namespace, admin, health, lease string
+	poll                                        time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the apiserver is; without it, as a pod is told")
+	flag.StringVar(&o.namespace, "namespace", "", "of the Models and of the Lease")
+	flag.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin doors, for Models that name none")
+	flag.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
+	flag.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
+	flag.DurationVar(&o.poll, "poll", 5*time.Second, "how often servers are asked")
+	flag.Parse()
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if flag.NArg() > 0 || o.namespace == "" || o.poll <= 0 {
+		fmt.Fprintln(os.Stderr, "shiva-controller: expected --namespace, a --poll above 0, and no arguments; -h lists the flags")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, log); err != nil {
+		log.Error("cannot run", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run runs managers, one after the other: one that lost its Lease, or could not begin while the
+// apiserver was away, ends. To end the process each time would have the node wait longer and longer
+// before it starts the next.
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	handler := logr.FromSlogHandler(log.Handler())
+	ctrl.SetLogger(handler)
+	klog.SetLogger(handler)
+	config, err := connect(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Timeout = apiTimeout
+	var ready atomic.Bool
+	health, err := net.Listen("tcp", o.health)
+	if err != nil {
+		return err
+	}
+	answers := http.Server{Handler: probes(&ready), ReadHeaderTimeout: apiTimeout}
+	go func() { // ends with Close
+		if err := answers.Serve(health); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("health is not served any more", "error", err)
+		}
+	}()
+	defer answers.Close()
+	r := &reconciler{servers: newServers(o.poll / 2), admin: o.admin, poll: o.poll, scales: map[types.NamespacedName]*scale{}}
+	for {
+		err := manage(ctx, config, o, r, &ready)
+		ready.Store(false)
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Error("nothing is managed for a moment", "error", err)
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func connect(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// manage runs one manager until ctx ends, or it fails.
+func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, ready *atomic.Bool) error {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return err
+	}
+	addToScheme(scheme)
+	leaseDuration, renewDeadline, retryPeriod := leaseFor, renewFor, retryEvery
+	m, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{DefaultNamespaces: map[string]cache.Config{o.namespace: {}}},
+		Metrics:                       metricsserver.Options{BindAddress: "0"},
+		LeaderElection:                o.lease != "",
+		LeaderElectionID:              o.lease,
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &leaseDuration,
+		RenewDeadline:                 &renewDeadline,
+		RetryPeriod:                   &retryPeriod,
+	})
+	if err != nil {
+		return err
+	}
+	r.Client = m.GetClient()
+	unique := true // names are unique in a process, which may run several managers after each other
+	err = builder.ControllerManagedBy(m).Named("model").For(&Model{}).Owns(&appsv1.Deployment{}).WithOptions(controller.Options{
+		SkipNameValidation:      &unique,
+		MaxConcurrentReconciles: 8,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](100*time.Millisecond, mostDelay),
+	}).Complete(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with ctx
+		if m.GetCache().WaitForCacheSync(ctx) {
+			ready.Store(true)
+		}
+	}()
+	return m.Start(ctx)
+}
+
+// probes answers health: live while the process is, since to start another one would not bring the
+// apiserver back; ready while it knows what the apiserver has.
+func probes(ready *atomic.Bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "live") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready.Load() {
+			http.Error(w, "the apiserver has not answered yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	return mux
+}

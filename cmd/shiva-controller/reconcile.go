@@ -1,0 +1,218 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"regexp"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	manager  = "shiva-controller"              // of fields
+	selected = "shivad.github.io/model-object" // label of pods: the Model's name
+)
+
+// A reconciler makes what is what Models want.
+type reconciler struct {
+	client.Client
+	servers *servers
+	admin   string // for Models that name none
+	poll    time.Duration
+
+	mu     sync.Mutex
+	scales map[types.NamespacedName]*scale
+}
+
+// Reconcile is called when a Model or its Deployment has changed, and every poll.
+func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	m := &Model{}
+	if err := r.Get(ctx, request.NamespacedName, m); err != nil {
+		if apierrors.IsNotFound(err) { // the cluster deletes the Deployment
+			r.forget(request.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, err
+	}
+	if m.DeletionTimestamp != nil {
+		return ctrl.Result{}, nil
+	}
+	status := m.DeepCopyObject().(*Model).Status
+	status.ObservedGeneration = m.Generation
+	say := func(kind string, yes bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: m.Generation}
+		if yes {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	err := r.apply(ctx, m, &status, say)
+	if !reflect.DeepEqual(status, m.Status) {
+		m.Status = status
+		if err := r.Status().Update(ctx, m); err != nil && !apierrors.IsConflict(err) {
+			return ctrl.Result{}, err
+		}
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.poll}, nil
+}
+
+// apply applies the Deployment with as many replicas as are needed. The error is one that time may
+// mend; what only a change of the Model mends is in its conditions.
+func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, say func(kind string, yes bool, reason, message string)) error {
+	is := &appsv1.Deployment{}
+	err := r.Get(ctx, client.ObjectKeyFromObject(m), is)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	exists := err == nil
+	if exists && !metav1.IsControlledBy(is, m) {
+		say("Ready", false, "NotOurs", fmt.Sprintf("the Deployment %s is there already and not of this Model: delete it, or name the Model otherwise", m.Name))
+		return nil
+	}
+	replicas := r.replicas(ctx, m, is, exists, status, say)
+	wanted, err := deployment(m, replicas)
+	if err != nil {
+		say("Ready", false, "InvalidTemplate", err.Error())
+		return nil
+	}
+	made := &unstructured.Unstructured{Object: wanted}
+	// Fields that a Deployment does not have are refused, as kubectl refuses them.
+	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+		say("Ready", false, "Refused", err.Error())
+		return nil
+	case err != nil:
+		return err
+	}
+	if replicas != nil {
+		status.Replicas = *replicas
+	} else if is.Spec.Replicas != nil {
+		status.Replicas = *is.Spec.Replicas
+	}
+	status.Ready = is.Status.ReadyReplicas
+	if status.Ready < status.Replicas {
+		say("Ready", false, "Starting", fmt.Sprintf("%d of %d replicas are ready", status.Ready, status.Replicas))
+	} else {
+		say("Ready", true, "Serving", fmt.Sprintf("%d replicas are ready", status.Ready))
+	}
+	return nil
+}
+
+// replicas decides how many there are; nil if others do.
+func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployment, exists bool, status *ModelStatus, say func(kind string, yes bool, reason, message string)) *int32 {
+	if m.Spec.Replicas == nil {
+		meta.RemoveStatusCondition(&status.Conditions, "Scaled")
+		status.Needed = nil
+		return nil
+	}
+	now, running := time.Now(), m.Spec.Replicas.Min
+	if exists && is.Spec.Replicas != nil {
+		running = *is.Spec.Replicas
+	}
+	s := r.scale(client.ObjectKeyFromObject(m), now, running)
+	address := cmp.Or(m.Spec.Admin, r.admin)
+	number, complete, err := r.servers.needed(ctx, address, m.name(), m.Spec.Version)
+	switch {
+	case complete:
+		status.Needed = &number
+		s.add(now, number)
+		say("Scaled", true, "Asked", "the servers have said what they need")
+	case number > 0: // the missing servers need something as well, so fewer cannot be enough
+		s.add(now, max(number, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running)))
+		say("Scaled", false, "SomeServersAway", brief(err))
+	default:
+		s.add(now, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running))
+		say("Scaled", false, "NoServer", "nothing is scaled down or up: "+brief(err))
+	}
+	n := s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running)
+	return &n
+}
+
+// brief is an error without ports of this end, which differ each time: a status that differs is
+// written, and would have this Model looked at again at once.
+func brief(err error) string {
+	text := err.Error()
+	if len(text) > 512 {
+		text = text[:512] + "..."
+	}
+	return ports.ReplaceAllString(text, "->")
+}
+
+// ports of this end are those before the arrow, as in 10.0.0.1:40312->10.0.0.2:8002.
+var ports = regexp.MustCompile(`:[0-9]+->`)
+
+func (r *reconciler) scale(of types.NamespacedName, now time.Time, running int32) *scale {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.scales[of]
+	if s == nil {
+		s = &scale{}
+		s.add(now, running)
+		r.scales[of] = s
+	}
+	return s
+}
+
+func (r *reconciler) forget(of types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.scales, of)
+}
+
+// deployment is what is applied: the template, with the label that pods are selected by.
+func deployment(m *Model, replicas *int32) (map[string]any, error) {
+	template := map[string]any{}
+	if err := json.Unmarshal(m.Spec.Template.Raw, &template); err != nil {
+		return nil, fmt.Errorf("spec.template: %w", err)
+	}
+	labels, _, err := unstructured.NestedStringMap(template, "metadata", "labels")
+	if err != nil {
+		return nil, fmt.Errorf("spec.template: %w", err)
+	}
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[selected] = m.Name
+	if err := unstructured.SetNestedStringMap(template, labels, "metadata", "labels"); err != nil {
+		return nil, fmt.Errorf("spec.template: %w", err)
+	}
+	spec := map[string]any{
+		"selector": map[string]any{"matchLabels": map[string]any{selected: m.Name}},
+		"template": template,
+	}
+	if replicas != nil {
+		spec["replicas"] = int64(*replicas)
+	}
+	own := map[string]any{}
+	for key, value := range m.Labels {
+		own[key] = value
+	}
+	return map[string]any{
+		"apiVersion": "apps/v1",
+		"kind":       "Deployment",
+		"metadata": map[string]any{
+			"name": m.Name, "namespace": m.Namespace, "labels": own,
+			"ownerReferences": []any{map[string]any{
+				"apiVersion": groupVersion.String(), "kind": "Model", "name": m.Name, "uid": string(m.UID),
+				"controller": true, "blockOwnerDeletion": true,
+			}},
+		},
+		"spec": spec,
+	}, nil
+}
