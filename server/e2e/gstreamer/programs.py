@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import gi
+import numpy as np
 
 gi.require_version("Gst", "1.0")
 from gi.repository import Gst
@@ -151,14 +154,41 @@ def memory() -> None:
 
 
 def hanging() -> None:
-    """A server that says nothing does not hold up a seek, nor the end of the pipeline."""
+    """A server that says nothing does not hold up a pause, a seek or the end of the pipeline."""
     for keep in ("latest", "all"):
         p = Player(f"model=ball keep={keep} timeout=3600000", "fakesink name=video sync=true async=false")
         assert p.pipeline.set_state(Gst.State.PLAYING) != Gst.StateChangeReturn.FAILURE
-        p.shown(3)
+        p.shown(9)  # with all kept it holds eight, and waits
+        p.state(Gst.State.PAUSED)
+        p.state(Gst.State.PLAYING)
         p.pipeline.seek_simple(Gst.Format.TIME, Gst.SeekFlags.FLUSH, Gst.SECOND)
-        p.shown(3)
+        p.shown(9)
         assert p.pipeline.set_state(Gst.State.NULL) == Gst.StateChangeReturn.SUCCESS
+
+
+def late() -> None:
+    """An answer to what was shown before a flush, and is told of just behind it, goes nowhere."""
+    sys.path.append(f"{os.environ['GST_PLUGIN_PATH']}/../..")
+    from shiva_client.gstreamer.results import Results
+    from shiva_client.gstreamer.session import Picture
+
+    element = Gst.ElementFactory.make("identity")
+    pad, got = Gst.Pad.new("results", Gst.PadDirection.SRC), []
+    element.add_pad(pad)
+    pad.add_probe(Gst.PadProbeType.BUFFER, lambda pad, info: got.append(info.get_buffer().pts) or Gst.PadProbeReturn.DROP)
+    pad.set_active(True)
+    segment = Gst.Segment()
+    segment.init(Gst.Format.TIME)
+    start, segment = Gst.Event.new_stream_start("video"), Gst.Event.new_segment(segment)
+    results = Results(element, pad)
+    results.begin(start)
+    for pts, closed in ((1, True), (2, False)):
+        picture = Picture(0, np.zeros((1, 1, 3), np.uint8), segment, pts, 1)
+        results.answer(types.SimpleNamespace(closed=closed), picture, "text", wait=False)
+        results.silence(types.SimpleNamespace(closed=closed), picture)
+    until("the answer", lambda: got)
+    results.stop()
+    assert got == [2]
 
 
 def pads() -> None:
