@@ -47,8 +47,9 @@ class Player:
         if info.type & Gst.PadProbeType.BUFFER:
             buffer = info.get_buffer()
             with buffer.map(Gst.MapFlags.READ) as text:
-                self.seen.append(("answer", json.loads(bytes(text.data))))
-            assert self.seen[-1][1]["pts"] == buffer.pts
+                answer = json.loads(bytes(text.data))
+            assert answer["pts"] == buffer.pts
+            self.seen.append(("answer", answer))
         else:
             self.seen.append((Gst.EventType.get_name(info.get_event().type), info.get_event()))
         return Gst.PadProbeReturn.OK
