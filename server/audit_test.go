@@ -37,6 +37,7 @@ var audited = map[string]string{
 // Whatever changes something leaves one entry, with who it was and from where, also where it is
 // refused for want of a right. What changes nothing leaves none.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	const all = 1000
 	seen := len(g.trail.List(all))

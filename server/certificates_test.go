@@ -90,6 +90,7 @@ func (c *certified) expect(t *testing.T, asks, operates string) {
 // A certificate is an identity's on every door, alone and beside a token, and for connections that
 // are open as of the last reload.
 func TestCertificates(t *testing.T) {
+	t.Parallel()
 	k, log := newPKI(t), new(logged)
 	s, file := loaded(t, log, func(c *config.Config) {
 		encrypted(k, config.AuthOptional)(c)

@@ -364,6 +364,7 @@ func orNil(err error) any {
 
 // Each right is needed for its actions and good for no other, on every door.
 func TestRightsOnEveryDoor(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for _, a := range g.actions(t) {
 		expect := func(who, token, want string) {

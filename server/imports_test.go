@@ -151,6 +151,7 @@ type pkg struct {
 }
 
 func TestImportDirections(t *testing.T) {
+	t.Parallel()
 	rows, tests := map[string][]string{}, map[string][]string{}
 	for line := range strings.Lines(imports) {
 		if name, row, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {

@@ -26,6 +26,7 @@ import (
 // answer is one of the door's, in time. The same for the door of the Predict Protocol, and why,
 // is in server/rest.
 func TestMutants(t *testing.T) {
+	t.Parallel()
 	o := newOperators(t)
 	n := 0
 	jsontest.Drive(t, 3_000, &o.tally, func(c jsontest.Choices) {

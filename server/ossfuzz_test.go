@@ -14,6 +14,7 @@ import (
 // builder finds the file of a target by the name alone, in the package's folder and those below, so
 // no other file there may have that name.
 func TestOSSFuzz(t *testing.T) {
+	t.Parallel()
 	project, err := os.ReadFile("../.oss-fuzz/project.yaml")
 	if err != nil {
 		t.Fatal(err)

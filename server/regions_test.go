@@ -123,6 +123,7 @@ func (h *hostile) spoil() {
 // also while they are copied, get an error or an answer for each of thousands of requests. A
 // bystander's answers are right throughout, and nothing is left of any of it.
 func TestHostileRegions(t *testing.T) {
+	t.Parallel()
 	const clients = 4
 	requests := int64(budgettest.Rounds(10_000))
 	dir := t.TempDir()

@@ -167,6 +167,7 @@ func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 // those that wait and nothing changes. Each reload also takes back the change before it, which is
 // seen at the next setting that waits, and at the end.
 func TestEverySettingReloads(t *testing.T) {
+	t.Parallel()
 	pki := newPKI(t)
 	pki.twice()
 	plain := func(c *config.Config) {

@@ -162,6 +162,7 @@ func floatBits(d tensor.DType, i int, odd bool) uint64 {
 // One model, the same rows, every way in: the answers are the same bits, or the datatype is
 // refused by its name.
 func TestSameAnswersThroughEveryDoor(t *testing.T) {
+	t.Parallel()
 	for _, set := range settings {
 		t.Run(set.name, func(t *testing.T) {
 			s := start(t, func(c *config.Config) { set.change(&c.Defaults) })

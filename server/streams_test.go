@@ -207,6 +207,7 @@ func TestSupersededKeepsItsPlace(t *testing.T) {
 // TestStreamOnModelStreamInfer: frames of one ModelStreamInfer are newer in the order in which they
 // were sent, and each has its answer in that order.
 func TestStreamOnModelStreamInfer(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
 	stream, err := newGRPC(t, s.Addrs().GRPC[0]).client.ModelStreamInfer(t.Context())

@@ -150,6 +150,7 @@ func encrypted(k *pki, auth string) func(*config.Config) {
 
 // Every door answers over TLS as it does beside it, bit for bit, to small and large tensors.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	k := newPKI(t)
 	s := start(t, encrypted(k, config.AuthRequired))
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
