@@ -524,10 +524,10 @@ func walkQuota(t *testing.T, w walk) {
 		}
 		return err == nil
 	})
-	// What has nothing to do with the next quota.
-	w.set(w.kind, 0)
+	// What has nothing to do with the next quota. It is seen while there is a quota.
 	for _, c := range []payingClient{first, second, third, other} {
 		c.close()
 	}
 	budgettest.Until(t, "nothing is left", func() bool { return takenOf(w.s) == "" })
+	w.set(w.kind, 0)
 }
