@@ -58,8 +58,9 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./scheduler
 STRICT := -tags invariants ./shiva/tensor
 
 # Checks joined by + run at once: soaks, tests of sockets and processes, and those that fetch
-# packages wait most of their time. What several of them start is built before.
-CHECKS := fmt scripts tidy vet+venv+chromium staticcheck unit race reuse+fuzz+build soak+python+e2e+page-test
+# packages wait most of their time. What several of them start is built before; staticcheck, which
+# waits for nothing, takes what they leave.
+CHECKS := fmt scripts tidy vet+venv+chromium unit race reuse+fuzz+build soak+python+e2e+page-test+staticcheck
 
 .PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
 
@@ -113,8 +114,8 @@ vet: ## go vet, with the tags that tests use
 	go vet $(STRICT)
 
 staticcheck: ## staticcheck, with the tags that tests use
-	go run $(STATICCHECK) -tags e2e $(PACKAGES)
-	go run $(STATICCHECK) $(STRICT)
+	nice go run $(STATICCHECK) -tags e2e $(PACKAGES)
+	nice go run $(STATICCHECK) $(STRICT)
 
 tidy: ## go.mod and go.sum name what is used, and no more; modules are what go.sum says
 	@for module in $(MODULES); do echo "go mod tidy -diff (in $$module)"; (cd $$module && go mod tidy -diff) || exit 1; done
@@ -152,12 +153,15 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 
 # A buffer that is poisoned on release, and not reused, makes every later read of it a race.
 #
-# What draws has one goroutine, and packages without tests would be compiled all the same. go-redis
-# has 20,000 methods, most of which only call others: to inline them is half of half a minute.
+# What draws has one goroutine, and packages without tests would be compiled all the same, as would
+# those that neither start anything that runs at once nor have buffers to poison. go-redis has
+# 20,000 methods, most of which only call others: to inline them is half of half a minute.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
+CONCURRENT := ^[[:space:]]*(defer )?go |\.Go\(|Parallel\(|"sync|synctest|"net|"os/exec|shiva/tensor"
 race: PACKAGES := $(LONGEST) ./... ./examples/...
 race: programs ## the same under the race detector, with buffers poisoned when released
-	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(PACKAGES))
+	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' $(PACKAGES) | \
+	  while read -r package dir; do if grep -qE '$(CONCURRENT)' $$dir/*.go; then echo $$package; fi; done)
 	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
 
 # By the same build, with its checks turned off (-count=1, as the cache of results misses that).
