@@ -149,7 +149,7 @@ arm64: ## the byte order on arm64, under qemu-user, which it installs (Debian, a
 SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|TestGoodputProfiles|TestReasonsNameTheBound|$\
   TestQueueAgainstSlice|TestManyStreams|TestProfileIsMonotone|TestPaperCollapses|TestSwapCopy|TestMutate|$\
   TestPromises|TestBanditsLearn|TestProbabilities|TestNumbersStayFinite|TestUsersLearn|$\
-  TestDefaultIsBest|TestSplitIsSticky)$$
+  TestDefaultIsBest|TestSplitIsSticky|TestDebtsOfAddressesAreBounded)$$
 
 # A buffer that is poisoned on release, and not reused, makes every later read of it a race.
 #

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,7 +181,7 @@ func TestAddressesInUse(t *testing.T) {
 		}
 		kept.release(GRPCStreams, 1)
 		for i := range 10 * fewAddresses {
-			name := string(rune('a' + i))
+			name := strconv.Itoa(i)
 			a := d.Enter(name, false)
 			_ = a.hold(GRPCStreams, 1)
 			d.Leave(name) // it is not idle, and found to be when others come
@@ -218,11 +219,12 @@ func TestDebtsOfAddressesAreBounded(t *testing.T) {
 		var d Addresses
 		d.Configure(only(RequestsPerSecond, 1), false)
 		for i := range 2*mostAddresses + 4<<10 {
-			name := string(rune(i)) + "-"
-			a := d.Enter(name, false)
-			_ = a.begin(1, a.limits.Load(), a.clock(time.Now()))
-			a.less(1, nil)
-			a.requests.end(1)
+			name := strconv.Itoa(i)
+			var u Use
+			if err := u.Begin(Payers{d.Enter(name, false)}, 1, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			u.End()
 			d.Leave(name)
 		}
 		if n := len(d.all); n < mostAddresses || n > mostAddresses+4<<10 {
