@@ -16,6 +16,7 @@ from fake_server import Fake, kept
 from shiva_container import Container, link, poller
 from shiva_container.connection import Connection
 from shiva_container.container import hello
+from shiva_container.council import Council
 
 
 def test_several_models_and_several_servers() -> None:
@@ -118,7 +119,8 @@ def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatc
     pausing = False
     model = echo()
     with Fake(heartbeat_ms=3_600_000, dead_after_ms=1000, beat=False) as fake:
-        one = link.Link(model, fake.endpoint, partial(hello, model, "i"), print, print, print, Connection.close)
+        council = Council(model, print, print)
+        one = link.Link(model, fake.endpoint, partial(hello, model, "i"), council, print, print, Connection.close)
         until = time.monotonic() + 20
         while not one.live and time.monotonic() < until:
             one.tick(clock.now)

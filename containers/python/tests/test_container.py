@@ -44,6 +44,7 @@ def test_hello_says_all_that_was_declared() -> None:
             "concurrency": 2,
             "slots": 3,
             "pauses": True,
+        "grants": True,
             "arena": True,
             "user": True,
             "parameters": {"k": [1]},

@@ -201,6 +201,18 @@ class Batches:
         frames[2] = self._header(tuple(shapes), places, batch)
         return frames
 
+    def cut(self, outputs: list[Array], first: int, end: int) -> list[Array]:
+        """The rows from ``first`` to ``end`` of outputs; of a ragged one the values of those."""
+        counts = dict(zip((tensor.name for tensor in self._model.outputs), outputs, strict=True))
+        shares = []
+        for tensor, array in zip(self._model.outputs, outputs, strict=True):
+            if tensor.ragged:
+                ends = np.concatenate([[0], np.cumsum(counts[tensor.ragged], dtype=np.int64)])
+                shares.append(array[int(ends[first]) : int(ends[end])])
+            else:
+                shares.append(array[first:end])
+        return shares
+
     def _passed(self, batch_id: bytes, array: Array, arena: Arena, lent: Sequence[Loan]) -> tuple[int, ...]:
         """Where the server has an output that is an input, or a part of one; () if it has not."""
         for loan in lent:

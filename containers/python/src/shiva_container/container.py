@@ -49,6 +49,7 @@ def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: 
         "batched": model.batched,
         "concurrency": min(model.concurrency, wire.MAX_SLOTS),
         "pauses": True,
+        "grants": True,
         "instance": instance,
     }
     if model.concurrency > 1:
@@ -221,6 +222,8 @@ class Container:
         for link in self._links:
             link.tick(now, excused=loading or any(other is not link for other in busy))
         self._links = [link for link in self._links if link.listed or link.session is not None]
+        for runner in self._runners:
+            runner.council.send()
         self._see_off(now)
         self._tell_ready()
         if self._over() or self._mail:
@@ -228,8 +231,9 @@ class Container:
         wake = self._drain_until
         for runner in self._runners:
             mine = [link for link in self._links if link.model is runner.model]
-            runner.offer([(link, link.number) for link in mine if link.live])
-            wake = min([wake, runner.watch(now)] + [link.wake() for link in mine])
+            # Of a model that several servers share one thread reads for all that compute.
+            runner.offer([(link, link.number) for link in mine if link.live and not runner.council.shared])
+            wake = min([wake, runner.watch(now), runner.council.tick(now)] + [link.wake() for link in mine])
         follow: dict[int, tuple[Link | Connection, int]] = {}
         for link in self._links:
             if link.session is not None and link.number >= 0 and not link.led:
@@ -306,7 +310,7 @@ class Container:
                         runner.model,
                         endpoint,
                         partial(hello, runner.model, self._instance, arena=self._arena),
-                        runner.submit,
+                        runner.council,
                         runner.teach,
                         self._poller.wake,
                         self._leave,

@@ -18,9 +18,10 @@ from typing import Any
 
 from .arena import Arena
 from .connection import Connection, Lost
+from .council import Council
 from .models import Model
 from .secure import TLS
-from .session import Delivery, End, Lesson, Outcome, Session, State
+from .session import Delivery, End, Lesson, Offer, Outcome, Session, State
 from .tensors import Buffer
 from .token import Token
 
@@ -40,7 +41,7 @@ Job = tuple[Delivery, "Link", Session]
 class Link:
     """One model and one endpoint.
 
-    ``hello`` makes the registration, with a token. ``submit`` and ``teach`` take batches and
+    ``hello`` makes the registration, with a token. ``council`` and ``teach`` take batches and
     feedback, in the thread that read them; ``attend`` tells the I/O thread that there is something
     to do for it; ``leave`` takes a connection that has to be brought to its end.
     """
@@ -50,7 +51,7 @@ class Link:
         model: Model[..., Any],
         endpoint: str,
         hello: Callable[..., bytes],
-        submit: Callable[[Job], None],
+        council: Council,
         teach: Callable[[Lesson], None],
         attend: Callable[[], None],
         leave: Callable[[Connection], None],
@@ -75,7 +76,9 @@ class Link:
         self.session: Session | None = None
         self._lock = threading.Lock()
         self._hello = hello
-        self._submit = submit
+        self._council = council
+        self.submit = council.submit
+        """Who takes batches: the worker, or the council while several servers share the model."""
         self._teach = teach
         self._attend = attend
         self._leave = leave
@@ -158,7 +161,21 @@ class Link:
             self._read(session)
             if session.outbox or self.blocked or (self._connection is not None and self._connection.unsent):
                 self._flush(session)
-            return session.state is State.LIVE
+            live = session.state is State.LIVE
+        if self._council.waiting:
+            self._council.send()
+        return live
+
+    def tell(self, session: Session, frames: list[Buffer]) -> None:
+        """Send a message in a session, unless it has ended."""
+        with self._lock:
+            if session is not self.session or session.ended:
+                return
+            session.outbox.append(frames)
+            self._flush(session)
+            needy = session.ended is not None or (self.blocked and not self.led)
+        if needy:
+            self._attend()
 
     def excuse(self, now: float) -> None:
         """Tell the server once that other code in this process may now hold the interpreter."""
@@ -224,12 +241,15 @@ class Link:
         was = session.state
         delivery = session.receive(frames, now)
         if type(delivery) is Delivery:
-            self._submit((delivery, self, session))
+            self.submit((delivery, self, session))
         elif isinstance(delivery, Lesson):
             self._teach(delivery)
+        elif isinstance(delivery, Offer):
+            self._council.offered(session, delivery.head)
         elif was is State.HELLO and session.state is State.LIVE:
             log.info("model %s registered with %s at %s", self.model, session.server or "a server", self.endpoint)
             self._told = ""
+            self._council.join(self, session)
 
     def _flush(self, session: Session) -> None:
         connection = self._connection
@@ -263,6 +283,7 @@ class Link:
     def _hang_up(self) -> None:
         if self.session is not None:
             self.session.lost("closed")
+            self._council.leave(self.session)
         if self._connection is not None:
             self._leave(self._connection)
         self._connection = self.session = None

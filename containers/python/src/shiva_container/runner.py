@@ -19,11 +19,13 @@ from typing import Any
 from . import wire
 from .arena import Arena, Loan
 from .batches import Batches, read_feedback
+from .council import Council, Joint
 from .link import Job, Link
 from .models import Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
 from .traces import following
+from .union import Union
 from .workers import Sockets, Solo, Tasks, Threads, Worker
 
 log = logging.getLogger("shiva_container")
@@ -65,8 +67,8 @@ class Runner:
             self._worker = Solo(self, attend)
         else:
             self._worker = Threads(self, model.concurrency)
-        self.submit: Callable[[Job], None] = self._worker.submit
-        """Queue a batch; any thread, after ``ready``."""
+        self.council = Council(model, self._worker.submit, attend)
+        """Takes batches; any thread, after ``ready``."""
 
     def start(self) -> None:
         """Start the first thread, which warms up."""
@@ -131,6 +133,9 @@ class Runner:
     def compute(self, job: Job, now: float) -> None:
         """Call the function and answer the batch."""
         delivery, link, session = job
+        if session.joint is not None:
+            self._compute_joint(session.joint, now)
+            return
         self._calls[id(delivery)] = now
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -155,6 +160,9 @@ class Runner:
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
         delivery, link, session = job
+        if session.joint is not None:
+            await self._compute_joint_async(session.joint)
+            return
         self._calls[id(delivery)] = now = time.monotonic()
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -175,6 +183,44 @@ class Runner:
         if lent:
             self._batches.settle(lent)
         link.answer(session, batch_id, frames)
+
+    def _compute_joint(self, joint: Joint, now: float) -> None:
+        """Compute batches of several servers in one call; each alone if that fails."""
+        union = Union(self._batches, joint)
+        if union.batch is not None:
+            self._calls[id(joint)] = now
+            for link in union.links:
+                if now - link.called >= EXCUSE_SECONDS:
+                    self._excuse(link, now)
+            try:
+                with following(self.model, union.batch) if union.batch.traces else contextlib.nullcontext():
+                    outputs = self.model.run(union.arrays, union.batch)
+                union.answer(outputs)
+            except BaseException as e:  # one of them may be to blame
+                log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
+            del self._calls[id(joint)]
+        for job in union.unanswered:
+            self.compute(job, now)
+        self.council.done(joint)
+
+    async def _compute_joint_async(self, joint: Joint) -> None:
+        """The same with an async function."""
+        union, now = Union(self._batches, joint), time.monotonic()
+        if union.batch is not None:
+            self._calls[id(joint)] = now
+            for link in union.links:
+                if now - link.called >= EXCUSE_SECONDS:
+                    self._excuse(link, now)
+            try:
+                with following(self.model, union.batch) if union.batch.traces else contextlib.nullcontext():
+                    outputs = await self.model.run_async(union.arrays, union.batch)
+                union.answer(outputs)
+            except BaseException as e:
+                log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
+            del self._calls[id(joint)]
+        for job in union.unanswered:
+            await self.compute_async(job)
+        self.council.done(joint)
 
     def _excuse(self, link: Link, now: float) -> None:
         """The first call in a while begins, and may hold the interpreter while it takes."""

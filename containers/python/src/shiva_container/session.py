@@ -16,11 +16,14 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import wire
 from .arena import Arena
 from .tensors import Buffer
+
+if TYPE_CHECKING:
+    from .council import Joint
 
 log = logging.getLogger("shiva_container")
 
@@ -81,8 +84,18 @@ class Lesson:
     frames: Sequence[Buffer]
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a server says about rows that wait there, not yet checked."""
+
+    head: dict[str, object]
+
+
 class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
+
+    joint: Joint | None = None
+    """None; but what is in place of a session in the job of several batches has itself here."""
 
     def __init__(
         self,
@@ -105,6 +118,10 @@ class Session:
         self.welcomed: float | None = None
         self._shapes_matter = shapes_matter
         self.server = ""
+        self.grants = False
+        """Whether the server waits for grants when it is told to."""
+        self.each = False
+        """Whether it was told to. The council's."""
         self._pending: set[bytes] = set()
         self._heartbeat = 0.0
         self._dead_after = HANDSHAKE_SECONDS
@@ -132,8 +149,8 @@ class Session:
         if not partial or now - self._began <= self._dead_after + partial / SLOWEST:
             self._heard = now
 
-    def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | None:
-        """Handle one message. Batches and feedback are returned for others to handle."""
+    def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | Offer | None:
+        """Handle one message. Batches, feedback and offers are returned for others to handle."""
         if self.ended:
             return None
         kind = frames[0] if type(frames[0]) is bytes else bytes(frames[0])
@@ -142,6 +159,8 @@ class Session:
                 return self._batch(frames, now)
             if kind == wire.FEEDBACK and self.state is not State.HELLO:
                 return Lesson(frames[1:])
+            if kind == wire.OFFER and self.state is not State.HELLO:
+                return Offer(wire.from_json(_frame(frames, 1)))
             if kind == wire.WELCOME and self.state is State.HELLO:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
@@ -235,6 +254,7 @@ class Session:
         limit = head.get("max_message_bytes")
         self._max_message = limit if isinstance(limit, int) else 0
         self.server = str(head.get("server", ""))
+        self.grants = head.get("grants") is True
         if self._shapes_matter and "batched" not in head:
             self._end(
                 Outcome.REFUSED,

@@ -27,6 +27,8 @@ DRAINING = b"draining"
 GOODBYE = b"goodbye"
 FEEDBACK = b"feedback"
 ARENA = b"arena"
+GRANT = b"grant"
+OFFER = b"offer"
 
 
 class WireError(ValueError):
