@@ -117,6 +117,18 @@ def seeks() -> None:
         p.state(Gst.State.NULL)
 
 
+def joined() -> None:
+    """Where a video goes on to another, answers to the first come before anything of the second."""
+    part = "videotestsrc num-buffers=10 ! video/x-raw,format=RGB,width=320,height=240,framerate=30/1 ! c."
+    p = Player("model=slow", source=f"{part} {part} concat name=c")
+    p.state(Gst.State.PLAYING)
+    assert p.message(Gst.MessageType.EOS | Gst.MessageType.ERROR).type == Gst.MessageType.EOS
+    p.state(Gst.State.NULL)
+    segments = [event.parse_segment() for kind, event in p.seen if kind == "segment"]
+    assert [segment.base for segment in segments] == [0, Gst.SECOND // 3], [segment.base for segment in segments]
+    assert [one["seq"] for one in p.answers()][-1] == 19
+
+
 def states() -> None:
     """To and fro between all states."""
     p = Player("model=ball")

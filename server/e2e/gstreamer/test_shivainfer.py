@@ -205,7 +205,7 @@ def test_a_change_of_size(server: Server, launch: Launch, keep: str) -> None:
     assert len(data) == 20 * (964 * HEIGHT + 64 * 48 * 3)
 
 
-@pytest.mark.parametrize("scene", ["seeks", "states", "memory", "hanging", "late", "pads", "messages", "properties"])
+@pytest.mark.parametrize("scene", ["seeks", "joined", "states", "memory", "hanging", "late", "pads", "messages", "properties"])
 def test_programs(server: Server, environment: dict[str, str], scene: str) -> None:
     """What gst-launch-1.0 does not do: programs of the system's Python do it."""
     if scene == "hanging":

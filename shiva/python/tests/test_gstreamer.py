@@ -95,8 +95,8 @@ class Told:
         self.over = threading.Event()
 
     def session(self, address: str, keep: Any) -> Session:
-        stream = Client(address).stream("m", "cam", keep=keep)
-        return Session(stream, keep, self.told, lambda _: self.over.set())
+        client = Client(address)
+        return Session(client, client.stream("m", "cam", keep=keep), keep, self.told, lambda _: self.over.set())
 
     def told(self, session: Session, one: Picture, outcome: Any) -> None:
         self.outcomes.append((one.seq, outcome))

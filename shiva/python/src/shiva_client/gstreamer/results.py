@@ -47,12 +47,17 @@ class Results:
             event.set_group_id(group)
         self._put(event, Gst.Event.new_caps(Gst.Caps.from_string(CAPS)))
 
-    def enter(self, segment: Any) -> None:
-        """Go on to a segment, given as the event that begins it.
+    def start(self, segment: Any) -> None:
+        """Enter a segment, given as the event that begins it, unless another goes before.
 
         Its beginning is a gap: a sink that has got one does not wait for an answer before the
         pipeline may play.
         """
+        with self._changed:
+            if not self._segment:
+                self._enter(segment)
+
+    def _enter(self, segment: Any) -> None:
         with self._changed:
             if segment is self._segment or self._flushing:
                 return
@@ -88,7 +93,7 @@ class Results:
 
     def _silent(self, picture: Picture, end: int) -> None:
         """Go on to the segment of a picture, and to the time end in it."""
-        self.enter(picture.segment)
+        self._enter(picture.segment)
         forward = picture.segment.parse_segment().rate > 0
         if forward and end != Gst.CLOCK_TIME_NONE and self._until < end:
             self._put(Gst.Event.new_gap(self._until, end - self._until))

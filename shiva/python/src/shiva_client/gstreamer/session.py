@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..client import Client
 from ..frames import Keep, Result
 from ..stream import Stream
 from ..wire import Array
@@ -49,6 +50,7 @@ class Session:
 
     def __init__(
         self,
+        client: Client,
         stream: Stream,
         keep: Keep,
         told: Callable[[Session, Picture, Result | Exception], None],
@@ -57,7 +59,8 @@ class Session:
         """Begin with no picture.
 
         Args:
-            stream: closed with the session
+            client: closed with the session
+            stream: of the client
             keep: as the stream has it
             told: called for each picture that was answered or failed, in their order
             over: called when all is told, after finish
@@ -65,7 +68,7 @@ class Session:
         Both are called from threads of the session, and may be called once more by a thread that
         was about to when it was closed.
         """
-        self._stream, self._told, self._over = stream, told, over
+        self._client, self._stream, self._told, self._over = client, stream, told, over
         # A picture waits here while the one before is being sent: that takes as long as the network
         # and the server do.
         most = None if keep == "all" else 1 if keep == "latest" else int(keep)
@@ -104,7 +107,7 @@ class Session:
             self.closed = self._finished = True
             self._waiting.clear()
             self._changed.notify_all()
-        self._stream.close()
+        self._hang_up()
 
     def _next(self) -> Picture | None:
         with self._changed:
@@ -131,7 +134,11 @@ class Session:
                 self._tell(result.frame, error)
         if not self.closed:
             self._over(self)
-            self._stream.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._stream.close()
+        self._client.close()
 
     def _tell(self, picture: Picture, outcome: Result | Exception) -> None:
         if not self.closed:

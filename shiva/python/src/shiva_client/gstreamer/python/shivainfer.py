@@ -76,7 +76,9 @@ class ShivaInfer(GstBase.BaseTransform):
         Gst.PadTemplate.new("results", Gst.PadDirection.SRC, Gst.PadPresence.REQUEST, Gst.Caps.from_string(CAPS)),
     )
 
-    location = text_property("127.0.0.1:6174", "The server: HOST:PORT, tls://HOST:PORT or unix:PATH")
+    location = text_property(
+        "127.0.0.1:6174", "The server: HOST:PORT, tls://HOST:PORT or unix:PATH; several with commas between them"
+    )
     model = text_property("", "The model that is asked, MODEL/VERSION, or an application")
     stream = text_property("", "The name of the stream; empty: one that no other element has")
     keep = text_property("latest", "How many pictures may wait for the model: latest (one), a number, or all")
@@ -132,7 +134,8 @@ class ShivaInfer(GstBase.BaseTransform):
                 raise ValueError("the property model is empty, expected the name of a model of the server")
             if self.boxes not in FORMS:
                 raise ValueError(f"the property boxes is {self.boxes!r}, expected {' or '.join(FORMS)}")
-            self._open().close()
+            for opened in self._open():
+                opened.close()
         except (ValueError, OSError) as error:
             self._post(Gst.MessageType.ERROR, Gst.ResourceError.SETTINGS, str(error))
             return False
@@ -158,7 +161,7 @@ class ShivaInfer(GstBase.BaseTransform):
             if start := self.sinkpad.get_sticky_event(Gst.EventType.STREAM_START, 0):
                 results.begin(start)
             if self._segment:
-                results.enter(self._segment)
+                results.start(self._segment)
             self._results = results
         self.add_pad(self._pad)
         return self._pad
@@ -208,7 +211,7 @@ class ShivaInfer(GstBase.BaseTransform):
         elif event.type == Gst.EventType.SEGMENT:
             self._segment = event
             if results:
-                results.enter(event)
+                results.start(event)
         elif event.type == Gst.EventType.EOS:
             self._finish()
         return bool(GstBase.BaseTransform.do_sink_event(self, event))
@@ -266,10 +269,10 @@ class ShivaInfer(GstBase.BaseTransform):
 
     # The model.
 
-    def _open(self) -> Stream:
+    def _open(self) -> tuple[Client, Stream]:
         name = self.stream or f"{socket.gethostname()}/{os.getpid()}/{self.get_name()}"
         client = Client(self.location, token=self.token or None)
-        return Stream(client, self.model, name, keep=self._keep, timeout=self.timeout / 1000)
+        return client, client.stream(self.model, name, keep=self._keep, timeout=self.timeout / 1000)
 
     def _show(self, pixels: Any, buffer: Any, draws: bool) -> Picture | None:
         """Show a picture to the model, unless nobody answers and another one is trying."""
@@ -279,7 +282,7 @@ class ShivaInfer(GstBase.BaseTransform):
                 return None
             if not self._session:
                 try:
-                    self._session = Session(self._open(), self._keep, self._told, self._over)
+                    self._session = Session(*self._open(), self._keep, self._told, self._over)
                 except (ValueError, OSError) as error:  # a token's or a key's file has gone
                     failed = error
             session = self._session
