@@ -63,6 +63,7 @@ type registration struct {
 	pauses             bool   // an interpreter lock may keep it from answering PINGs
 	arena              bool   // it takes tensors in shared memory
 	grants             bool   // it grants batches while several servers have it
+	subset             Subset // of the servers that it knows; zero: it has sessions with all
 	token              string // "": it shows none, or its generation has none
 }
 

@@ -39,6 +39,9 @@ type SessionInfo struct {
 	// Shared says that several servers have the container, which grants each batch.
 	Shared bool `json:"shared,omitempty"`
 
+	// Subset is with how many servers the container has sessions; zero: with all that it knows.
+	Subset Subset `json:"subset,omitzero"`
+
 	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs".
 	Arena string `json:"arena,omitempty"`
 	// Readable is the size of the inputs that it may be reading there, Outputs that of its segments

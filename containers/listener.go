@@ -39,7 +39,9 @@ type Listener struct {
 	number   uint64
 	closed   bool
 	counts   Stats
-	unserved map[unservedKey]SessionInfo // see Unserved
+	unserved map[unservedKey]SessionInfo  // see Unserved
+	replicas map[scheduler.ModelID]int    // sessions of each model that has some
+	subsets  map[scheduler.ModelID]Subset // see Subset
 }
 
 // Stats counts connections since the start.
@@ -60,7 +62,7 @@ func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
 	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
 		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
@@ -241,10 +243,13 @@ func (l *Listener) displaceLocked() *session {
 
 // registered removes s from the list of sessions that have not registered.
 func (l *Listener) registered(s *session) {
+	info := s.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts.Registered++
 	l.dropFreshLocked(s)
+	l.countLocked(info.Model, 1)
+	l.choosesLocked(&info)
 }
 
 func (l *Listener) dropFreshLocked(s *session) {
@@ -262,6 +267,7 @@ func (l *Listener) forget(s *session) {
 	l.dropFreshLocked(s)
 	if registered {
 		l.counts.Registered--
+		l.countLocked(info.Model, -1)
 		l.counts.Ended++
 	} else {
 		l.counts.Strangers++

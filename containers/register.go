@@ -16,7 +16,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-const maxDeclaredBatch = 1 << 20
+const (
+	maxDeclaredBatch = 1 << 20
+	maxServers       = 1 << 20 // among which a container may choose
+)
 
 // readHello parses and validates a v4 registration. Every error is a *refusal, worded for the
 // container's author.
@@ -49,6 +52,12 @@ func readHello(b []byte, limits Limits) (registration, error) {
 		return r, refuse("concurrency is %d, expected 0 (not said) to %d", h.Concurrency, scheduler.MaxSlots)
 	case h.Slots < 0 || h.Slots > scheduler.MaxSlots:
 		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, scheduler.MaxSlots)
+	}
+	if s := h.Subset; s != nil {
+		if s.Size < 1 || s.Servers < s.Size || s.Servers > maxServers {
+			return r, refuse("subset has size %d of %d servers, expected 1 to as many, and %d servers at most", s.Size, s.Servers, maxServers)
+		}
+		r.subset = Subset(*s)
 	}
 	if err := checkText("platform", h.Platform, wire.MaxPlatform); err != nil {
 		return r, err

@@ -62,6 +62,7 @@ type session struct {
 	lessons int      // feedback messages that wait to be written
 	unread  int      // bytes of those
 	sharing *sharing // set once, by registration; nil: no shared memory
+	told    int      // how many sessions its model has, as the container knows
 }
 
 // A call is a batch in flight.
@@ -228,7 +229,7 @@ func (s *session) register(r registration) error {
 	if r.label != "" {
 		s.info.Label = r.label
 	}
-	s.info.Model = r.model
+	s.info.Model, s.info.Subset = r.model, r.subset
 	s.mu.Unlock()
 
 	label := s.info.Label
@@ -264,6 +265,9 @@ func (s *session) register(r registration) error {
 		w.Batched, w.Notes, w.Images, w.Grants = new(r.spec.Batched()), notes, hasImages(r.spec), r.grants
 		if s.sharing != nil {
 			w.Arena = s.sharing.first()
+		}
+		if r.subset.Size > 0 {
+			w.Replicas = s.listener.replicasOf(r.model) + 1
 		}
 		return s.codec.welcome(o, w)
 	})
@@ -587,6 +591,7 @@ func (s *session) tick() {
 	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}
+	s.recount()
 }
 
 // retimeLocked makes the timer tick within d.

@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in
@@ -63,5 +66,36 @@ func TestSettingsWhileRunning(t *testing.T) {
 	var e admin.Explanations
 	if err := json.NewDecoder(a.Body).Decode(&e); err != nil || len(e.Versions) != 1 || len(e.Versions[0].Sentences) == 0 {
 		t.Errorf("%v: %+v", err, e)
+	}
+}
+
+// TestExplainSubset: of a model whose containers choose among servers it is said how many are here,
+// also when none is, and how many it takes.
+func TestExplainSubset(t *testing.T) {
+	s := start(t, nil)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
+		Name: "far", Version: "1", Batched: new(true), Inputs: x, Outputs: x, Subset: 16, Servers: 500,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	explained := func() string {
+		a, err := http.Get("http://" + s.Addrs().Admin.String() + "/v1/models/far/explain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		var e admin.Explanations
+		if err := json.NewDecoder(a.Body).Decode(&e); err != nil || len(e.Versions) == 0 {
+			t.Fatalf("%v: %+v", err, e)
+		}
+		return strings.Join(e.Versions[0].Sentences, "\n")
+	}
+	const about = "Each container of far/1 has sessions with 16 of 500 servers (SHIVA_SUBSET), and %s among them. From 94 containers on"
+	for _, step := range []string{"one live replica here is", "none here is"} {
+		want := strings.Replace(about, "%s", step, 1)
+		budgettest.Until(t, "the sentence "+want, func() bool { return strings.Contains(explained(), want) })
+		c.Kill()
 	}
 }

@@ -86,6 +86,12 @@ type Model struct {
 	// certificate. Serve makes a copy for each connection, so GetClientCertificate may return one
 	// that was renewed. It is an error without an address of TLS.
 	TLS *tls.Config
+	// Subset is with how many servers the container has sessions if the name that Serve was given
+	// resolves to more. Each container has others, and servers have about as many containers each;
+	// with Subset × containers at 3 × servers none is left out for long (containers/README.md). 0
+	// is what the environment says (SubsetEnv), else DefaultSubset. An address that is no name is
+	// always one of the container's servers.
+	Subset int
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -111,7 +117,7 @@ const (
 
 // hello validates the required fields and returns the JSON of the registration, with a token. The
 // server validates the rest.
-func (m *Model) hello(token string) ([]byte, error) {
+func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) {
 	var faults []error
 	for _, f := range []struct {
 		missing bool
@@ -136,7 +142,7 @@ func (m *Model) hello(token string) ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Token: token,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Subset: choice, Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -1,12 +1,13 @@
 package container
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -62,7 +63,11 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: %w", err)
 		}
 	}
-	if _, err := m.hello(""); err != nil {
+	if _, err := m.hello("", nil); err != nil {
+		return err
+	}
+	size, err := m.subsetSize()
+	if err != nil {
 		return err
 	}
 	if len(addrs) == 0 {
@@ -95,9 +100,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	if m.HealthInterval <= 0 {
 		m.HealthInterval = defaultHealthInterval
 	}
-	if m.Log == nil {
-		m.Log = slog.Default()
-	}
+	m.Log = cmp.Or(m.Log, slog.Default())
 	if m.Dial == nil {
 		m.Dial = new(net.Dialer).DialContext
 	}
@@ -124,7 +127,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
 		}
 	}
-	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
+	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size, key: rand.Text()}
 	s.council = newCouncil(s)
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
@@ -187,6 +190,8 @@ type server struct {
 	health  *health
 	council *council
 	lessons chan lesson // feedback that waits for the model; nil: Model.Feedback is nil
+	size    int         // servers of a name with which there are sessions
+	key     string      // of no other container
 }
 
 // An address stands for one server, or for those that a host resolves to.
@@ -235,103 +240,8 @@ func parseAddress(text string) (address, error) {
 	return address{}, fmt.Errorf("container: address %q: expected tcp://, tls:// or ipc://", text)
 }
 
-// follow holds a link to every server of an address until ctx ends or all of them have dismissed
-// the container.
-func (s *server) follow(ctx context.Context, a address) {
-	if a.host == "" {
-		s.link(ctx, a)
-		return
-	}
-	type link struct{ cancel context.CancelFunc } // nil: that server dismissed the container
-	var links sync.WaitGroup
-	defer links.Wait()
-	live := make(map[string]*link)
-	defer func() {
-		for _, l := range live {
-			if l.cancel != nil {
-				l.cancel()
-			}
-		}
-	}()
-	type goodbye struct {
-		addr string
-		link *link
-	}
-	dismissed := make(chan goodbye)
-	for wait := firstBackoff; ; {
-		found, err := s.lookUp(ctx, a)
-		if err != nil {
-			wait = min(2*wait, maxBackoff)
-			if ctx.Err() == nil {
-				s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?", "host", a.host, "err", err, "again_in", wait)
-			}
-		} else {
-			wait = resolvePeriod
-			for addr, l := range live {
-				if !slices.Contains(found, addr) {
-					if l.cancel != nil {
-						l.cancel() // drains that link
-					}
-					delete(live, addr)
-				}
-			}
-			for _, addr := range found {
-				if live[addr] != nil {
-					continue
-				}
-				linkCtx, cancel := context.WithCancel(ctx)
-				l := &link{cancel}
-				live[addr] = l
-				links.Go(func() { // ends with linkCtx or by a goodbye; joined above
-					s.link(linkCtx, a.at(addr))
-					select {
-					case dismissed <- goodbye{addr, l}:
-					case <-linkCtx.Done():
-					}
-				})
-			}
-		}
-		timer := time.NewTimer(jitter(wait))
-		select {
-		case <-ctx.Done():
-		case f := <-dismissed:
-			if live[f.addr] == f.link { // unless it was replaced meanwhile
-				f.link.cancel()
-				f.link.cancel = nil
-			}
-		case <-timer.C:
-		}
-		timer.Stop()
-		serving := func(l *link) bool { return l.cancel != nil }
-		if ctx.Err() != nil || len(live) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(live)), serving) {
-			return
-		}
-	}
-}
-
-// lookUp returns the addresses of a host, of one family.
-func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	ips, err := s.resolve(ctx, "ip", a.host)
-	if err != nil {
-		return nil, err
-	}
-	has4 := slices.ContainsFunc(ips, func(ip netip.Addr) bool { return ip.Unmap().Is4() })
-	var list []string
-	for _, ip := range ips {
-		if ip = ip.Unmap(); ip.Is4() || !has4 {
-			list = append(list, net.JoinHostPort(ip.String(), a.port))
-		}
-	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("container: %s has no address", a.host)
-	}
-	return list, nil
-}
-
 // link holds a session with one server until ctx ends or the server dismisses the container.
-func (s *server) link(ctx context.Context, a address) {
+func (s *server) link(ctx context.Context, a address, st *standing) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", a.String())
 	wait, down := firstBackoff, false
 	for ctx.Err() == nil {
@@ -342,7 +252,8 @@ func (s *server) link(ctx context.Context, a address) {
 		during, cancel := context.WithCancel(ctx)
 		unhook := context.AfterFunc(well, cancel)
 		shown := s.token.Token()
-		err := s.session(during, log, a, shown)
+		err := s.session(during, log, a, shown, st)
+		st.ended()
 		unhook()
 		cancel()
 		var refused *refusedError
@@ -383,4 +294,4 @@ func (s *server) link(ctx context.Context, a address) {
 }
 
 // jitter spreads the reconnections after a server's restart.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+func jitter(d time.Duration) time.Duration { return d/2 + mathrand.N(d/2+1) }

@@ -41,11 +41,12 @@ const fastPredict = 100 * time.Microsecond
 // If that takes long after all, the timer starts another goroutine as reader: there is always one
 // reader, but not always the same.
 type session struct {
-	server *server
-	log    *slog.Logger
-	conn   *zmtp.Conn
-	jobs   chan *Batch
-	ctx    context.Context // of Predict; ends with the session
+	server   *server
+	standing *standing // which it keeps
+	log      *slog.Logger
+	conn     *zmtp.Conn
+	jobs     chan *Batch
+	ctx      context.Context // of Predict; ends with the session
 
 	sharing sharing
 	echoes  atomic.Bool // the last result had an input as an output
@@ -70,8 +71,8 @@ type session struct {
 
 // session connects, shows a token, and serves until the connection ends. It returns the reason,
 // never nil.
-func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string) error {
-	hello, err := s.model.hello(token)
+func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string, st *standing) error {
+	hello, err := s.model.hello(token, st.subset())
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
+	n := &session{server: s, standing: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
 	defer n.sharing.end()
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
@@ -106,6 +107,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	welcome, err := n.greet(hello)
 	if err == nil && unhook() {
 		log.Info("container: registered", "at", welcome.Server)
+		st.registered(welcome.Replicas)
 		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
 		s.council.join(n, welcome.Grants)
 		n.wg.Go(n.read) // ends with the connection, or when it is replaced; joined below
@@ -261,6 +263,10 @@ func (n *session) receive() error {
 				n.log.Warn("container: feedback arrives faster than Feedback handles it; some is dropped")
 			}
 		case wire.Heartbeat:
+			var m wire.CountMessage
+			if len(f) > 1 && json.Unmarshal(f[1].Data, &m) == nil && m.Replicas > 0 {
+				n.standing.counted(m.Replicas)
+			}
 		case wire.Offer:
 			var m wire.OfferMessage
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {

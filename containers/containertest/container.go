@@ -27,6 +27,8 @@ type Model struct {
 	Instance        string
 	Parameters      json.RawMessage
 	Feedback        bool // it requests feedback, and ignores it
+	// Subset of Servers servers has sessions with it; 0: all.
+	Subset, Servers int
 	Token           string
 	// Answer returns the reply to a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
@@ -133,11 +135,15 @@ func Start(raw net.Conn, m Model) (*Container, error) {
 
 // Hello returns the JSON of a registration.
 func Hello(m Model) []byte {
+	var subset *wire.SubsetMessage
+	if m.Subset > 0 {
+		subset = &wire.SubsetMessage{Size: m.Subset, Servers: m.Servers}
+	}
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
-		Feedback: m.Feedback, Token: m.Token,
+		Feedback: m.Feedback, Subset: subset, Token: m.Token,
 	})
 	if err != nil {
 		return []byte(err.Error())

@@ -59,8 +59,22 @@ type HelloMessage struct {
 	Feedback   bool            `json:"feedback,omitempty"` // and feedback on its answers
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 	Instance   string          `json:"instance,omitempty"`
+	Subset     *SubsetMessage  `json:"subset,omitempty"` // nil: it has sessions with all servers
 	// That shows who the container is; "": nobody.
 	Token string `json:"token,omitempty"`
+}
+
+// SubsetMessage says that a container has sessions with size of the servers that it knows, and
+// wants to be told how many its model has.
+type SubsetMessage struct {
+	Size    int `json:"size"`
+	Servers int `json:"servers"`
+}
+
+// CountMessage is the second frame of a heartbeat to a container that chooses among servers.
+type CountMessage struct {
+	// Replicas is how many sessions of the model the server has, this one among them.
+	Replicas int `json:"replicas"`
 }
 
 // AppendComing appends the second frame of a heartbeat that announces a message of that many bytes.
@@ -166,6 +180,9 @@ type WelcomeMessage struct {
 	// Images says that the server takes files of pictures for inputs that are images. It is absent
 	// from servers that do not know the key, whose clients have to send pixels.
 	Images bool `json:"images,omitempty"`
+	// Replicas is that of CountMessage, for a container that chooses among servers. It is absent
+	// from servers that do not know the key.
+	Replicas int `json:"replicas,omitempty"`
 	// Arena offers the first segment of shared memory.
 	Arena *ArenaMessage `json:"arena,omitempty"`
 	// Grants says that the server waits for grants when it is told to. It is absent from servers

@@ -28,6 +28,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		}
 		stats := target.Model.Stats()
 		about := append(shapes(target), sentences(stats)...)
+		about = append(about, r.elsewhere(stats)...)
 		about = append(about, filmed(stats, target.Model.Streams(named))...)
 		about = append(about, heard(target)...)
 		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
@@ -89,6 +90,31 @@ func needed(s scheduler.Stats) []string {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
 	return []string{text + fmt.Sprintf(". A replica is counted on for four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
+}
+
+// elsewhere says that containers of a model have sessions with some servers only, and how many of
+// them it takes.
+func (r *Report) elsewhere(s scheduler.Stats) []string {
+	l := r.Sessions.Listener()
+	if l == nil {
+		return nil
+	}
+	subset, chooses := l.Subset(s.ID)
+	if !chooses {
+		return nil
+	}
+	// With three sessions a server in the mean hardly any is without for long; see "Which servers"
+	// in containers/DESIGN.md.
+	enough := (3*subset.Servers + subset.Size - 1) / subset.Size
+	have := fmt.Sprintf("%d live replicas here are", s.Live)
+	switch s.Live {
+	case 0:
+		have = "none here is"
+	case 1:
+		have = "one live replica here is"
+	}
+	return []string{fmt.Sprintf("Each container of %s has sessions with %d of %d servers (SHIVA_SUBSET), and %s among them. From %d containers on hardly a server is without one for long; with fewer, raise SHIVA_SUBSET. Clients that know several servers ask another one.",
+		s.ID, subset.Size, subset.Servers, have, enough)}
 }
 
 // span is how long ago the recent past began, for people.

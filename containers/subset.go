@@ -1,0 +1,75 @@
+package containers
+
+import (
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+)
+
+// This file is for containers that have sessions with some of their servers. They are told how many
+// sessions of their model this server has, and leave one that has many for one that has fewer; see
+// container/subset.go for how.
+
+// mostSubsets bounds the models of which it is known after their last session that their containers
+// choose among servers.
+const mostSubsets = 1024
+
+// A Subset is how many servers a container has sessions with, of those that its name resolves to.
+type Subset struct {
+	Size    int `json:"size"`
+	Servers int `json:"servers"`
+}
+
+// Subset returns what the last container of a model said that registered; false: it has sessions
+// with all servers that it knows, or there was none.
+func (l *Listener) Subset(id scheduler.ModelID) (Subset, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.subsets[id]
+	return s, ok
+}
+
+// countLocked counts a session of a model that begins or ends, and what it chooses among.
+func (l *Listener) countLocked(id scheduler.ModelID, by int) {
+	if l.replicas[id] += by; l.replicas[id] == 0 {
+		delete(l.replicas, id)
+	}
+}
+
+// choosesLocked notes what the container of a session that begins has said.
+func (l *Listener) choosesLocked(i *SessionInfo) {
+	if i.Subset.Size == 0 {
+		delete(l.subsets, i.Model)
+		return
+	}
+	if len(l.subsets) >= mostSubsets {
+		clear(l.subsets)
+	}
+	l.subsets[i.Model] = i.Subset
+}
+
+// replicasOf is how many sessions a model has.
+func (l *Listener) replicasOf(id scheduler.ModelID) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replicas[id]
+}
+
+// recount tells a container that chooses among servers how many sessions its model has, unless it
+// knows.
+func (s *session) recount() {
+	s.mu.Lock()
+	tell := s.info.Subset.Size > 0 && s.machine.phase == serving
+	model := s.info.Model
+	s.mu.Unlock()
+	if !tell || s.conn.Waiting() {
+		return
+	}
+	n := s.listener.replicasOf(model)
+	s.mu.Lock()
+	tell, s.told = n != s.told, n
+	s.mu.Unlock()
+	if tell {
+		s.say(func(o *zmtp.Outgoing) bool { return say(o, wire.Heartbeat, wire.CountMessage{Replicas: n}) })
+	}
+}
