@@ -154,3 +154,45 @@ func TestCrowds(t *testing.T) {
 		}
 	}
 }
+
+// Each text of an entry counts, and so an identity that is gone from the trail is forgotten.
+func TestSizeOfAnEntry(t *testing.T) {
+	const n = 100
+	text := strings.Repeat("x", n)
+	empty := new(Entry).size()
+	for i, e := range []Entry{
+		{Source: Source{Identity: text}}, {Source: Source{Address: text}}, {Action: text}, {What: text}, {Name: text}, {Before: text}, {After: text}, {Error: text},
+	} {
+		if got := e.size() - empty; got != n {
+			t.Errorf("text %d of %d bytes counts as %d", i, n, got)
+		}
+	}
+	trail := New(slog.New(slog.DiscardHandler))
+	for i := range 2 * mostEntries {
+		trail.Add(Entry{Source: from(fmt.Sprint("identity ", i), "10.0.0.1:1"), Action: "change"})
+	}
+	if len(trail.crowds) != mostEntries {
+		t.Errorf("%d identities are remembered of %d entries", len(trail.crowds), mostEntries)
+	}
+}
+
+// A text is cut between characters, and only if it is too long.
+func TestPrintableIsCut(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"abcd", 4, "abcd"},
+		{"abcde", 4, "abcd…"},
+		{"abcédef", 4, "abc…"},
+		{"abcédef", 5, "abcé…"},
+		{"ab€de", 4, "ab…"},
+		{"a𝄞bcdef", 4, "a…"},
+		{"ab\ufffddef", 5, "ab\ufffd…"},
+	} {
+		if got := Printable(c.text, c.most); got != c.want {
+			t.Errorf("%q cut to %d bytes is %q, expected %q", c.text, c.most, got, c.want)
+		}
+	}
+}
