@@ -4,9 +4,11 @@
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
+//	goodput -servers 2 [-replicas 1]
 //
 // With -wire it measures shivad itself, with real sockets and a container process that sleeps,
-// beside the simulation. With -deadlines it measures the lateness of answers on the same pair.
+// beside the simulation. With -deadlines it measures the lateness of answers on the same pair, and
+// with -servers what several shivads reach that share containers, beside one.
 //
 // It exits with 1 if a promise is broken.
 package main
@@ -35,6 +37,8 @@ func main() {
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
 	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
 	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
+	servers := flag.Int("servers", 0, "measure this `number` of servers that share containers")
+	replicas := flag.Int("replicas", 1, "`number` of containers with -servers")
 	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 5s on the wire")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "`number` of simulations at once")
@@ -50,6 +54,16 @@ func main() {
 	defer stop()
 	if *onDeadlines {
 		exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
+	}
+	if *servers > 0 {
+		at := []float64{0.8, 1.2, 2}
+		if *loads != "" {
+			var err error
+			if at, err = parseLoads(*loads); err != nil {
+				log.Fatal(err)
+			}
+		}
+		exit(shared(ctx, sim.Profiles()[1], *servers, max(1, *replicas), at, cmp.Or(*length, 5*time.Second), *seed))
 	}
 	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }
@@ -78,13 +92,8 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 	}
 	at := sim.Loads()
 	if loads != "" {
-		at = nil
-		for text := range strings.SplitSeq(loads, ",") {
-			load, err := strconv.ParseFloat(text, 64)
-			if err != nil || load <= 0 {
-				return nil, fmt.Errorf("%q is not a load", text)
-			}
-			at = append(at, load)
+		if at, err = parseLoads(loads); err != nil {
+			return nil, err
 		}
 	}
 	if onWire {
@@ -118,6 +127,17 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		all = all[len(at):]
 	}
 	return broken, nil
+}
+
+func parseLoads(list string) (all []float64, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		load, err := strconv.ParseFloat(text, 64)
+		if err != nil || load <= 0 {
+			return nil, fmt.Errorf("%q is not a load", text)
+		}
+		all = append(all, load)
+	}
+	return all, nil
 }
 
 // print prints one table: a profile under one kind of arrivals with one kind of deadlines, load

@@ -47,36 +47,67 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 			err = fmt.Errorf("%w\n%s", err, r.stop())
 		}
 	}()
+	if err := r.build(ctx, "cmd/shivad", "bench/sleeper", "bench/alarm"); err != nil {
+		return nil, err
+	}
+	containers, err := r.serve()
+	if err == nil {
+		r.alarm, err = process.FreeAddr()
+	}
+	if err == nil {
+		err = r.run("alarm", "-listen", r.alarm)
+	}
+	if err == nil {
+		err = r.sleep(containers)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, r.ready(ctx)
+}
+
+// build builds programs into a folder of its own.
+func (r *rig) build(ctx context.Context, programs ...string) (err error) {
 	if r.dir, err = os.MkdirTemp("", "goodput"); err != nil {
-		return nil, err
+		return err
 	}
-	if err := process.Build(ctx, r.dir, "cmd/shivad", "bench/sleeper", "bench/alarm"); err != nil {
-		return nil, err
-	}
-	var containers string
-	for _, addr := range []*string{&r.tcp, &r.admin, &r.alarm, &containers} {
-		if *addr, err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
-	}
-	for _, args := range [][]string{
-		{"shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers},
-		{"sleeper", "-servers", containers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model + ":FP32:16"},
-		{"alarm", "-listen", r.alarm},
-	} {
-		p, err := process.Start(r.dir, filepath.Join(r.dir, args[0]), args[1:]...)
-		if err != nil {
-			return nil, err
-		}
+	return process.Build(ctx, r.dir, programs...)
+}
+
+// run starts a program that was built.
+func (r *rig) run(program string, args ...string) error {
+	p, err := process.Start(r.dir, filepath.Join(r.dir, program), args...)
+	if err == nil {
 		r.running = append(r.running, p)
 	}
+	return err
+}
+
+// serve starts a shivad and returns where containers connect.
+func (r *rig) serve() (containers string, err error) {
+	for _, addr := range []*string{&r.tcp, &r.admin, &containers} {
+		if *addr, err = process.FreeAddr(); err != nil {
+			return "", err
+		}
+	}
+	return containers, r.run("shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers)
+}
+
+// sleep starts a container of servers.
+func (r *rig) sleep(servers string) error {
+	p := r.profile
+	return r.run("sleeper", "-servers", servers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model+":FP32:16")
+}
+
+// ready returns when the model answers, with the default strategy.
+func (r *rig) ready(ctx context.Context) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		_, err := r.offer(ctx, load.Config{Duration: 10 * time.Millisecond}, time.Second)
 		if err == nil {
 			err = r.set(ctx, map[string]string{"strategy": "deadline"})
 		}
 		if err == nil || ctx.Err() != nil || time.Now().After(end) {
-			return r, err
+			return err
 		}
 	}
 }
