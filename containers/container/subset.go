@@ -25,13 +25,13 @@ const (
 // first of an order that is its own.
 //
 // The order is by rendezvous: a hash of the container's key and the server's address. So each
-// container has its own servers, a server that comes takes the place of one other in few containers,
-// and one that goes is replaced in those that had it. Alone that leaves the servers of a fleet
-// uneven, as throwing dice would: of 500 servers that 100 containers choose 16 of, 4 % would have
-// no container, and the fullest 10, where 3.2 is the mean. Containers do not know one another, but
-// servers say how many sessions of the model they have. So from time to time a container tries the
-// next server of its order, too, and leaves the one with most sessions of all: it goes to the end
-// of the order, as does the server that was tried if it has not fewer.
+// container has its own servers, a server that comes takes the place of one other in few
+// containers, and one that goes is replaced in those that had it. Alone that leaves the servers of
+// a fleet uneven, as throwing dice would: of 500 servers that 100 containers choose 16 of, 4 %
+// would have no container, and the fullest 10, where 3.2 is the mean. Containers do not know one
+// another, but servers say how many sessions of the model they have. So from time to time a
+// container tries the next server of its order, too, and leaves the one with most sessions of all:
+// it goes to the end of the order, as does the server that was tried if it has not fewer.
 type subset struct {
 	key    string // the container's, different from all others
 	size   int

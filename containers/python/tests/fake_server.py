@@ -46,6 +46,7 @@ class Fake:
         welcome: bool = True,
         refuse: str = "",
         limit: int = 1 << 30,
+        parts: bool = False,
         **more: object,
     ) -> None:
         self._welcome: dict[str, Any] = {
@@ -60,6 +61,7 @@ class Fake:
         self._beat = beat
         self._answers = welcome
         self._refuse = refuse
+        self._parts = parts  # it says goodbye to a container that drains, as a server does
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 2000)
@@ -107,6 +109,9 @@ class Fake:
             elif frames[0] == b"hello" and self._answers:
                 self._socket.send_multipart([peer, b"welcome", json.dumps(self._welcome).encode()])
                 peers.add(peer)
+            elif frames[0] == b"draining" and self._parts:
+                self._socket.send_multipart([peer, b"goodbye", b'{"reason":"drained","reconnect":false}'])
+                peers.discard(peer)
             with self._news:
                 self._seen.append((time.monotonic(), peer, frames))
                 self._news.notify_all()

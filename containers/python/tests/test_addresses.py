@@ -79,7 +79,7 @@ def test_the_resolver_follows_a_name_and_survives_failed_lookups(monkeypatch: py
             raise answer
         return answer
 
-    found: list[list[str]] = []
+    found: list[dict[Address, list[str]]] = []
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     monkeypatch.setattr(addresses, "RESOLVE_SECONDS", 0.001)
     resolver = Resolver([Address.parse("name"), Address.parse("1.2.3.4")], found.append)
@@ -88,8 +88,9 @@ def test_the_resolver_follows_a_name_and_survives_failed_lookups(monkeypatch: py
     assert done.wait(20)
     resolver.stop()
     literal = "tcp://1.2.3.4:7000"
+    name, other = Address.parse("name"), Address.parse("1.2.3.4")
     assert found == [
-        [literal],
-        ["tcp://10.0.0.1:7000", literal],
-        ["tcp://10.0.0.1:7000", "tcp://10.0.0.2:7000", literal],
+        {other: [literal]},
+        {name: ["tcp://10.0.0.1:7000"], other: [literal]},
+        {name: ["tcp://10.0.0.1:7000", "tcp://10.0.0.2:7000"], other: [literal]},
     ]

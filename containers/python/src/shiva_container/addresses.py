@@ -103,11 +103,11 @@ def parse_servers(servers: str | Iterable[str] | None) -> list[Address]:
 class Resolver:
     """Looks names up in a thread of its own, since a lookup may block for seconds.
 
-    ``found`` is called, in that thread, with all endpoints after each change. A name that cannot be
-    looked up keeps its last addresses.
+    ``found`` is called, in that thread, with the endpoints of each address after each change. A
+    name that cannot be looked up keeps its last addresses.
     """
 
-    def __init__(self, addresses: Sequence[Address], found: Callable[[list[str]], None]) -> None:
+    def __init__(self, addresses: Sequence[Address], found: Callable[[dict[Address, list[str]]], None]) -> None:
         self._addresses = list(addresses)
         self._found = found
         self._last: dict[Address, list[str]] = {}
@@ -123,7 +123,7 @@ class Resolver:
         self._stop.set()
 
     def _run(self) -> None:
-        before: list[str] | None = None
+        before: dict[Address, list[str]] | None = None
         told: set[Address] = set()
         while not self._stop.is_set():
             for address in self._addresses:
@@ -136,10 +136,9 @@ class Resolver:
                     text = "no server is known by the name %s (%s); is it spelled right? trying again"
                     log.log(level, text, address.host, e)
                     told.add(address)
-            endpoints = list(dict.fromkeys(e for address in self._addresses for e in self._last.get(address, [])))
-            if endpoints != before and not self._stop.is_set():
-                self._found(endpoints)
-                before = endpoints
+            if self._last != before and not self._stop.is_set():
+                before = dict(self._last)
+                self._found(before)
             if all(address.literal for address in self._addresses):
                 return
             self._stop.wait(RESOLVE_SECONDS if before else 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -25,6 +26,7 @@ from .poller import READ, WRITE, Poller
 from .runner import Runner
 from .secure import TLS
 from .session import EXCUSE_SECONDS
+from .subset import LOOK_SECONDS, Choice, subset_size
 from .tensors import DeclarationError
 from .token import Token
 
@@ -37,7 +39,9 @@ _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
 
 
-def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: str = "") -> bytes:
+def hello(
+    model: Model[..., Any], instance: str, *, arena: bool = False, token: str = "", subset: dict[str, int] | None = None
+) -> bytes:
     """The registration of a model: the JSON of its hello message."""
     head: dict[str, object] = {
         "protocol": wire.PROTOCOL,
@@ -66,6 +70,8 @@ def hello(model: Model[..., Any], instance: str, *, arena: bool = False, token: 
         head["arena"] = True
     if model.parameters:
         head["parameters"] = model.parameters
+    if subset:
+        head["subset"] = subset
     if token:
         head["token"] = token
     return wire.to_json(head)
@@ -85,6 +91,7 @@ class Container:
         arena: bool = True,
         token: str | None = None,
         tls: TLS | None = None,
+        subset: int | None = None,
     ) -> None:
         for one in models:
             _check_served(one)
@@ -93,6 +100,7 @@ class Container:
             raise DeclarationError("no model to serve: decorate a function with @model")
         self._addresses = parse_servers(servers)
         self._tls = _trust(self._addresses, tls)
+        self._subset = subset_size(subset)
         self._arena = arena and AVAILABLE
         self._token = Token(token)
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
@@ -105,7 +113,9 @@ class Container:
         self._finished = threading.Event()
         # Owned by the I/O thread.
         self._warm: list[Runner] = []
-        self._endpoints: list[str] = []
+        self._found: dict[Address, list[str]] = {}
+        self._choices: dict[tuple[Runner, Address], Choice] = {}
+        self._look = float("inf")  # when the choices are looked at next
         self._links: list[Link] = []
         self._leaving: dict[Connection, float] = {}
         self._unfit: set[Runner] = set()
@@ -217,6 +227,8 @@ class Container:
         while self._mail:
             self._mail.popleft()()
         now = time.monotonic()
+        if now >= self._look:
+            self._relink()
         loading = len(self._warm) < len(self._runners)
         busy = [link for link in self._links if link.pending or now - link.called < EXCUSE_SECONDS]
         for link in self._links:
@@ -228,7 +240,7 @@ class Container:
         self._tell_ready()
         if self._over() or self._mail:
             return
-        wake = self._drain_until
+        wake = min(self._drain_until, self._look)
         for runner in self._runners:
             mine = [link for link in self._links if link.model is runner.model]
             # Of a model that several servers share one thread reads for all that compute.
@@ -289,37 +301,67 @@ class Container:
         runner.watch_health(lambda wrong: self._post(lambda: self._judge(runner, wrong)))
         self._relink()
 
-    def _relist(self, endpoints: list[str]) -> None:
-        self._endpoints = endpoints
+    def _relist(self, found: dict[Address, list[str]]) -> None:
+        self._found = found
+        for (_, address), choice in self._choices.items():
+            choice.list(found[address], time.monotonic())
         self._relink()
 
     def _relink(self) -> None:
-        """Have a link for each warm model and each endpoint.
+        """Have a link for each warm model and each endpoint that it is to serve.
 
-        A link whose endpoint is no longer listed lasts as long as its session.
+        A link whose endpoint is no longer listed lasts as long as its session; one that is left for
+        another server drains.
         """
         if self._draining:
             return
-        have = {(link.model, link.endpoint): link for link in self._links}
-        for link in self._links:
-            link.listed = link.endpoint in self._endpoints
+        now = time.monotonic()
+        self._look = float("inf")
+        known = {endpoint for endpoints in self._found.values() for endpoint in endpoints}
         for runner in self._warm:
-            for endpoint in self._endpoints:
-                if (runner.model, endpoint) not in have:
-                    link = Link(
-                        runner.model,
-                        endpoint,
-                        partial(hello, runner.model, self._instance, arena=self._arena),
-                        runner.council,
-                        runner.teach,
-                        self._poller.wake,
-                        self._leave,
-                        arena=self._arena,
-                        token=self._token,
-                        tls=self._tls,
-                    )
-                    link.wanted = runner not in self._unfit
-                    self._links.append(link)
+            mine = {link.endpoint: link for link in self._links if link.model is runner.model}
+            wanted = self._wanted(runner, mine, now)
+            for link in mine.values():
+                link.listed = link.endpoint in wanted
+                if not link.listed and link.endpoint in known:
+                    link.drain("another server has fewer containers of the model")
+            for endpoint, choice in wanted.items():
+                if endpoint not in mine:
+                    mine[endpoint] = self._link(runner, endpoint)
+                    self._links.append(mine[endpoint])
+                mine[endpoint].choice = choice
+
+    def _wanted(self, runner: Runner, mine: dict[str, Link], now: float) -> dict[str, dict[str, int] | None]:
+        """The endpoints that a model is to have sessions with, and what their servers are told."""
+        wanted: dict[str, dict[str, int] | None] = {}
+        for address, endpoints in self._found.items():
+            if address.literal:
+                wanted |= dict.fromkeys(endpoints)
+                continue
+            choice = self._choices.get((runner, address))
+            if choice is None:
+                choice = self._choices[runner, address] = Choice(secrets.token_hex(8), self._subset)
+                choice.list(endpoints, now)
+            if choice.hello:
+                self._look = now + LOOK_SECONDS
+            wanted |= dict.fromkeys(choice.look(mine, now), choice.hello)
+        return wanted
+
+    def _link(self, runner: Runner, endpoint: str) -> Link:
+        link = Link(
+            runner.model,
+            endpoint,
+            partial(hello, runner.model, self._instance, arena=self._arena),
+            runner.council,
+            runner.teach,
+            self._poller.wake,
+            self._leave,
+            arena=self._arena,
+            token=self._token,
+            tls=self._tls,
+        )
+        link.wanted = runner not in self._unfit
+        return link
 
     def _judge(self, runner: Runner, wrong: str) -> None:
         (self._unfit.add if wrong else self._unfit.discard)(runner)
@@ -334,7 +376,7 @@ class Container:
     def _begin_drain(self, timeout: float) -> None:
         if self._draining:
             return
-        self._draining = True
+        self._draining, self._look = True, float("inf")
         self._drain_until = time.monotonic() + timeout
         for link in self._links:
             link.drain("the container is shutting down")
@@ -384,6 +426,7 @@ def serve(
     token: str | None = None,
     tls: TLS | None = None,
     health: str | None = None,
+    subset: int | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
@@ -412,6 +455,9 @@ def serve(
     ``health``
         ``"host:port"``, or ``":port"`` of all addresses, where /livez and /readyz answer over HTTP:
         see health.py; else ``$SHIVA_HEALTH``, else nowhere.
+    ``subset``
+        with how many servers the models have sessions if a name resolves to more; else
+        ``$SHIVA_SUBSET``, else 16. Each container has others.
 
     RuntimeError if a model cannot warm up.
     """
@@ -419,7 +465,9 @@ def serve(
         return
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    container = Container(*models, servers=servers, instance=instance, arena=arena, token=token, tls=tls)
+    container = Container(
+        *models, servers=servers, instance=instance, arena=arena, token=token, tls=tls, subset=subset
+    )
     settings = Settings.read(health)
     asked = False
     pid = os.getpid()

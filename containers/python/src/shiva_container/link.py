@@ -22,6 +22,7 @@ from .council import Council
 from .models import Model
 from .secure import TLS
 from .session import Delivery, End, Lesson, Offer, Outcome, Session, State
+from .subset import AWAY_SECONDS
 from .tensors import Buffer
 from .token import Token
 
@@ -67,6 +68,9 @@ class Link:
         self.wanted = True
         """Whether the model is fit to serve; if not, the session drains."""
         self.retired = False
+        self.choice: dict[str, int] | None = None
+        """How many of how many servers the container has sessions with; None: all."""
+        self._since = time.monotonic()  # without a session
         self.called = float("-inf")
         """When a call for this link began last."""
         self.led = False
@@ -95,6 +99,16 @@ class Link:
     def live(self) -> bool:
         """Whether the server may send batches."""
         return self.session is not None and self.session.state is State.LIVE
+
+    @property
+    def replicas(self) -> int:
+        """Sessions of the model that the server has, this one among them; 0: it is not known."""
+        session = self.session
+        return session.replicas if session is not None and session.state is State.LIVE else 0
+
+    def away(self, now: float) -> bool:
+        """Whether the server has not been there for a while, and did not say that it goes."""
+        return not self.live and not self.retired and now - self._since > AWAY_SECONDS
 
     @property
     def pending(self) -> int:
@@ -200,7 +214,7 @@ class Link:
     def _open(self, now: float) -> None:
         arena = Arena() if self._arena else None
         self._shown = self._token.read()
-        hello = self._hello(token=self._shown)
+        hello = self._hello(token=self._shown, subset=self.choice)
         self.session = Session(
             hello, now, shapes_matter=self.model.cut_by_others, arena=arena, images=bool(self.model.images)
         )
@@ -293,6 +307,8 @@ class Link:
         self._hang_up()
         if session.welcomed is not None and now - session.welcomed > 1.0:
             self._attempts = 0
+        if session.welcomed is not None:
+            self._since = now
         if end.outcome is Outcome.REFUSED:
             delay = REFUSED_RETRY_SECONDS if self._token.read() == self._shown else FIRST_RETRY_SECONDS
         elif end.outcome is Outcome.DRAINED:

@@ -118,6 +118,8 @@ class Session:
         self.welcomed: float | None = None
         self._shapes_matter = shapes_matter
         self.server = ""
+        self.replicas = 0
+        """Sessions of the model that the server has, this one among them; 0: it does not say."""
         self.grants = False
         """Whether the server waits for grants when it is told to."""
         self.each = False
@@ -167,6 +169,8 @@ class Session:
                 self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
             elif kind == wire.ARENA and self.arena is not None and self.state is not State.HELLO:
                 self._tell(self.arena.take(wire.from_json(_frame(frames, 1)), self._pending))
+            elif kind == wire.HEARTBEAT and len(frames) > 1:
+                self._count(wire.from_json(frames[1]))
             elif kind == wire.GOODBYE:
                 self._take_leave(wire.from_json(_frame(frames, 1)))
             elif kind not in _KNOWN and kind not in self._odd_kinds:
@@ -254,6 +258,7 @@ class Session:
         limit = head.get("max_message_bytes")
         self._max_message = limit if isinstance(limit, int) else 0
         self.server = str(head.get("server", ""))
+        self._count(head)
         self.grants = head.get("grants") is True
         if self._shapes_matter and "batched" not in head:
             self._end(
@@ -273,6 +278,11 @@ class Session:
         self.state = State.LIVE
         if now < self._excused:
             self.excuse(now)
+
+    def _count(self, head: dict[str, object]) -> None:
+        replicas = head.get("replicas")
+        if isinstance(replicas, int) and replicas > 0:
+            self.replicas = replicas
 
     def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
         if self.state is State.HELLO:
