@@ -246,10 +246,15 @@ func TestAcceptPauses(t *testing.T) {
 			_, err := l.Accept()
 			ended <- err
 		}()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if n := broken.times.Load(); n != 13 {
-			t.Fatalf("tried %d times", n)
+		for _, c := range []struct {
+			at    time.Duration
+			times int32
+		}{{4, 1}, {6, 2}, {16, 3}, {1274, 8}, {1276, 9}, {2274, 9}, {2276, 10}, {60_000, 13}} {
+			time.Sleep(time.Until(began.Add(c.at * time.Millisecond)))
+			synctest.Wait()
+			if n := broken.times.Load(); n != c.times {
+				t.Fatalf("after %v it has tried %d times, expected %d", c.at*time.Millisecond, n, c.times)
+			}
 		}
 		l.Close()
 		if err := <-ended; !errors.Is(err, net.ErrClosed) {
