@@ -176,7 +176,7 @@ func (c *cluster) restart(r release) {
 	}
 }
 
-// A retrier is a client process that retries.
+// A retrier is a client process that retries, at servers that say that they are ready.
 type retrier struct {
 	name string
 	cmd  *exec.Cmd

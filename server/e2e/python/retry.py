@@ -25,13 +25,10 @@ class Server:
         shiva, http = addresses.split("=")
         self.client = Client(shiva, connect_timeout=5)
         self._health = f"http://{http}/v2/health/ready"
-        self.ready = False
 
     def check(self) -> None:
-        """Raise OSError unless the server was ready when it was last asked after a failure."""
-        if not self.ready:
-            urllib.request.urlopen(self._health, timeout=5).close()
-            self.ready = True
+        """Raise OSError unless the server is ready. The client connects again without asking."""
+        urllib.request.urlopen(self._health, timeout=5).close()
 
 
 servers = [Server(addresses) for addresses in sys.argv[1:]]
@@ -51,8 +48,6 @@ while not over.wait(0.005):
             server.check()
             answer = server.client.infer("affine", np.array([[n]]), timeout=4)
         except (RemoteError, NotAnswered, OSError) as error:
-            if not isinstance(error, RemoteError):
-                server.ready = False
             kind = type(error).__name__
             hopeless = isinstance(error, RemoteError) and not error.retryable
             if hopeless or time.monotonic() - began > 30:

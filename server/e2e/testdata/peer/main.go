@@ -192,12 +192,15 @@ func (o *overShiva) ask(ctx context.Context, server int, n int64) (int64, bool, 
 		return 0, false, err
 	}
 	m, err := (*c).Do(ctx, &shiva.Message{Namespace: "affine", Metadata: []byte(`{"timeout_ms":4000}`), Tensors: []tensor.Tensor{x}})
-	if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
-		return 0, remote.Retryable, errors.New(remote.Type)
-	}
-	if err != nil {
+	remote, answered := errors.AsType[*shiva.RemoteError](err)
+	if err != nil && (!answered || remote.Type == shiva.Draining) {
 		(*c).Close()
 		*c = nil
+	}
+	switch {
+	case answered:
+		return 0, remote.Retryable, errors.New(remote.Type)
+	case err != nil:
 		return 0, true, errors.New("the connection was lost")
 	}
 	defer m.Release()
