@@ -1,14 +1,13 @@
 package container
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A fleet is containers and servers, without anything between them, second by second.
@@ -162,11 +161,13 @@ func (f *fleet) settle(t *testing.T, what string, needed int) {
 	f.moves, f.tries = 0, 0
 }
 
+var large = flag.Bool("large", false, "simulate 100 containers and 500 servers, not 20 and 100")
+
 // TestSubsetsAreEven: five minutes after either side has grown, shrunk or been replaced the
 // sessions are spread over the servers much more evenly than dice would, and few have moved.
 func TestSubsetsAreEven(t *testing.T) {
 	size := [3]int{20, 100, 16}
-	if budgettest.Whole() {
+	if *large {
 		size = [3]int{100, 500, 16}
 	}
 	containers, servers := size[0], size[1]
