@@ -38,10 +38,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 		if most <= bestRate {
 			continue
 		}
-		at := q.first(p.at(n, spreadLevels-1))
-		if q.rowsFrom(at) < n {
-			at = q.back(n)
-		}
+		at := p.from(q, n)
 		for i := 0; i < lookahead && !q.end(at) && min(q.item(at).rows(), limit) > n; i++ {
 			at = q.next(at)
 		}
@@ -57,10 +54,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	}
 	p.best = p.whole(best.rows)
 	if n := min(p.near(p.target), limit, q.rows); p.target > 0 && n != best.rows {
-		at := q.first(p.at(n, spreadLevels-1))
-		if q.rowsFrom(at) < n {
-			at = q.back(n)
-		}
+		at := p.from(q, n)
 		if rate := p.rate(n) * p.inTime(q, at, n); rate >= agreed*bestRate && min(q.item(at).rows(), limit) <= n {
 			best, bestRate = window{at: at, rows: n, cap: limit}, rate
 		}
@@ -100,6 +94,16 @@ func (deadline) learn(int, int, int64) {}
 func (deadline) limit(p *plan) int {
 	n, _ := p.bounded()
 	return n
+}
+
+// from is where a window of n rows begins: at the first that is still in time if the batch takes as
+// long as batches of that size sometimes do, or early enough for n rows.
+func (p *plan) from(q *queue, n int) cursor {
+	at := q.first(p.at(n, spreadLevels-1))
+	if q.rowsFrom(at) < n {
+		at = q.back(n)
+	}
+	return at
 }
 
 // at is when a batch of n rows will be answered if its execution is at the given level of the
