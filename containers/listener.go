@@ -342,6 +342,28 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, r
 	return dismissed, remaining
 }
 
+// Drain stops sending batches to the containers whose connections are among those, and returns a
+// channel that is closed once they have answered what they have. Nothing is said to them: they are
+// about to be told to end in another way, which those of generations without a goodbye know as well.
+func (l *Listener) Drain(among func(net.Conn) bool) <-chan struct{} {
+	var all sync.WaitGroup
+	for _, s := range l.all() {
+		s.mu.Lock()
+		replica := s.replica
+		s.mu.Unlock()
+		if replica != nil && among(s.raw) {
+			all.Add(1)
+			replica.Drain(all.Done)
+		}
+	}
+	done := make(chan struct{})
+	go func() { // ends with the last answer, or the end of its container
+		all.Wait()
+		close(done)
+	}()
+	return done
+}
+
 // Review asks [Config].Allow about every registered container again, and parts from those that it
 // refuses: they get no more batches, and goodbye with the reason after the last answer. They may
 // come again, with another token, or when they may serve again. Those of generations without a

@@ -16,9 +16,12 @@ import (
 func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.rolling.Lock()
 	defer s.rolling.Unlock()
-	for i := range s.cmd.Replicas {
+	s.mu.Lock()
+	n := len(s.replicas)
+	s.mu.Unlock()
+	for i := range n {
 		if err := s.replace(ctx, i, seen); err != nil {
-			return fmt.Errorf("replica %d of %d: %w", i, s.cmd.Replicas, err)
+			return fmt.Errorf("replica %d of %d: %w", i, n, err)
 		}
 	}
 	return nil

@@ -71,11 +71,12 @@ type Supervisor struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup // one goroutine for each process
 
-	rolling sync.Mutex // held during Roll
+	rolling sync.Mutex // held during Roll and Resize
 
 	mu       sync.Mutex
 	replicas []*process // the current process of each replica
 	next     *process   // started by Roll, not yet current
+	leaving  []*process // ended by Resize, until they have ended
 }
 
 // ProcessInfo is the state of one supervised process.
@@ -146,11 +147,11 @@ func (s *Supervisor) launch(replica int) *process {
 	return p
 }
 
-// all returns the current processes, and the one started by Roll.
+// all returns the current processes, the one started by Roll, and those that are to end.
 func (s *Supervisor) all() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := slices.Clone(s.replicas)
+	list := slices.Concat(s.replicas, s.leaving)
 	if s.next != nil {
 		list = append(list, s.next)
 	}

@@ -37,6 +37,7 @@ type core struct {
 
 	replicas    []*Replica
 	live        int    // replicas that take batches
+	awaited     string // what is started if there is none; "": nothing is
 	left        int64  // when the last replica was removed
 	incarnation uint64 // how often a replica registered while none was live
 	round       uint64 // of dispatching
@@ -380,6 +381,8 @@ func (c *core) expire(r *Request, fx *effects) {
 	switch {
 	case r.left == 0:
 		c.answer(r, OutcomeDeadlineContainer, errHeld, fx)
+	case r.sent == unsent && c.live == 0 && c.awaited != "":
+		c.answer(r, OutcomeUnavailable, c.noStart(), fx)
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
 	case !r.executing():

@@ -97,6 +97,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	}
 	s.retired = slices.DeleteFunc(s.retired, (*Model).abandoned)
 	cfg = s.configLocked(id.Name)
+	var replaced *Model
 	m := s.models[id]
 	if m != nil && !m.spec.sameContract(spec) {
 		if m.Replicas() > 0 {
@@ -108,7 +109,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s", ErrInvalidInput, id, served, declared)
 		}
 		s.retired = append(s.retired, m)
-		m = nil
+		m, replaced = nil, m
 	}
 	var forgotten *Model
 	if m == nil {
@@ -121,6 +122,9 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	m.core.add(rep, now, fx)
 	s.mu.Unlock()
 	m.end(fx, now)
+	if replaced != nil {
+		replaced.Await("") // nothing will serve its requests
+	}
 	if f := s.hooks.ModelChanged; f != nil && forgotten != nil {
 		f(forgotten)
 	}
@@ -150,7 +154,7 @@ func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 func (m *Model) absent() (since int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.core.left, len(m.core.replicas) == 0
+	return m.core.left, len(m.core.replicas) == 0 && m.core.awaited == ""
 }
 
 func (m *Model) abandoned() bool {

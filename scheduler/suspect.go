@@ -153,9 +153,9 @@ func (r *Replica) silentSince() int64 {
 }
 
 // hopeful reports whether waiting rows may still be answered: by a live replica, or by a suspect
-// one that is being probed or would be with the next row.
+// one that is being probed or would be with the next row, or by one that is started for them.
 func (c *core) hopeful(now int64) bool {
-	return c.live > 0 || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
+	return c.live > 0 || c.awaited != "" || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
 		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
 	})
 }

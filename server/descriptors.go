@@ -36,7 +36,7 @@ func (h share) of(c config.Config) config.Config {
 func (s *Server) split(c config.Config) (share, error) {
 	processes := 0
 	for _, c := range c.Supervised {
-		processes += max(c.Replicas, 1)
+		processes += max(c.Replicas.Max, 1)
 	}
 	wanted := share{tcp: c.TCP.Connections, rest: c.REST.Connections, grpc: c.GRPC.Connections, containers: c.Containers.Sessions}
 	if len(c.Frigate.Listen) > 0 {

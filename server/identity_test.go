@@ -50,7 +50,7 @@ func guarded(c *config.Config) {
 		}
 		c.Identities = append(c.Identities, declared(right, may))
 	}
-	c.Supervised = []config.Container{{Name: "catprocess", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: 1, StopTimeout: 10 * time.Second}}
+	c.Supervised = []config.Container{{Name: "catprocess", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
 }
 
 // A guardedServer has the models cat and secret, and the application cats.

@@ -21,7 +21,7 @@ import (
 )
 
 // asSDK makes the test binary a container of the SDK for the "model/version" that it names,
-// which leaves as containers do.
+// which leaves as containers do. One whose name begins with slow takes its time for each row.
 const asSDK = "SHIVAD_TEST_SDK"
 
 func serveEcho(id string) {
@@ -29,8 +29,16 @@ func serveEcho(id string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	if err := container.Serve(ctx, container.Model{Name: name, Version: version, Inputs: x, Outputs: x,
-		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}); err != nil {
+	m := container.Model{Name: name, Version: version, Inputs: x, Outputs: x,
+		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}
+	if strings.HasPrefix(name, "slow") {
+		m.MaxBatch = 1
+		m.Predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			time.Sleep(20 * time.Millisecond)
+			return b.Inputs, nil
+		}
+	}
+	if err := container.Serve(ctx, m); err != nil {
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)
 	}
@@ -43,7 +51,7 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return config.Container{Name: name, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: replicas, StopTimeout: 10 * time.Second}
+	return config.Container{Name: name, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
 }
 
 // operate is what shivactl containers asks of the admin door.
@@ -89,8 +97,8 @@ func TestRestartUnderLoad(t *testing.T) {
 func TestStartTellsTheTruth(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
-			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Replicas: 1, StopTimeout: time.Second},
-			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Replicas: 1, StopTimeout: 50 * time.Millisecond},
+			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
+			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond},
 		}
 	})
 	if code, text := operate(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {

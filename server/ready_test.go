@@ -48,8 +48,8 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		c.Server.RequiredModels = []string{"echo"}
 		c.Supervised = []config.Container{
 			// Which model it serves is not said, and is not its name.
-			{Name: "worker", Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: 1, StopTimeout: time.Second},
-			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: 1, StopTimeout: time.Second},
+			{Name: "worker", Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
+			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
 		}
 	})
 	ready := func() (admin.Readiness, int) {
@@ -91,7 +91,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 func TestReadyWhenRequired(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Server.ReadyWhen = config.ReadyRequired
-		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: 1, StopTimeout: time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
 	})
 	if code := get(t, s, "/readyz", nil); code != http.StatusOK {
 		t.Errorf("%d", code)

@@ -224,7 +224,7 @@ func called(t *testing.T) config.Container {
 		}
 	}()
 	return config.Container{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
-		Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}
+		Input: "ints", Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}
 }
 
 // calledState is that of the only container which is called.

@@ -256,6 +256,7 @@ func (s *Server) Start() (err error) {
 	s.watching.Go(s.watchPatterns)
 	s.watching.Go(func() { s.watchCertificates(24 * time.Hour) })
 	s.watching.Go(s.containers.Retire)
+	s.watching.Go(s.processes.Scale)
 	s.watching.Go(func() { s.history.Run(s.identity()) })
 	s.watching.Go(func() { s.demand.Run(s.identity(), s.stopping) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })

@@ -111,6 +111,31 @@ func (c *command) Status() (list []containers.ProcessInfo) {
 	return list
 }
 
+// Resize starts and ends processes. Those that end are told after their last answer.
+func (c *command) Resize(n int, drain func(func(net.Conn) bool) <-chan struct{}) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil || len(c.rolling) > 0 {
+		return false
+	}
+	for len(c.replicas) < n {
+		c.replicas = append(c.replicas, c.launch(len(c.replicas)))
+	}
+	for len(c.replicas) > n {
+		last := len(c.replicas) - 1
+		p := c.replicas[last]
+		c.replicas = c.replicas[:last:last]
+		c.all.Go(func() {
+			select {
+			case <-drain(func(conn net.Conn) bool { return p.address == conn.RemoteAddr().String() }):
+			case <-c.ctx.Done():
+			}
+			p.end()
+		})
+	}
+	return true
+}
+
 // Resume does nothing: no version is replaced by a newer one.
 func (c *command) Resume() bool { return false }
 
@@ -125,7 +150,10 @@ func (c *command) Close() error {
 func (c *command) Roll(ctx context.Context, _ func(time.Time) bool) error {
 	c.rolling <- struct{}{}
 	defer func() { <-c.rolling }()
-	for i := range c.Replicas {
+	c.mu.Lock()
+	n := len(c.replicas)
+	c.mu.Unlock()
+	for i := range n {
 		c.mu.Lock()
 		if c.ctx.Err() != nil {
 			c.mu.Unlock()

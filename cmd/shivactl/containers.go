@@ -86,7 +86,12 @@ func (c *cli) printContainers(list []admin.Container) error {
 				running++
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, cmp.Or(k.Address, fmt.Sprint(running)), cmp.Or(k.Reason, "-"))
+		processes, why := cmp.Or(k.Address, fmt.Sprint(running)), k.Reason
+		if s := k.Scaling; s != nil {
+			processes = fmt.Sprintf("%d of %d to %d", running, s.Min, s.Max)
+			why = cmp.Or(why, s.Why)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, processes, cmp.Or(why, "-"))
 	}
 	return w.Flush()
 }

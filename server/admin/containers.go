@@ -26,6 +26,17 @@ type Container struct {
 	State     string    `json:"state"`
 	Reason    string    `json:"reason,omitempty"` // of what is not ready
 	Processes []Process `json:"processes"`
+	Scaling   *Scaling  `json:"scaling,omitempty"` // of one whose processes follow the load
+}
+
+// Scaling is how many processes a container has, and why.
+type Scaling struct {
+	Min    int `json:"min"`
+	Max    int `json:"max"`
+	Wanted int `json:"wanted"` // some of them may be starting
+	// Why is the last change, and Since the time since then; left out: there was none.
+	Why   string  `json:"why,omitempty"`
+	Since float64 `json:"since_seconds,omitempty"`
 }
 
 func (s Sources) containers(*http.Request) (any, error) { return s.Containers.List(), nil }

@@ -55,7 +55,7 @@ type Model struct {
 	Name     string `json:"name"`
 	Version  string `json:"version"`
 	Default  bool   `json:"default"` // what the bare name means
-	Ready    bool   `json:"ready"`   // it has a live replica
+	Ready    bool   `json:"ready"`   // it has a live replica, or gets one for a request
 	Replicas int    `json:"replicas"`
 	Platform string `json:"platform"`
 	MaxBatch int    `json:"max_batch"` // rows, in effect

@@ -467,7 +467,10 @@ type Container struct {
 	// Command is the program and its arguments; no shell.
 	Command []string `toml:"command"`
 	// Replicas is the number of processes.
-	Replicas int `toml:"replicas" default:"1" min:"1" max:"1024"`
+	Replicas Replicas `toml:"replicas" default:"1"`
+	// CPUs is how many cores each process takes; 0 = unknown. No more processes are started by the
+	// load than the server's cores, and its memory with Memory, allow.
+	CPUs int `toml:"cpus" min:"0" max:"4096"`
 	// Env is added to the variables that inherit_env names.
 	Env map[string]string `toml:"env"`
 	// Dir is the working directory, relative to the file; "" = the server's own.

@@ -54,7 +54,7 @@ func TestSampleIsComplete(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if c.Models["digits"].MaxBatch != 64 || c.Models["digits"].QueueRows != 65536 || c.Supervised[0].Replicas != 2 {
+	if c.Models["digits"].MaxBatch != 64 || c.Models["digits"].QueueRows != 65536 || c.Supervised[0].Replicas != Fixed(2) {
 		t.Errorf("not what the sample says: %+v %+v", c.Models, c.Supervised)
 	}
 	for _, key := range allKeys(t, c) {

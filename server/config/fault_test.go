@@ -119,7 +119,7 @@ env = { A = 1 }
 		`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, streams_per_client, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
 		`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
 		`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
-		`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
+		`x.toml:12:1: container[1].replicas: expected a number of processes, or a table such as { min = 1, max = 4 }, got the string "many"`,
 		`x.toml:13:9: container[1].env.A: expected a string, got the integer 1`,
 		`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
 	}},
@@ -481,7 +481,7 @@ func TestLoad(t *testing.T) {
 	if got, want := c.Supervised[0].Dir, filepath.Join(dir, "models"); got != want {
 		t.Errorf("dir %q, want %q", got, want)
 	}
-	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != 1 || c.Supervised[1].StopTimeout != 10*time.Second {
+	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != Fixed(1) || c.Supervised[1].StopTimeout != 10*time.Second {
 		t.Errorf("defaults of a container: %+v", c.Supervised[1])
 	}
 	if _, err := Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {

@@ -60,7 +60,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
 		}
-	case *int, *setting.Keep:
+	case *int, *setting.Keep, *Replicas:
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			value = n
 		}
@@ -148,6 +148,8 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			value = []any{s}
 		}
 		putSlice(fs, (*[]string)(p), key, value, "a pattern of certificates or a list of them")
+	case *Replicas:
+		p.put(fs, key, value)
 	case *string:
 		assign(fs, p, key, value, "a string")
 	case *bool:

@@ -263,6 +263,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
 	}
+	p.Replicas.faults(&fs, "replicas")
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	for name := range p.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
@@ -293,7 +294,7 @@ func calledFaults(p Container) (fs setting.Faults) {
 	for _, f := range []struct {
 		key string
 		set bool
-	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}} {
+	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"cpus", p.CPUs != 0}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}} {
 		if f.set {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}

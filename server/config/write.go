@@ -48,6 +48,7 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 				b.WriteString("\n[[" + key + "]]\n")
 				writeTable(b, key, reflect.ValueOf(one))
 			}
+		case Replicas: // plain
 		default:
 			if f.value.Kind() == reflect.Struct {
 				b.WriteString("\n[" + key + "]\n")
@@ -71,6 +72,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 			return x.String(), true
 		}
 		return quote(x.String()), true
+	case Replicas:
+		return x.toml(), true
 	case bool:
 		return strconv.FormatBool(x), true
 	case int:
@@ -143,6 +146,8 @@ func jsonTree(v reflect.Value) any {
 		return setting.FormatDuration(x)
 	case Bytes:
 		return x.String()
+	case Replicas:
+		return x.json()
 	case map[string]Model:
 		out := make(map[string]any, len(x))
 		for name, m := range x {

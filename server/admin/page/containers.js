@@ -11,8 +11,8 @@ export function containers(page) {
   const declared = table('Containers of the configuration', [
     { name: 'Container', head: true, cell: (c) => c.name },
     { name: 'Model', class: 'wide', cell: (c) => c.model },
-    { name: 'State', node: () => dot((c) => kinds[c.state] ?? 'off', (c) => c.state.toLowerCase() + (c.reason ? `: ${c.reason}` : '')) },
-    { name: 'Processes', class: 'wide', cell: (c) => c.processes.map((p) => `${p.state}${p.restarts ? `, ${plural(p.restarts, 'restart')}` : ''}`).join('; ') || '–' },
+    { name: 'State', node: () => dot((c) => kinds[c.state] ?? 'off', (c) => c.state.toLowerCase() + (c.reason || c.scaling?.why ? `: ${c.reason || c.scaling.why}` : '')) },
+    { name: 'Processes', class: 'wide', cell: (c) => c.processes.map((p) => `${p.state}${p.restarts ? `, ${plural(p.restarts, 'restart')}` : ''}`).join('; ') + (c.scaling ? ` (${c.scaling.min} to ${c.scaling.max})` : '') || '–' },
     { name: 'Actions', node: (c) => actions(page, c) },
   ], (c) => c.name, 'The configuration has no containers.');
   const connected = table('Connected containers', [

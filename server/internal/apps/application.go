@@ -77,6 +77,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		}
 		for _, target := range a.targets {
 			a.target.Live += target.Live
+			a.target.Serves = a.target.Serves || target.Serves
 		}
 		targets = append(targets, a.target)
 	}
@@ -90,7 +91,7 @@ func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 		for _, l := range a.Models {
 			name, version := SplitLink(l)
 			for _, target := range t.Versions(name) {
-				here := version == "*" && target.Live > 0 || version == target.ID.Version || version == "" && t.Default(name) == target
+				here := version == "*" && target.Serves || version == target.ID.Version || version == "" && t.Default(name) == target
 				if here && !yield(target) {
 					return
 				}
@@ -118,7 +119,7 @@ func (a *application) add(t *gate.Target) {
 	}
 	a.models = append(a.models, m)
 	a.targets = append(a.targets, t)
-	if t.Live == 0 {
+	if !t.Serves {
 		a.down = append(a.down, m)
 	}
 }
@@ -133,7 +134,7 @@ func (a *application) candidate(m selection.Model) *gate.Target {
 
 // Status implements gate.Application.
 func (a *application) Status() gate.ApplicationStatus {
-	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Live > 0, Models: []string{}, Links: a.Models}
+	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Serves, Models: []string{}, Links: a.Models}
 	for _, m := range a.models {
 		s.Models = append(s.Models, m.String())
 	}

@@ -67,6 +67,9 @@ type Supervisor interface {
 	Registered(net.Conn) bool
 	Dismiss(net.Conn)
 	Kill(c net.Conn, reason error) bool
+
+	// Resize changes how many processes there are.
+	Resize(n int, drain func(owned func(net.Conn) bool) <-chan struct{}) bool
 }
 
 // Supervise starts the processes of a command.
@@ -83,7 +86,7 @@ func Command(c containers.Command) (Supervisor, error) {
 
 // New makes a fleet without containers.
 func New(cfg Config) (*Sessions, *Processes) {
-	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second}
+	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second, machine: machine()}
 	ss.processes, ps.sessions = ps, ss
 	return ss, ps
 }

@@ -19,11 +19,12 @@ import (
 // while its model is unloaded.
 type process struct {
 	fleet    *Processes       // set once, as settings
-	settings config.Container // complete
+	settings config.Container // complete, but for the number of its processes: see bounds
 
 	changing sync.Mutex // held by start and stop from begin to end
 
 	mu       sync.Mutex
+	replicas config.Replicas
 	standing standing
 	ended    bool // the server stops: nothing starts any more
 }
@@ -39,6 +40,11 @@ type standing struct {
 	// pinned: it was started again after its version was retired, and stays until it is stopped.
 	pinned bool
 	forced int // processes that had to be killed when they were stopped last
+
+	scaling scaling             // how many there are to be
+	why     string              // it changed last; "": it did not
+	scaled  time.Time           // when
+	awaited []scheduler.ModelID // whose requests wait for a process
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
@@ -48,6 +54,38 @@ func (p *process) now() standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.standing
+}
+
+// bounds are how many processes there may be.
+func (p *process) bounds() config.Replicas {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.replicas
+}
+
+// count is how many processes there are to be.
+func (p *process) count() int {
+	if at := p.now(); at.supervisor != nil {
+		return at.scaling.wanted
+	}
+	return 0
+}
+
+// registers counts the processes that have registered.
+func (p *process) registers() (n int) {
+	if s := p.now().supervisor; s != nil {
+		for _, i := range s.Status() {
+			if i.Registers {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// retired reports whether a newer version has replaced the processes.
+func (p *process) retired() bool {
+	return slices.ContainsFunc(p.now().supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" })
 }
 
 // model is the name by which clients load and unload the process: the configured one, or else the
@@ -101,11 +139,12 @@ func (p *process) start() error {
 	}
 	c := p.settings
 	at.began, at.serves, at.since = time.Now(), nil, time.Time{}
+	at.scaling, at.why = scaling{wanted: max(1, p.replicas.Min)}, ""
 	var err error
 	at.supervisor, err = p.fleet.supervise(containers.Command{
 		Name:        c.Name,
 		Args:        c.Command,
-		Replicas:    c.Replicas,
+		Replicas:    at.scaling.wanted,
 		Privileges:  c.Privileges(),
 		Env:         c.Env,
 		Dir:         c.Dir,
@@ -138,6 +177,7 @@ func (p *process) unload() error {
 	if s == nil {
 		return nil
 	}
+	p.await(nil, false)
 	err := s.Close()
 	forced := 0
 	for _, i := range s.Status() {
@@ -162,7 +202,10 @@ func (p *process) stop() error {
 
 func (p *process) status() []containers.ProcessInfo {
 	if s := p.now().supervisor; s != nil {
-		return s.Status()
+		if list := s.Status(); len(list) > 0 {
+			return list
+		}
+		return []containers.ProcessInfo{{Name: p.settings.Name, State: "asleep", Since: p.now().scaled}}
 	}
 	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
 }
@@ -179,6 +222,9 @@ func (p *process) state() (predict.State, string) {
 		return predict.Unloading, "its processes are being stopped"
 	}
 	list := at.supervisor.Status()
+	if len(list) == 0 {
+		return predict.Ready, "asleep: nothing is asked, and the next request starts a process"
+	}
 	for _, i := range list {
 		switch {
 		case i.State == "running" && i.Registers:

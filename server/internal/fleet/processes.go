@@ -29,6 +29,8 @@ type Processes struct {
 	// seconds unless it is set before the first process starts.
 	Grace time.Duration
 
+	machine resources
+
 	changing sync.Mutex // held by Supervise and Close from begin to end
 	ended    bool       // by Close; guarded by changing
 
@@ -45,13 +47,17 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	if ps.ended {
 		return errStopping
 	}
-	same := func(p *process, c config.Container) bool { return reflect.DeepEqual(p.settings, c) }
+	same := func(p *process, c config.Container) bool {
+		c.Replicas = p.settings.Replicas
+		return reflect.DeepEqual(p.settings, c)
+	}
 	before := ps.all()
 	unloaded := map[string]bool{}
 	var list, fresh, gone []*process
 	for _, p := range before {
-		if slices.ContainsFunc(now, func(c config.Container) bool { return same(p, c) }) {
+		if i := slices.IndexFunc(now, func(c config.Container) bool { return same(p, c) }); i >= 0 {
 			list = append(list, p)
+			p.bound(now[i].Replicas)
 			continue
 		}
 		unloaded[p.settings.Name] = p.now().supervisor == nil
@@ -62,7 +68,7 @@ func (ps *Processes) Supervise(now []config.Container) error {
 		if c.Address != "" || slices.ContainsFunc(before, func(p *process) bool { return same(p, c) }) {
 			continue
 		}
-		p := &process{fleet: ps, settings: c}
+		p := &process{fleet: ps, settings: c, replicas: c.Replicas}
 		if list = append(list, p); !unloaded[c.Name] {
 			fresh = append(fresh, p)
 		}
@@ -74,6 +80,13 @@ func (ps *Processes) Supervise(now []config.Container) error {
 		faults = append(faults, p.start())
 	}
 	return errors.Join(faults...)
+}
+
+// bound changes how many processes there may be. Scale starts and ends some when it looks next.
+func (p *process) bound(to config.Replicas) {
+	p.mu.Lock()
+	p.replicas = to
+	p.mu.Unlock()
 }
 
 // Close stops all processes for good, in parallel.

@@ -52,7 +52,7 @@ func (ps *Processes) Load(ctx context.Context, model string) error {
 // ready waits until a model that is being loaded is ready.
 func (ps *Processes) ready(ctx context.Context, model string) error {
 	return ps.poll(func() (bool, error) {
-		if t, err := ps.gate.Target(model, ""); err == nil && t.Live > 0 {
+		if t, err := ps.gate.Target(model, ""); err == nil && t.Serves {
 			ps.log.Info("model loaded", "model", model)
 			return true, nil
 		}

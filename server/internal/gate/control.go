@@ -81,7 +81,7 @@ func (t *Table) models() []ModelStatus {
 	out := []ModelStatus{}
 	for _, name := range t.names {
 		for _, target := range t.versions[name] {
-			out = append(out, ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Live > 0, target.Live})
+			out = append(out, ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Serves, target.Live})
 		}
 	}
 	return out

@@ -31,6 +31,7 @@ type Target struct {
 	Deadline time.Duration // for requests that bring none
 	Keep     setting.Keep  // for frames that bring none
 	Live     int           // replicas when the table was made
+	Serves   bool          // there was one, or one is started for the next request
 	Metrics  *metrics.Model
 
 	Application Application // nil for a model; else this is how the application looks to clients
@@ -168,7 +169,7 @@ func choose(targets []*Target, configured string) *Target {
 		}
 	}
 	for _, t := range targets {
-		if t.Live > 0 {
+		if t.Serves {
 			return t
 		}
 	}
@@ -179,6 +180,7 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.cfg.Options(m.ID().Name)
 	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Pixels: o.Pixels, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
+	t.Serves = t.Live > 0 || m.Awaited()
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)
 	t.compose()

@@ -36,6 +36,12 @@ func (cs Containers) List() admin.Containers {
 		if model, s, why, ok := cs.Processes.Of(c.Name); ok {
 			one.Model, state, one.Reason = model, s, why
 			one.Processes = append(one.Processes, processes[c.Name]...)
+			if s, ok := cs.Processes.Scaled(c.Name); ok {
+				one.Scaling = &admin.Scaling{Min: s.Min, Max: s.Max, Wanted: s.Wanted, Why: s.Why}
+				if s.Why != "" {
+					one.Scaling.Since = time.Since(s.Since).Seconds()
+				}
+			}
 		} else {
 			state, one.Reason = predict.Unavailable, "not connected"
 		}

@@ -34,9 +34,26 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
 	}
 	for i := range all {
+		all[i].Sentences = append(all[i].Sentences, r.scaled(model)...)
 		all[i].Sentences = append(all[i].Sentences, r.overQuota()...)
 	}
 	return all
+}
+
+// scaled says of the containers of a model how many processes each has, and why.
+func (r *Report) scaled(model string) (out []string) {
+	for _, name := range r.Processes.Containers(model) {
+		s, ok := r.Processes.Scaled(name)
+		if !ok {
+			continue
+		}
+		text := fmt.Sprintf("Container %q has %d of %d to %d processes.", name, s.Wanted, s.Min, s.Max)
+		if s.Why != "" {
+			text += fmt.Sprintf(" Their number changed %v ago: %s.", time.Since(s.Since).Round(time.Second), s.Why)
+		}
+		out = append(out, text)
+	}
+	return out
 }
 
 // shapes says why a model's batches have one row for good, if they do.

@@ -60,14 +60,14 @@ func (s *Service) Ready() Readiness {
 	return Readiness{Ready: true}
 }
 
-// ModelReady reports whether a live replica serves a version of a model; "" is the default. It
-// fails if there is no such model.
+// ModelReady reports whether requests for a version of a model are answered: a live replica serves
+// it, or one is started for them. "" is the default. It fails if there is no such model.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.view.Target(name, version)
 	if err != nil {
 		return Readiness{}, err
 	}
-	r := Readiness{Name: name, Ready: t.Live > 0}
+	r := Readiness{Name: name, Ready: t.Serves}
 	if !r.Ready {
 		r.Error = gate.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
 	}

@@ -1,0 +1,252 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/memory"
+)
+
+// scaleEvery is how often the processes of containers that scale are compared with what is needed.
+// A first request waits as long until one is started.
+const scaleEvery = 100 * time.Millisecond
+
+// resources are what all processes together may have of the machine: see config.Container.
+type resources struct {
+	memory int64
+	cores  int
+}
+
+// cores are those of the server, as its cgroup and its affinity allow, before it asks for more
+// threads than that.
+var cores = runtime.GOMAXPROCS(0)
+
+var machine = sync.OnceValue(func() resources { return resources{memory.OfProcess().Bytes, cores} })
+
+// A Scaled is how many processes of a container there are to be.
+type Scaled struct {
+	Min, Max int
+	Wanted   int
+	Why      string    // the last change; "": there was none
+	Since    time.Time // when
+}
+
+// Scale starts and ends processes as their models need, until the server stops.
+func (ps *Processes) Scale() {
+	ticker := time.NewTicker(scaleEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ps.stopping:
+			return
+		case now := <-ticker.C:
+			ps.scale(now)
+		}
+	}
+}
+
+// scale looks once. Where several containers serve a model, the first in the file is filled first:
+// what it has, the next ones need not have.
+func (ps *Processes) scale(now time.Time) {
+	all := ps.all()
+	if !slices.ContainsFunc(all, (*process).moves) {
+		return
+	}
+	left := ps.unserved(all)
+	for _, p := range all {
+		if !p.moves() {
+			continue
+		}
+		b := p.bounds()
+		r := reading{bounds: b, room: ps.room(p, all)}
+		ids := ps.models(p)
+		for _, id := range ids {
+			n := left[id]
+			if n.replicas >= r.needed {
+				r.needed, r.why = n.replicas, n.why
+			}
+		}
+		if len(ids) == 0 {
+			r.needed, r.why = 1, "what it serves is known only once it has registered"
+		}
+		wanted := p.follow(now, r)
+		for _, id := range ids {
+			n := left[id]
+			n.replicas -= wanted
+			left[id] = n
+		}
+		p.await(ids, b.Min == 0)
+	}
+}
+
+// moves reports whether the number of processes may be another one now or later.
+func (p *process) moves() bool {
+	b, at := p.bounds(), p.now()
+	return at.loaded() && (b.Scales() || at.scaling.wanted != b.Min || at.awaited != nil)
+}
+
+// A shortage is how many replicas of a model are needed beside those that do not scale.
+type shortage struct {
+	replicas int
+	why      string
+}
+
+// unserved is what is needed of every model, less what replicas do that nobody here starts or ends
+// by the load.
+func (ps *Processes) unserved(all []*process) map[scheduler.ModelID]shortage {
+	left := map[scheduler.ModelID]shortage{}
+	for _, m := range ps.sessions.cfg.Scheduler.Models() {
+		n := m.Need()
+		others := m.Replicas()
+		for _, p := range all {
+			if p.bounds().Scales() && slices.Contains(p.now().serves, m.ID()) {
+				others -= p.registers()
+			}
+		}
+		others = max(0, others)
+		why := fmt.Sprintf("%s needs %d replicas (%.2f)", m.ID(), n.Replicas, n.Load)
+		if n.Replicas > 0 && n.Worth == 0 {
+			why = fmt.Sprintf("%s is asked, and none of it has answered enough to tell how many it needs", m.ID())
+		}
+		if others > 0 {
+			why += fmt.Sprintf(", of which %d are others", others)
+		}
+		left[m.ID()] = shortage{n.Replicas - others, why}
+	}
+	return left
+}
+
+// models are those that the processes have registered, or if the system cannot tell which they are,
+// the versions of the one that they should serve.
+func (ps *Processes) models(p *process) []scheduler.ModelID {
+	if ids := p.now().serves; len(ids) > 0 {
+		return ids
+	}
+	var ids []scheduler.ModelID
+	for _, version := range ps.gate.Versions(p.model()) {
+		ids = append(ids, scheduler.ModelID{Name: p.model(), Version: version})
+	}
+	return ids
+}
+
+// room is how many processes a container may have beside the others.
+func (ps *Processes) room(p *process, all []*process) int {
+	has := ps.machine
+	for _, other := range all {
+		if other != p {
+			n := other.count()
+			has.memory -= int64(n) * int64(other.settings.Memory)
+			has.cores -= n * other.settings.CPUs
+		}
+	}
+	room := int64(math.MaxInt32)
+	if each := int64(p.settings.Memory); each > 0 {
+		room = min(room, has.memory/each)
+	}
+	if each := p.settings.CPUs; each > 0 {
+		room = min(room, int64(has.cores/each))
+	}
+	return int(max(0, room))
+}
+
+// follow decides how many processes there should be, and starts or ends some. It returns how many
+// there are to be.
+func (p *process) follow(now time.Time, r reading) int {
+	if !p.changing.TryLock() {
+		return p.count() // it is being started or stopped
+	}
+	defer p.changing.Unlock()
+	p.mu.Lock()
+	supervisor, before := p.standing.supervisor, p.standing.scaling.wanted
+	if supervisor == nil || p.ended || p.standing.stopping {
+		p.mu.Unlock()
+		return 0
+	}
+	next := p.standing.scaling
+	p.mu.Unlock()
+	wanted, why := next.decide(now, r)
+	if wanted != before && (p.retired() || !supervisor.Resize(wanted, p.fleet.drain)) {
+		return before // another time
+	}
+	p.mu.Lock()
+	p.standing.scaling = next
+	if why != "" {
+		p.standing.why, p.standing.scaled = why, now
+	}
+	p.mu.Unlock()
+	if wanted != before {
+		p.fleet.log.Info("container scaled", "container", p.settings.Name, "from", before, "to", wanted, "why", why)
+		was, _ := json.Marshal(map[string]int{"processes": before})
+		is, _ := json.Marshal(map[string]any{"processes": wanted, "why": why})
+		p.fleet.sessions.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "scale", What: "container", Name: p.settings.Name,
+			Before: string(was), After: string(is)})
+	}
+	return wanted
+}
+
+// drain lets the containers of a process that is to end answer what they have.
+func (ps *Processes) drain(owned func(net.Conn) bool) <-chan struct{} {
+	return ps.sessions.Listener().Drain(owned)
+}
+
+// await has requests for the models of a container that may have no process wait for one.
+func (p *process) await(ids []scheduler.ModelID, waits bool) {
+	why := ""
+	if waits {
+		_, reason := p.state()
+		why = fmt.Sprintf("container %q starts one for it: %s", p.settings.Name, cmp.Or(reason, "it is about to"))
+	}
+	p.mu.Lock()
+	waits = waits && p.standing.loaded() // it may have been stopped meanwhile
+	before := p.standing.awaited
+	p.standing.awaited = nil
+	if waits {
+		p.standing.awaited = ids
+	}
+	p.mu.Unlock()
+	for _, id := range before {
+		if !waits || !slices.Contains(ids, id) {
+			p.fleet.tell(id, "")
+		}
+	}
+	if waits {
+		for _, id := range ids {
+			p.fleet.tell(id, why)
+		}
+	}
+}
+
+func (ps *Processes) tell(id scheduler.ModelID, why string) {
+	if m, ok := ps.sessions.cfg.Scheduler.Model(id); ok {
+		m.Await(why)
+	}
+}
+
+// Scaled is how a [[container]] follows the load; ok is false if it does not, or is unloaded.
+func (ps *Processes) Scaled(container string) (s Scaled, ok bool) {
+	p, err := ps.named(container)
+	if err != nil {
+		return Scaled{}, false
+	}
+	b, at := p.bounds(), p.now()
+	return Scaled{b.Min, b.Max, at.scaling.wanted, at.why, at.scaled}, b.Scales() && at.loaded()
+}
+
+// Containers are the [[container]] that serve a model.
+func (ps *Processes) Containers(model string) (names []string) {
+	for _, p := range ps.all() {
+		if p.is(model) || slices.ContainsFunc(p.now().serves, func(id scheduler.ModelID) bool { return id.Name == model }) {
+			names = append(names, p.settings.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,88 @@
+package fleet
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/config"
+)
+
+// A load is how many replicas are needed at a time since its beginning.
+type load func(at time.Duration) int
+
+// play lets a scaling follow a load, and returns how many processes there were at each second, and
+// how often that changed.
+func play(s *scaling, b config.Replicas, room int, span time.Duration, needs load) (list []int, changes int) {
+	start := time.Unix(0, 0)
+	for at := time.Duration(0); at < span; at += 100 * time.Millisecond {
+		before := s.wanted
+		n, why := s.decide(start.Add(at), reading{bounds: b, needed: needs(at), room: room, why: "as it is"})
+		if n != s.wanted || (n != before) != (why != "") {
+			panic("it is not what it says")
+		}
+		if n != before {
+			changes++
+		}
+		if at%time.Second == 0 {
+			list = append(list, n)
+		}
+	}
+	return list, changes
+}
+
+// TestScaling: up at once, down when fewer have sufficed for as long as down_after, never outside of
+// the bounds, and without following what comes and goes.
+func TestScaling(t *testing.T) {
+	bounds := config.Replicas{Min: 1, Max: 4, DownAfter: time.Minute}
+	for name, c := range map[string]struct {
+		bounds  config.Replicas
+		room    int
+		needs   load
+		changes int
+		at      map[int]int // second: processes
+	}{
+		"step": {bounds, 10, func(at time.Duration) int {
+			if at < 10*time.Second || at >= 100*time.Second {
+				return 0
+			}
+			return 3
+		}, 2, map[int]int{9: 1, 10: 3, 99: 3, 159: 3, 161: 1}},
+		"more than max":               {bounds, 10, func(at time.Duration) int { return 9 }, 1, map[int]int{0: 4, 299: 4}},
+		"more than there is room for": {bounds, 2, func(time.Duration) int { return 9 }, 1, map[int]int{0: 2, 299: 2}},
+		"less room than min":          {config.Replicas{Min: 2, Max: 4, DownAfter: time.Minute}, 1, func(time.Duration) int { return 9 }, 1, map[int]int{0: 2}},
+		"noise":                       {bounds, 10, func(at time.Duration) int { return 2 + int(at/(100*time.Millisecond))%2 }, 2, map[int]int{1: 3, 299: 3}},
+		// Up with each tooth, and never down: none is long enough.
+		"sawtooth": {bounds, 10, func(at time.Duration) int { return 1 + int(at/(10*time.Second))%4 }, 3, map[int]int{0: 1, 39: 4, 299: 4}},
+		// What was needed since is what there is then, not the last number alone.
+		"down by steps": {bounds, 10, func(at time.Duration) int { return max(1, 4-int(at/(30*time.Second))) }, 3, map[int]int{0: 4, 89: 4, 91: 3, 149: 3, 151: 1, 299: 1}},
+		"to zero": {config.Replicas{Min: 0, Max: 2, DownAfter: time.Minute}, 10, func(at time.Duration) int {
+			if at < time.Second || at > 200*time.Second {
+				return 1
+			}
+			return 0
+		}, 2, map[int]int{0: 1, 60: 1, 62: 0, 199: 0, 201: 1}},
+	} {
+		s := &scaling{wanted: 1}
+		list, changes := play(s, c.bounds, c.room, 5*time.Minute, c.needs)
+		if changes != c.changes {
+			t.Errorf("%s: %d changes, expected %d", name, changes, c.changes)
+		}
+		for at, want := range c.at {
+			if list[at] != want {
+				t.Errorf("%s: %d processes after %d s, expected %d", name, list[at], at, want)
+			}
+		}
+	}
+	s := &scaling{wanted: 4}
+	if n, why := s.decide(time.Now(), reading{bounds: config.Replicas{Min: 1, Max: 2, DownAfter: time.Minute}, needed: 4, room: math.MaxInt}); n != 2 || why != "max is 2" {
+		t.Errorf("after max was lowered: %d, %s", n, why)
+	}
+	if n, why := s.decide(time.Now(), reading{bounds: config.Replicas{Min: 3, Max: 4, DownAfter: time.Minute}, needed: 1, room: math.MaxInt}); n != 3 || why != "min is 3" {
+		t.Errorf("after min was raised: %d, %s", n, why)
+	}
+	if n, why := s.decide(time.Now(), reading{bounds: bounds, needed: 9, room: math.MaxInt, why: "m needs 9"}); n != 4 || !strings.Contains(why, "m needs 9; max is 4") {
+		t.Errorf("above max: %d, %s", n, why)
+	}
+}
