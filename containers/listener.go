@@ -343,8 +343,8 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, r
 }
 
 // Drain stops sending batches to the containers whose connections are among those, and returns a
-// channel that is closed once they have answered what they have. Nothing is said to them: they are
-// about to be told to end in another way, which those of generations without a goodbye know as well.
+// channel that is closed once they have answered what they have. Nothing is said to them: they
+// are about to be told to end in another way, which generations without a goodbye know as well.
 func (l *Listener) Drain(among func(net.Conn) bool) <-chan struct{} {
 	var all sync.WaitGroup
 	for _, s := range l.all() {

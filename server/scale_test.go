@@ -60,8 +60,8 @@ func TestScale(t *testing.T) {
 }
 
 // TestColdStart: without requests there is no process in the end, and the model stays ready. The
-// next request waits for one, and gets its answer; if none starts it is Unavailable by its deadline,
-// and the error says why.
+// next request waits for one, and gets its answer; if none starts it is Unavailable by its
+// deadline, and the error says why.
 func TestColdStart(t *testing.T) {
 	t.Parallel() // it waits
 	broken := filepath.Join(t.TempDir(), "broken")

@@ -32,8 +32,8 @@ func play(s *scaling, b config.Replicas, room int, span time.Duration, needs loa
 	return list, changes
 }
 
-// TestScaling: up at once, down when fewer have sufficed for as long as down_after, never outside of
-// the bounds, and without following what comes and goes.
+// TestScaling: up at once, down when fewer have sufficed for as long as down_after, never outside
+// of the bounds, and without following what comes and goes.
 func TestScaling(t *testing.T) {
 	bounds := config.Replicas{Min: 1, Max: 4, DownAfter: time.Minute}
 	for name, c := range map[string]struct {
