@@ -137,6 +137,8 @@ def states() -> None:
             p.state(state)
         since = len(p.seen)
         p.wait(1, since)
+        began = max(i for i, (kind, _) in enumerate(p.seen) if kind == "stream-start")
+        assert all(one["seq"] == round(one["pts"] * 30 / Gst.SECOND) for one in p.answers(began))
         p.state(Gst.State.PAUSED)
         p.state(Gst.State.PLAYING)
         since = len(p.seen)

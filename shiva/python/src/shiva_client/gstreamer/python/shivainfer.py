@@ -139,7 +139,7 @@ class ShivaInfer(GstBase.BaseTransform):
         except (ValueError, OSError) as error:
             self._post(Gst.MessageType.ERROR, Gst.ResourceError.SETTINGS, str(error))
             return False
-        self._trouble, self._away, self._failed, self._running = "", False, False, True
+        self._seq, self._trouble, self._away, self._failed, self._running = 0, "", False, False, True
         self._segment, self._results = None, Results(self, self._pad) if self._pad else None
         self.set_passthrough(not self.overlay)
         return True
