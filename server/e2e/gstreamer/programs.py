@@ -38,6 +38,9 @@ class Player:
         self.pipeline = Gst.parse_launch(f"{text} i.results ! appsink name=results emit-signals=true sync=false")
         self.element = self.pipeline.get_by_name("i")
         self.seen: list[tuple[str, Any]] = []  # buffers and events, in their order
+        self.pictures = 0
+        shown = Gst.PadProbeType.EVENT_FLUSH | Gst.PadProbeType.BUFFER
+        self.element.get_static_pad("sink").add_probe(shown, self._counted)
         self.sink = self.pipeline.get_by_name("results")
         kinds = Gst.PadProbeType.EVENT_DOWNSTREAM | Gst.PadProbeType.EVENT_FLUSH | Gst.PadProbeType.BUFFER
         self.sink.get_static_pad("sink").add_probe(kinds, self._seen)
@@ -66,19 +69,22 @@ class Player:
         until("answers", lambda: len(self.answers(since)) >= count)
         return self.answers(since)
 
+    def wait_shown(self, count: int) -> None:
+        until("pictures", lambda: self.pictures >= count)
+
     def state(self, state: Any) -> None:
         result = self.pipeline.set_state(state)
         if result == Gst.StateChangeReturn.ASYNC:
             result = self.pipeline.get_state(int(PATIENCE) * Gst.SECOND)[0]
         assert result == Gst.StateChangeReturn.SUCCESS, (state, result, self.fault())
 
-    def shown(self, count: int) -> None:
-        """Wait until the element has got so many pictures more."""
-        got: list[Any] = []
-        pad = self.element.get_static_pad("sink")
-        probe = pad.add_probe(Gst.PadProbeType.BUFFER, lambda *_: got.append(0) or Gst.PadProbeReturn.OK)
-        until("pictures", lambda: len(got) >= count)
-        pad.remove_probe(probe)
+    def _counted(self, pad: Any, info: Any) -> Any:
+        """Count the pictures that the element gets, from the last flush on."""
+        if info.type & Gst.PadProbeType.BUFFER:
+            self.pictures += 1
+        elif info.get_event().type == Gst.EventType.FLUSH_STOP:
+            self.pictures = 0
+        return Gst.PadProbeReturn.OK
 
     def message(self, kinds: Any) -> Any:
         return self.pipeline.get_bus().timed_pop_filtered(int(PATIENCE) * Gst.SECOND, kinds)
@@ -173,11 +179,11 @@ def hanging() -> None:
     for keep in ("latest", "all"):
         p = Player(f"model=ball keep={keep} timeout=3600000", "fakesink name=video sync=true async=false")
         assert p.pipeline.set_state(Gst.State.PLAYING) != Gst.StateChangeReturn.FAILURE
-        p.shown(9)  # with all kept it holds eight, and waits
+        p.wait_shown(9)  # with all kept it holds eight, and waits
         p.state(Gst.State.PAUSED)
         p.state(Gst.State.PLAYING)
         p.pipeline.seek_simple(Gst.Format.TIME, Gst.SeekFlags.FLUSH, Gst.SECOND)
-        p.shown(9)
+        p.wait_shown(9)
         assert p.pipeline.set_state(Gst.State.NULL) == Gst.StateChangeReturn.SUCCESS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,40 @@ def test_a_session_without_a_server(tmp_path: Path) -> None:
     session.finish()
     assert told.over.wait(60)
     assert [(seq, type(outcome)) for seq, outcome in told.outcomes] == [(0, Unreachable)]
+
+
+class Slow:
+    """A stream that takes a picture and does nothing more until it is closed."""
+
+    def __init__(self) -> None:
+        self.pushed, self.closed = threading.Event(), threading.Event()
+
+    def push(self, *_: Any, **__: Any) -> None:
+        self.pushed.set()
+        assert self.closed.wait(60)
+
+    def __iter__(self) -> Iterator[Result]:
+        assert self.closed.wait(60)
+        return iter(())
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_what_waits_is_forgotten() -> None:
+    stream: Any = Slow()
+    session = Session(stream, stream, "all", Told().told, lambda _: None)
+    pictures = [picture(seq) for seq in range(3)]
+    session.show(pictures[0])
+    assert stream.pushed.wait(60)
+    for one in pictures[1:]:
+        session.show(one)
+    assert session.forget() == pictures[1:]
+    assert session.idle
+    session.close()
 
 
 def test_nobody_hears_of_a_session_that_was_closed(server: Server) -> None:

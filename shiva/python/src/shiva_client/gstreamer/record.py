@@ -18,10 +18,10 @@ NEVER = (1 << 64) - 1
 def line(result: Result) -> str:
     """One JSON object, and a line feed.
 
-    ``seq`` is the number of the picture since the pipeline began, from 0, ``pts`` its time in nanoseconds (null: it has
-    none), ``width`` and ``height`` are its size, ``age`` is how many seconds after the picture the
-    answer came, ``model`` and ``version`` say who answered, and ``outputs`` what: numbers, truth
-    values and texts in lists nested by the shape of the output.
+    ``seq`` is the number of the picture since the pipeline began, from 0, ``pts`` its time in
+    nanoseconds (null: it has none), ``width`` and ``height`` are its size, ``age`` is how many
+    seconds after the picture the answer came, ``model`` and ``version`` say who answered, and
+    ``outputs`` what: numbers, truth values and texts in lists nested by the shape of the output.
     """
     answer, picture = result.answer, result.frame
     record = {

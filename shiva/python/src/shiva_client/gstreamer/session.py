@@ -90,10 +90,12 @@ class Session:
         """Whether no picture waits to be sent."""
         return not self._waiting
 
-    def forget(self) -> None:
-        """Do not send what waits, since nobody answers: each would be waited for."""
+    def forget(self) -> list[Picture]:
+        """Do not send what waits, as nobody answers. Nothing is told of these pictures."""
         with self._changed:
+            forgotten = list(self._waiting)
             self._waiting.clear()
+            return forgotten
 
     def finish(self) -> None:
         """Show no more. What was shown is still answered."""

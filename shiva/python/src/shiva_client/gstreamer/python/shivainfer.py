@@ -299,11 +299,11 @@ class ShivaInfer(GstBase.BaseTransform):
 
     def _told(self, session: Session, picture: Picture, outcome: Result | Exception) -> None:
         """Called in a thread of the session."""
-        results, overlay, failed = self._results, None, None
+        results, overlay, failed, settled = self._results, None, None, [picture]
         if isinstance(outcome, Exception):
             failed = outcome
             if isinstance(failed, NotAnswered):
-                session.forget()
+                settled += session.forget()
             if results:
                 results.silence(session, picture)
         else:
@@ -315,7 +315,9 @@ class ShivaInfer(GstBase.BaseTransform):
         with self._changed:
             if session.closed:
                 return
-            picture.settled, picture.overlay, self._drawn = True, overlay, overlay
+            picture.overlay = self._drawn = overlay
+            for one in settled:
+                one.settled = True
             self._changed.notify_all()
         self._note(failed, picture)
 
@@ -355,11 +357,15 @@ class ShivaInfer(GstBase.BaseTransform):
         kind = type(failed).__name__ if failed else ""
         with self._changed:
             before, self._trouble = self._trouble, kind
+        if kind != before:
+            self._say(failed, kind, picture)
+        with self._changed:  # only then: the source has an error of its own, which says less
             self._away = isinstance(failed, NotAnswered)
             self._failed = self._failed or bool(failed and self.stop_on_error)
             self._changed.notify_all()
-        if kind == before:
-            return
+
+    def _say(self, failed: Exception | None, kind: str, picture: Picture | None) -> None:
+        """Post what is wrong, as a message for programs and as one for people."""
         said = Gst.Structure.new_empty("shivainfer-failed" if failed else "shivainfer-answered")
         said.set_value("model", self.model)
         if failed:
