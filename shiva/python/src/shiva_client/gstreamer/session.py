@@ -23,6 +23,7 @@ class Picture:
         segment: the event of the segment that it is in
         pts, duration: as its buffer has them
         taken: when it came by, as time.time() counts
+        session: to which it is shown
         draws: whether its buffer may be drawn on
         settled: whether nothing is to come of it any more; then overlay is what is drawn on it
     """
@@ -32,6 +33,7 @@ class Picture:
         self.pixels: Array | None = pixels
         self.height, self.width = pixels.shape[:2]
         self.segment, self.pts, self.duration = segment, pts, duration
+        self.session: Any = None
         self.draws = self.settled = False
         self.overlay: Any = None
 

@@ -145,6 +145,7 @@ class ShivaInfer(GstBase.BaseTransform):
         return True
 
     def do_stop(self) -> bool:
+        self._leave()
         if self._results:
             self._results.stop()
         self._results = None
@@ -198,6 +199,7 @@ class ShivaInfer(GstBase.BaseTransform):
             if results:
                 results.flush(event)
         elif event.type == Gst.EventType.FLUSH_STOP:
+            self._leave()  # once more: a picture may have been on its way here when the flush began
             if results:
                 results.flushed(event)
         elif event.type & Gst.EventTypeFlags.SERIALIZED:
@@ -257,7 +259,7 @@ class ShivaInfer(GstBase.BaseTransform):
 
     def _done(self, picture: Picture | None) -> bool:
         """Whether a picture waits no longer. While nobody answers, none does."""
-        return picture is None or picture.settled or self._away or self._failed
+        return not picture or picture.settled or picture.session.closed or self._away or self._failed
 
     @contextmanager
     def _pixels(self, buffer: Any, write: bool) -> Iterator[Any]:
@@ -293,7 +295,7 @@ class ShivaInfer(GstBase.BaseTransform):
         if self._keep == "all" and self._away and not session.idle:
             return None
         picture = Picture(self._seq - 1, pixels.copy(), self._segment, buffer.pts, buffer.duration)
-        picture.draws = draws
+        picture.session, picture.draws = session, draws
         session.show(picture)
         return picture
 
@@ -345,10 +347,11 @@ class ShivaInfer(GstBase.BaseTransform):
             sessions, self._session, self._last = (self._session, self._last), None, None
             self._held.clear()
             self._drawn, self._ending = None, False
-            self._changed.notify_all()
         for session in sessions:
             if session:
                 session.close()
+        with self._changed:
+            self._changed.notify_all()
 
     # What goes wrong.
 
