@@ -46,20 +46,29 @@ type options struct {
 	poll                                        time.Duration
 }
 
+// parse reads the command line. Libraries have flags of their own among those of the process.
+func parse(args []string) (o options, err error) {
+	f := flag.NewFlagSet("shiva-controller", flag.ExitOnError)
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the apiserver is; without it, as a pod is told")
+	f.StringVar(&o.namespace, "namespace", "", "of the Models and of the Lease")
+	f.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin doors, for Models that name none")
+	f.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
+	f.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
+	f.DurationVar(&o.poll, "poll", 5*time.Second, "how often servers are asked")
+	_ = f.Parse(args) // which ends the process if they are wrong
+	if f.NArg() > 0 || o.namespace == "" || o.poll <= 0 {
+		err = errors.New("expected --namespace, a --poll above 0, and no arguments; -h lists the flags")
+	}
+	return o, err
+}
+
 func main() {
-	var o options
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the apiserver is; without it, as a pod is told")
-	flag.StringVar(&o.namespace, "namespace", "", "of the Models and of the Lease")
-	flag.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin doors, for Models that name none")
-	flag.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
-	flag.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
-	flag.DurationVar(&o.poll, "poll", 5*time.Second, "how often servers are asked")
-	flag.Parse()
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if flag.NArg() > 0 || o.namespace == "" || o.poll <= 0 {
-		fmt.Fprintln(os.Stderr, "shiva-controller: expected --namespace, a --poll above 0, and no arguments; -h lists the flags")
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "shiva-controller:", err)
 		os.Exit(2)
 	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, log); err != nil {
@@ -151,8 +160,13 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with ctx
-		if m.GetCache().WaitForCacheSync(ctx) {
-			ready.Store(true)
+		// Without an informer there would be nothing to wait for until this one has the Lease.
+		for ctx.Err() == nil {
+			if _, err := m.GetCache().GetInformer(ctx, &Model{}); err == nil && m.GetCache().WaitForCacheSync(ctx) {
+				ready.Store(true)
+				return
+			}
+			time.Sleep(again)
 		}
 	}()
 	return m.Start(ctx)

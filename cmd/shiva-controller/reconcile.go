@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,11 +94,11 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	made := &unstructured.Unstructured{Object: wanted}
 	// Fields that a Deployment does not have are refused, as kubectl refuses them.
 	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
-	switch {
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+	if lasting(err) {
 		say("Ready", false, "Refused", err.Error())
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	if replicas != nil {
@@ -112,6 +113,13 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		say("Ready", true, "Serving", fmt.Sprintf("%d replicas are ready", status.Ready))
 	}
 	return nil
+}
+
+// lasting reports whether the apiserver will refuse the same again. A field that a kind does not
+// have is no error of the client to it, but one of its own, which only its text tells.
+func lasting(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
+		err != nil && strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
 // replicas decides how many there are; nil if others do.

@@ -30,8 +30,8 @@ type apiserver struct {
 	t       testing.TB
 	dir     string
 	port    int
-	etcd    string
-	mu      sync.Mutex
+	etcd    string // its address
+	store   *exec.Cmd
 	process *exec.Cmd
 }
 
@@ -39,8 +39,7 @@ type apiserver struct {
 var theServer struct {
 	once sync.Once
 	*apiserver
-	dir  string
-	etcd *exec.Cmd
+	dir string
 }
 
 // shared is the apiserver of all tests, with the CRDs.
@@ -52,10 +51,7 @@ func shared(t *testing.T) *apiserver {
 			t.Fatal(err)
 		}
 		theServer.dir = dir
-		s := &apiserver{t: t, dir: dir, port: freePort(t), etcd: startEtcd(t, dir)}
-		s.start()
-		installCRDs(t, s)
-		theServer.apiserver = s
+		theServer.apiserver = begin(t, dir)
 	})
 	if theServer.apiserver == nil {
 		t.Fatal("the apiserver did not start, as an earlier test says")
@@ -63,14 +59,28 @@ func shared(t *testing.T) *apiserver {
 	return theServer.apiserver
 }
 
+// newServer is one that a test may stop.
+func newServer(t *testing.T) *apiserver {
+	t.Helper()
+	s := begin(t, t.TempDir())
+	t.Cleanup(s.end)
+	return s
+}
+
+// begin starts etcd and a server, and has it know the CRDs.
+func begin(t *testing.T, dir string) *apiserver {
+	t.Helper()
+	s := &apiserver{t: t, dir: dir, port: freePort(t)}
+	s.startEtcd()
+	s.start()
+	installCRDs(t, s)
+	return s
+}
+
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if theServer.apiserver != nil {
-		theServer.stop()
-	}
-	if theServer.etcd != nil {
-		_ = theServer.etcd.Process.Kill()
-		_ = theServer.etcd.Wait()
+		theServer.end()
 	}
 	if theServer.dir != "" {
 		os.RemoveAll(theServer.dir)
@@ -78,17 +88,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func startEtcd(t *testing.T, dir string) (address string) {
-	t.Helper()
-	client, peer := local(t), local(t)
-	cmd := exec.Command(built(t, "k8s/kube-apiserver"), "etcd", filepath.Join(dir, "etcd"), client, peer)
+func (s *apiserver) startEtcd() {
+	s.t.Helper()
+	s.etcd = local(s.t)
+	cmd := exec.Command(built(s.t, "k8s/kube-apiserver"), "etcd", filepath.Join(s.dir, "etcd"), s.etcd, local(s.t))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	theServer.etcd = cmd
-	return client
+	s.store = cmd
 }
 
 func local(t testing.TB) string { return fmt.Sprintf("http://127.0.0.1:%d", freePort(t)) }
@@ -142,9 +151,7 @@ func (s *apiserver) start() {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.mu.Lock()
 	s.process = cmd
-	s.mu.Unlock()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
 	until(s.t, "the apiserver to be ready", func() bool {
@@ -163,10 +170,15 @@ func (s *apiserver) url() string { return fmt.Sprintf("https://127.0.0.1:%d", s.
 
 // stop ends the server.
 func (s *apiserver) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
+}
+
+// end ends it for good, with its etcd.
+func (s *apiserver) end() {
+	s.stop()
+	_ = s.store.Process.Kill()
+	_ = s.store.Wait()
 }
 
 // freeze and thaw have it answer nothing meanwhile, while its connections stay open.

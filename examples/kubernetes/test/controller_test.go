@@ -1,0 +1,503 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var models = schema.GroupVersionResource{Group: "shivad.github.io", Version: "v1alpha1", Resource: "models"}
+
+// A fakeServer says which load the model digits has.
+type fakeServer struct {
+	address string
+	load    atomic.Value // float64
+	close   func()
+}
+
+func newFakeServer(t *testing.T, load float64) *fakeServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeServer{address: l.Addr().String()}
+	f.load.Store(load)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"models": []any{map[string]any{"name": "digits", "version": "1", "load": f.load.Load()}}})
+	})}
+	go func() { _ = server.Serve(l) }() // ends with Close
+	f.close = func() { server.Close() }
+	t.Cleanup(f.close)
+	return f
+}
+
+// A stage is a namespace in which the chart has been installed with a controller, whose account
+// the controllers of the test have: they may do what its Role allows, and no more.
+type stage struct {
+	t *testing.T
+	*client
+	server    *apiserver
+	namespace string
+	token     string
+}
+
+func newStage(t *testing.T, s *apiserver) *stage {
+	t.Helper()
+	c := newClient(t, s)
+	g := &stage{t: t, client: c, server: s, namespace: c.namespace()}
+	text, err := template(t, g.namespace, []byte("scaler: controller"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects(t, text) {
+		if err := c.create(o, g.namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seconds := int64(3600)
+	token, err := c.CoreV1().ServiceAccounts(g.namespace).CreateToken(t.Context(), "shivad-controller",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.token = token.Status.Token
+	return g
+}
+
+// A controller is a process of shiva-controller.
+type controller struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	log    string
+	health string
+	done   chan struct{}
+}
+
+func (g *stage) start(flags ...string) *controller {
+	g.t.Helper()
+	k := &controller{t: g.t, log: filepath.Join(g.t.TempDir(), "log"), health: fmt.Sprintf("127.0.0.1:%d", freePort(g.t)), done: make(chan struct{})}
+	log, err := os.Create(k.log)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer log.Close()
+	k.cmd = exec.Command(built(g.t, "k8s/shiva-controller"), append([]string{
+		"--kubeconfig=" + g.server.kubeconfig(g.t, g.token), "--namespace=" + g.namespace, "--health=" + k.health, "--poll=100ms",
+	}, flags...)...)
+	k.cmd.Stdout, k.cmd.Stderr = log, log
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := k.cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	go func() { // ends with the process
+		_ = k.cmd.Wait()
+		close(k.done)
+	}()
+	g.t.Cleanup(func() {
+		k.end(syscall.SIGKILL)
+		if g.t.Failed() {
+			g.t.Logf("controller:\n%s", lastLines(k.log, 15))
+		}
+	})
+	return k
+}
+
+func (k *controller) end(s syscall.Signal) {
+	_ = k.cmd.Process.Signal(s)
+	<-k.done
+}
+
+// healthy is the status of /livez or /readyz.
+func (k *controller) healthy(path string) int {
+	answer, err := http.Get("http://" + k.health + path)
+	if err != nil {
+		return 0
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+// model is a Model for the apiserver. spec is added to what every one has.
+func (g *stage) model(admin string, spec map[string]any) *unstructured.Unstructured {
+	all := map[string]any{
+		"admin": admin, "replicas": map[string]any{"min": int64(1), "max": int64(8)}, "scaleDownAfter": "1s",
+		"template": map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{"team": "vision"}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "model", "image": "digits:1"}}},
+		},
+	}
+	for key, value := range spec {
+		all[key] = value
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "shivad.github.io/v1alpha1", "kind": "Model", "metadata": map[string]any{"name": "digits", "labels": map[string]any{"a": "b"}}, "spec": all,
+	}}
+}
+
+func (g *stage) make(admin string, spec map[string]any) {
+	g.t.Helper()
+	if err := g.create(g.model(admin, spec), g.namespace); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// deployment is that of the Model; nil if there is none.
+func (g *stage) deployment() *appsv1.Deployment {
+	g.t.Helper()
+	d, err := g.AppsV1().Deployments(g.namespace).Get(context.Background(), "digits", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return d
+}
+
+func (g *stage) waitReplicas(n int32) {
+	g.t.Helper()
+	last := int32(-1)
+	until(g.t, fmt.Sprintf("%d replicas", n), func() bool {
+		if d := g.deployment(); d != nil {
+			last = *d.Spec.Replicas
+		}
+		return last == n
+	})
+}
+
+// condition waits until the Model has one with this status and reason, and is its message.
+func (g *stage) condition(kind, status, reason string) (message string) {
+	g.t.Helper()
+	until(g.t, fmt.Sprintf("the condition %s to be %s: %s", kind, status, reason), func() bool {
+		m, err := g.dynamic.Resource(models).Namespace(g.namespace).Get(context.Background(), "digits", metav1.GetOptions{})
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		list, _, _ := unstructured.NestedSlice(m.Object, "status", "conditions")
+		for _, one := range list {
+			c := one.(map[string]any)
+			if c["type"] == kind && c["status"] == status && c["reason"] == reason {
+				message = c["message"].(string)
+				return true
+			}
+		}
+		return false
+	})
+	return message
+}
+
+// patch changes the Model or, of kind deployments, its Deployment.
+func (g *stage) patch(resource, text string) {
+	g.t.Helper()
+	of := models
+	if resource == "deployments" {
+		of = appsv1.SchemeGroupVersion.WithResource(resource)
+	}
+	if _, err := g.dynamic.Resource(of).Namespace(g.namespace).Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text), metav1.PatchOptions{}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// still checks that something stays so for a few polls of the controller.
+func (g *stage) still(what string, holds func() bool) {
+	g.t.Helper()
+	for range 10 {
+		if !holds() {
+			g.t.Fatalf("%s: not any more", what)
+		}
+		time.Sleep(100 * time.Millisecond) // the controller's poll
+	}
+}
+
+// A Model becomes a Deployment that it owns, with its template; changes of the Model reach it.
+func TestControllerMakesDeployments(t *testing.T) {
+	g := newStage(t, shared(t))
+	k := g.start()
+	until(t, "the controller to be ready", func() bool { return k.healthy("/readyz") == http.StatusOK })
+	g.make(newFakeServer(t, 0.2).address, nil)
+	g.waitReplicas(1)
+	d := g.deployment()
+	owner := metav1.GetControllerOf(d)
+	if owner == nil || owner.Kind != "Model" || owner.Name != "digits" || owner.BlockOwnerDeletion == nil || !*owner.BlockOwnerDeletion {
+		t.Errorf("the owner is %+v", owner)
+	}
+	if c := d.Spec.Template.Spec.Containers; len(c) != 1 || c[0].Image != "digits:1" || d.Spec.Template.Labels["team"] != "vision" || d.Labels["a"] != "b" {
+		t.Errorf("%+v %v %v", c, d.Spec.Template.Labels, d.Labels)
+	}
+	g.condition("Scaled", "True", "Asked")
+	if message := g.condition("Ready", "False", "Starting"); message != "0 of 1 replicas are ready" {
+		t.Error(message)
+	}
+	d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	if _, err := g.AppsV1().Deployments(g.namespace).UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	g.condition("Ready", "True", "Serving")
+	g.patch("models", `{"spec": {"template": {"spec": {"containers": [{"name": "model", "image": "digits:2"}]}}}}`)
+	until(t, "the new image", func() bool { return g.deployment().Spec.Template.Spec.Containers[0].Image == "digits:2" })
+	generation := g.deployment().Generation
+	g.still("nothing is changed without need", func() bool { return g.deployment().Generation == generation })
+}
+
+// More replicas at once, within bounds; fewer after scaleDownAfter. Without a range others scale.
+func TestControllerScales(t *testing.T) {
+	g := newStage(t, shared(t))
+	g.start()
+	server := newFakeServer(t, 0)
+	g.make(server.address, nil)
+	g.waitReplicas(1) // min
+	for _, step := range []struct {
+		load float64
+		want int32
+	}{{3.2, 4}, {100, 8}, {1.5, 2}, {0, 1}} {
+		server.load.Store(step.load)
+		g.waitReplicas(step.want)
+	}
+	g.patch("models", `{"spec": {"scaleDownAfter": "1h"}}`)
+	server.load.Store(4.0)
+	g.waitReplicas(4)
+	server.load.Store(1.0)
+	g.still("nothing goes down before its time", func() bool { return *g.deployment().Spec.Replicas == 4 })
+	g.patch("models", `{"spec": {"replicas": null}}`)
+	until(t, "the scale to be left to others", func() bool {
+		g.patch("deployments", `{"spec": {"replicas": 7}}`)
+		time.Sleep(300 * time.Millisecond) // three polls
+		return *g.deployment().Spec.Replicas == 7
+	})
+}
+
+// What others change of the Deployment is changed back; what they add stays; one that they delete
+// comes again.
+func TestControllerMendsDrift(t *testing.T) {
+	g := newStage(t, shared(t))
+	g.start()
+	g.make(newFakeServer(t, 1.5).address, nil)
+	g.waitReplicas(2)
+	g.patch("deployments", `{"metadata": {"annotations": {"seen": "yes"}}, "spec": {"replicas": 5, "template": {"metadata": {"annotations": {"restartedAt": "now"}}, "spec": {"containers": [{"name": "model", "image": "other:1"}]}}}}`)
+	until(t, "the drift to be mended", func() bool {
+		d := g.deployment()
+		return *d.Spec.Replicas == 2 && d.Spec.Template.Spec.Containers[0].Image == "digits:1"
+	})
+	if d := g.deployment(); d.Annotations["seen"] != "yes" || d.Spec.Template.Annotations["restartedAt"] != "now" {
+		t.Errorf("what was added is gone: %v %v", d.Annotations, d.Spec.Template.Annotations)
+	}
+	before := g.deployment().UID
+	if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "another Deployment", func() bool { d := g.deployment(); return d != nil && d.UID != before })
+}
+
+// A Model that is deleted is not made again by its controller. The cluster deletes what it owned,
+// by a controller of its own, which does not run here.
+func TestControllerDeletes(t *testing.T) {
+	g := newStage(t, shared(t))
+	g.start()
+	g.make(newFakeServer(t, 1).address, nil)
+	g.waitReplicas(1)
+	if err := g.dynamic.Resource(models).Namespace(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	g.still("there is no Deployment", func() bool { return g.deployment() == nil })
+}
+
+// A controller that is killed and started again goes on where the other one was: what was changed
+// meanwhile is done, and nothing is scaled down before its time has passed anew.
+func TestControllerRestarts(t *testing.T) {
+	g := newStage(t, shared(t))
+	first := g.start("--lease=")
+	server := newFakeServer(t, 3.5)
+	g.make(server.address, map[string]any{"scaleDownAfter": "1h"})
+	g.waitReplicas(4)
+	first.end(syscall.SIGKILL)
+	server.load.Store(0.5)
+	g.patch("models", `{"spec": {"template": {"spec": {"containers": [{"name": "model", "image": "digits:2"}]}}}}`)
+	g.start("--lease=")
+	until(t, "the new image", func() bool { return g.deployment().Spec.Template.Spec.Containers[0].Image == "digits:2" })
+	g.still("the replicas stay", func() bool { return *g.deployment().Spec.Replicas == 4 })
+	g.patch("models", `{"spec": {"scaleDownAfter": "100ms"}}`)
+	g.waitReplicas(1)
+}
+
+// Of two controllers one acts, and the other takes over when that ends.
+func TestTwoControllers(t *testing.T) {
+	g := newStage(t, shared(t))
+	server := newFakeServer(t, 1.5)
+	holder := func() (name string) {
+		lease, err := g.CoordinationV1().Leases(g.namespace).Get(context.Background(), "shiva-controller", metav1.GetOptions{})
+		if err == nil && lease.Spec.HolderIdentity != nil {
+			name = *lease.Spec.HolderIdentity
+		}
+		return name
+	}
+	first := g.start()
+	g.make(server.address, nil)
+	g.waitReplicas(2)
+	leader := holder()
+	second := g.start()
+	until(t, "the second to be ready", func() bool { return second.healthy("/readyz") == http.StatusOK })
+	g.still("the first leads", func() bool { return holder() == leader })
+	first.end(syscall.SIGTERM)
+	if code := first.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	server.load.Store(4.5)
+	g.waitReplicas(5)
+	if holder() == leader {
+		t.Error("the Lease is still of the first")
+	}
+}
+
+// Two controllers that both act do the same: every step changes the Deployment once.
+func TestTwoControllersWithoutLease(t *testing.T) {
+	g := newStage(t, shared(t))
+	server := newFakeServer(t, 1.5)
+	g.start("--lease=")
+	g.start("--lease=")
+	g.make(server.address, nil)
+	g.waitReplicas(2)
+	for i, load := range []float64{2.5, 5.5, 0.5} {
+		before := g.deployment().Generation
+		server.load.Store(load)
+		g.waitReplicas([]int32{3, 6, 1}[i])
+		g.still("it is done once", func() bool { return g.deployment().Generation == before+1 })
+	}
+}
+
+// While servers are away nothing is scaled down; what some of them need is still given.
+func TestControllerWithoutServers(t *testing.T) {
+	g := newStage(t, shared(t))
+	g.start()
+	server := newFakeServer(t, 2.5)
+	g.make(server.address, nil)
+	g.waitReplicas(3)
+	server.close()
+	if message := g.condition("Scaled", "False", "NoServer"); !strings.Contains(message, "connection refused") {
+		t.Error(message)
+	}
+	g.still("the replicas stay", func() bool { return *g.deployment().Spec.Replicas == 3 })
+	g.patch("models", fmt.Sprintf(`{"spec": {"admin": %q}}`, newFakeServer(t, 0).address))
+	g.condition("Scaled", "True", "Asked")
+	g.waitReplicas(1)
+}
+
+// What only a change of the Model mends is said in its status, and ends when it is mended.
+func TestControllerRefusals(t *testing.T) {
+	g := newStage(t, shared(t))
+	g.start()
+	server := newFakeServer(t, 1)
+	for name, c := range map[string]struct {
+		spec map[string]any
+		word string
+	}{
+		"range":    {map[string]any{"replicas": map[string]any{"min": int64(3), "max": int64(2)}}, "min is more than max"},
+		"type":     {map[string]any{"replicas": map[string]any{"min": "one", "max": int64(2)}}, "spec.replicas.min"},
+		"unknown":  {map[string]any{"replica": int64(1)}, "spec.replica"},
+		"duration": {map[string]any{"scaleDownAfter": "soon"}, "spec.scaleDownAfter"},
+		"address":  {map[string]any{"admin": "http://shivad"}, "spec.admin"},
+	} {
+		if err := g.create(g.model(server.address, c.spec), g.namespace); !refused(err, c.word) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	g.make(server.address, map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "model", "image": "i", "imagePolicy": "x"}}}}})
+	if message := g.condition("Ready", "False", "Refused"); !strings.Contains(message, "imagePolicy") {
+		t.Error(message)
+	}
+	g.patch("models", `{"spec": {"template": {"spec": {"containers": [{"name": "Model", "image": "i"}]}}}}`)
+	until(t, "the name to be refused", func() bool { return strings.Contains(g.condition("Ready", "False", "Refused"), "containers[0].name") })
+	g.patch("models", `{"spec": {"template": {"metadata": {"labels": "none"}}}}`)
+	g.condition("Ready", "False", "InvalidTemplate")
+	g.patch("models", `{"spec": {"template": {"metadata": null, "spec": {"containers": [{"name": "model", "image": "i"}]}}}}`)
+	g.condition("Ready", "False", "Starting")
+}
+
+// A Deployment of the same name that is somebody else's is left alone.
+func TestControllerTakesNothingOver(t *testing.T) {
+	g := newStage(t, shared(t))
+	other := `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "digits"}, "spec": {"replicas": 9, "selector": {"matchLabels": {"a": "b"}},
+		"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "theirs:1"}]}}}}`
+	if err := g.create(objects(t, []byte(other))[0], g.namespace); err != nil {
+		t.Fatal(err)
+	}
+	g.start()
+	g.make(newFakeServer(t, 1).address, nil)
+	if message := g.condition("Ready", "False", "NotOurs"); !strings.Contains(message, "delete it, or name the Model otherwise") {
+		t.Error(message)
+	}
+	if d := g.deployment(); *d.Spec.Replicas != 9 || d.Spec.Template.Spec.Containers[0].Image != "theirs:1" {
+		t.Errorf("%+v", d.Spec)
+	}
+}
+
+// An apiserver that does not answer, and one that is away for longer than a Lease is renewed for:
+// the controller lives, says that it is not ready, and goes on when it is back.
+func TestApiserverAway(t *testing.T) {
+	s := newServer(t)
+	g := newStage(t, s)
+	k := g.start()
+	server := newFakeServer(t, 1.5)
+	g.make(server.address, nil)
+	g.waitReplicas(2)
+
+	s.freeze()
+	server.load.Store(2.5)
+	time.Sleep(3 * time.Second) // it is slow
+	if live := k.healthy("/livez"); live != http.StatusOK {
+		t.Errorf("while the apiserver is slow /livez is %d", live)
+	}
+	s.thaw()
+	g.waitReplicas(3)
+
+	s.stop()
+	server.load.Store(4.5)
+	until(t, "the controller not to be ready", func() bool { return k.healthy("/readyz") == http.StatusServiceUnavailable })
+	if live := k.healthy("/livez"); live != http.StatusOK {
+		t.Errorf("without an apiserver /livez is %d", live)
+	}
+	s.start()
+	g.waitReplicas(5)
+	until(t, "the controller to be ready", func() bool { return k.healthy("/readyz") == http.StatusOK })
+	select {
+	case <-k.done:
+		t.Error("the controller has ended")
+	default:
+	}
+}
+
+// Without an apiserver from the start it waits for it.
+func TestControllerStartsFirst(t *testing.T) {
+	s := newServer(t)
+	g := newStage(t, s)
+	server := newFakeServer(t, 1.5)
+	g.make(server.address, nil)
+	s.stop()
+	k := g.start()
+	until(t, "the controller to live", func() bool { return k.healthy("/livez") == http.StatusOK })
+	if ready := k.healthy("/readyz"); ready != http.StatusServiceUnavailable {
+		t.Errorf("without an apiserver /readyz is %d", ready)
+	}
+	s.start()
+	g.waitReplicas(2)
+}
