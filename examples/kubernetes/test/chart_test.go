@@ -205,7 +205,7 @@ func TestPlain(t *testing.T) {
 func TestManifests(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
-	for _, pattern := range []string{"../plain/shivad.yaml", "../kserve/*.yaml", "../models/*.yaml"} {
+	for _, pattern := range []string{"../plain/shivad.yaml", "../plain/scaledobject.yaml", "../kserve/*.yaml", "../models/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
