@@ -217,7 +217,8 @@ func (c *core) worth(patience float64) float64 {
 // capacity is how many rows the replica executes per nanosecond, in batches of which two fit into
 // patience, since a row may find one executing and is in the next. Where one row takes more than
 // half of that, batches may take aloneFactor times as long, but not more than patience itself: an
-// accelerator takes as long for 32 rows as for one.
+// accelerator takes as long for 32 rows as for one. A container that is shared is taken whole: what
+// arrives at the other servers is counted there.
 func (r *Replica) capacity(c *core, patience float64) float64 {
 	most := patience / 2
 	if one := float64(r.profile.planned(1)); one > most {
@@ -226,7 +227,10 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 			most = min(most, patience)
 		}
 	}
+	mine := r.sharing.share
+	r.sharing.share = share{}
 	limit := r.strategy.limit(r.plan(c, 0, 0))
+	r.sharing.share = mine
 	rows := max(1, sort.Search(limit, func(n int) bool { return float64(r.profile.planned(n+1)) > most }))
 	if t := r.profile.typical(rows); t > 0 {
 		return float64(rows*r.concurrency) / t

@@ -161,3 +161,26 @@ func TestShareOfExecution(t *testing.T) {
 		t.Errorf("%d rows are believed to take %v, they take %v", last.Rows, last.Typical, want)
 	}
 }
+
+// TestNeedOfShared: a container that others share is worth what it executes for all of them. By the
+// rows of this server alone, as many times the containers would be started as there are servers.
+func TestNeedOfShared(t *testing.T) {
+	x := newShared(t)
+	seen := x.worker.Seen
+	x.worker.Seen = func(b *scheduler.Batch) {
+		seen(b)
+		b.Executed(10, 0)
+	}
+	for id := range uint64(100) {
+		x.ask(100 * time.Millisecond)
+		x.rep.Grant(id+1, 1, 9, 10)
+		x.clock.Advance(20 * time.Millisecond)
+		if err := x.worker.Answer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It executes 10 rows in 20 ms, and more in no more than so many times as long.
+	if n := x.rep.Model().Need(); n.Worth < 490 || n.Worth > 1000 {
+		t.Errorf("a container that executes 10 rows in 20 ms is worth %.0f rows a second", n.Worth)
+	}
+}
