@@ -8,7 +8,7 @@ import (
 
 // This file is for containers that have sessions with some of their servers. They are told how many
 // sessions of their model this server has, and leave one that has many for one that has fewer; see
-// container/subset.go for how.
+// package subset for how.
 
 // mostSubsets bounds the models of which it is known after their last session that their containers
 // choose among servers.

@@ -56,7 +56,8 @@ containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
 containers/arena:           shiva/tensor golang.org/x/sys
 containers/adapter:         scheduler shiva shiva/jsontext shiva/tensor
-containers/container:       scheduler/rounds shiva/token containers/arena containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor go.opentelemetry.io/otel | containers scheduler
+containers/subset:
+containers/container:       containers/subset scheduler/rounds shiva/token containers/arena containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor go.opentelemetry.io/otel | containers scheduler
 containers:                 containers/adapter containers/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/jsontext shiva/tensor
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/subset"
 )
 
 // This file is which servers of a name the container has links to.
@@ -97,7 +98,7 @@ type dismissal struct {
 type follower struct {
 	server    *server
 	address   address
-	choice    subset
+	choice    *subset.Choice
 	since     time.Time // of the try
 	chosen    []string
 	live      map[string]*held // by address
@@ -112,7 +113,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		s.link(ctx, a, new(standing))
 		return
 	}
-	f := follower{server: s, address: a, choice: subset{key: s.key, size: s.size}, live: make(map[string]*held), dismissed: make(chan dismissal)}
+	f := follower{server: s, address: a, choice: subset.New(s.key, s.size), live: make(map[string]*held), dismissed: make(chan dismissal)}
 	defer f.links.Wait()
 	defer func() {
 		for _, l := range f.live {
@@ -126,7 +127,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		if !time.Now().Before(due) {
 			if found, err := s.lookUp(ctx, a); err == nil {
 				wait = resolvePeriod
-				f.choice.list(found, time.Now())
+				f.choice.List(found, time.Now())
 			} else {
 				wait = min(2*wait, maxBackoff)
 				if ctx.Err() == nil {
@@ -137,7 +138,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		}
 		f.look(ctx)
 		pause := time.Until(due)
-		if len(f.choice.order) > f.choice.size {
+		if f.choice.Servers() > f.choice.Size() {
 			pause = min(pause, lookPeriod)
 		}
 		timer := time.NewTimer(pause)
@@ -161,15 +162,15 @@ func (s *server) follow(ctx context.Context, a address) {
 // look has links with the servers that are chosen now.
 func (f *follower) look(ctx context.Context) {
 	now := time.Now()
-	if tried := f.choice.trying; tried == "" {
+	if tried := f.choice.Trying(); tried == "" {
 		if f.counted() {
-			f.choice.try(f.chosen, now)
+			f.choice.Try(f.chosen, now)
 			f.since = now
 		}
 	} else if f.sessions(tried) > 0 || now.Sub(f.since) > tryTime {
-		f.choice.judge(f.chosen, f.sessions, now)
+		f.choice.Judge(f.chosen, f.sessions, now)
 	}
-	f.chosen = f.choice.chosen(func(a string) bool {
+	f.chosen = f.choice.Chosen(func(a string) bool {
 		l := f.live[a]
 		return l != nil && l.cancel != nil && l.standing.away()
 	})
@@ -182,8 +183,8 @@ func (f *follower) look(ctx context.Context) {
 		}
 	}
 	var choice *wire.SubsetMessage
-	if len(f.choice.order) > f.choice.size {
-		choice = &wire.SubsetMessage{Size: f.choice.size, Servers: len(f.choice.order)}
+	if f.choice.Servers() > f.choice.Size() {
+		choice = &wire.SubsetMessage{Size: f.choice.Size(), Servers: f.choice.Servers()}
 	}
 	for _, addr := range f.chosen {
 		if l := f.live[addr]; l != nil {

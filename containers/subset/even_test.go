@@ -1,4 +1,4 @@
-package container
+package subset
 
 import (
 	"flag"
@@ -17,15 +17,15 @@ type fleet struct {
 	size       int
 	servers    []string
 	named      int
-	containers []*subset
+	containers []*Choice
 	sessions   map[string]int
-	held       map[*subset][]string
+	held       map[*Choice][]string
 	tries      int
 	moves      int // sessions that began where a container had others
 }
 
 func newFleet(containers, servers, size int) *fleet {
-	f := &fleet{now: time.Unix(0, 0), rand: rand.New(rand.NewPCG(1, 2)), size: size, sessions: map[string]int{}, held: map[*subset][]string{}}
+	f := &fleet{now: time.Unix(0, 0), rand: rand.New(rand.NewPCG(1, 2)), size: size, sessions: map[string]int{}, held: map[*Choice][]string{}}
 	f.grow(servers)
 	for range containers {
 		f.join()
@@ -43,14 +43,14 @@ func (f *fleet) grow(n int) {
 
 func (f *fleet) relist() {
 	for _, s := range f.containers {
-		s.list(f.servers, f.now)
+		s.List(f.servers, f.now)
 		f.hold(s)
 	}
 }
 
 func (f *fleet) join() {
-	s := &subset{key: fmt.Sprint(f.rand.Uint64()), size: f.size}
-	s.list(f.servers, f.now)
+	s := &Choice{key: fmt.Sprint(f.rand.Uint64()), size: f.size}
+	s.List(f.servers, f.now)
 	s.next = s.next.Add(time.Duration(f.rand.Int64N(int64(firstTry))))
 	f.containers = append(f.containers, s)
 	f.hold(s)
@@ -65,8 +65,8 @@ func (f *fleet) leave(i int) {
 	f.containers = slices.Delete(f.containers, i, i+1)
 }
 
-func (f *fleet) hold(s *subset) {
-	want := s.chosen(func(string) bool { return false })
+func (f *fleet) hold(s *Choice) {
+	want := s.Chosen(func(string) bool { return false })
 	for _, a := range f.held[s] {
 		if !slices.Contains(want, a) {
 			f.sessions[a]--
@@ -86,12 +86,12 @@ func (f *fleet) run(d time.Duration) {
 	for end := f.now.Add(d); f.now.Before(end); f.now = f.now.Add(time.Second) {
 		for _, s := range f.containers {
 			if f.now.Unix()%20 == 0 { // the name is looked up again
-				s.list(f.servers, f.now)
+				s.List(f.servers, f.now)
 			}
 			switch {
 			case s.trying != "":
 				tried := s.trying
-				s.judge(f.held[s], func(a string) int { return f.sessions[a] }, f.now)
+				s.Judge(f.held[s], func(a string) int { return f.sessions[a] }, f.now)
 				s.next = s.next.Add(-time.Duration(f.rand.Int64N(int64(s.wait) / 2)))
 				f.hold(s)
 				if !slices.Contains(f.held[s], tried) {
@@ -100,7 +100,7 @@ func (f *fleet) run(d time.Duration) {
 				}
 			case f.now.Before(s.next):
 			default:
-				s.try(f.held[s], f.now)
+				s.Try(f.held[s], f.now)
 				f.hold(s)
 			}
 		}

@@ -1,4 +1,4 @@
-package container
+package subset
 
 import (
 	"encoding/json"
@@ -44,20 +44,20 @@ const vectorsFile = "../testdata/subsets.json"
 
 // play does the steps of a scene, and tells f what is chosen after each.
 func (c *subsetScene) play(f func(step *subsetStep, chosen []string, trying string)) {
-	s := subset{key: c.Key, size: c.Size}
+	s := Choice{key: c.Key, size: c.Size}
 	var chosen []string
 	for i := range c.Steps {
 		step := &c.Steps[i]
 		now := time.Unix(0, 0).Add(time.Duration(step.At * float64(time.Second)))
 		switch {
 		case step.List != nil:
-			s.list(step.List, now)
+			s.List(step.List, now)
 		case s.trying != "":
-			s.judge(chosen, func(a string) int { return step.Sessions[a] }, now)
+			s.Judge(chosen, func(a string) int { return step.Sessions[a] }, now)
 		default:
-			s.try(chosen, now)
+			s.Try(chosen, now)
 		}
-		chosen = s.chosen(func(a string) bool { return slices.Contains(step.Away, a) })
+		chosen = s.Chosen(func(a string) bool { return slices.Contains(step.Away, a) })
 		f(step, chosen, s.trying)
 	}
 }
