@@ -2,12 +2,13 @@
 // models come and go. It checks for leaks of memory, goroutines and descriptors, and that the
 // last requests are as fast as the first.
 //
-//	soak [-length 2h] [-dir DIR]
+//	soak [-length 2h] [-rate N] [-dir DIR]
 //	soak -state FILE [-piece 20m] [-length 2h]
 //
 // With -state it runs one piece of the length, adds its report to the file as a line, and judges
 // all pieces in it; called again, it runs the next one, until the pieces are as long together. Each
-// has a server of its own (pieces.go).
+// has a server of its own (pieces.go). -rate bounds what is offered, on a machine that has other
+// work.
 //
 // It exits with 1 if a promise is broken; verdict.go has the promises.
 package main
@@ -42,6 +43,7 @@ func main() {
 	length := flag.Duration("length", 2*time.Hour, "`time` of the load")
 	file := flag.String("state", "", "run one piece, and keep the reports of all pieces in this `file`")
 	piece := flag.Duration("piece", 20*time.Minute, "`time` of a piece, with -state")
+	rate := flag.Float64("rate", 0, "offer at most this many `requests/s`; 0: 70 % of the capacity, whatever that is")
 	dir := flag.String("dir", "", "`directory` for logs and a heap profile of the end; empty: a new one, which is removed if all is well")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
@@ -69,7 +71,7 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	r, err := soak(ctx, at, now)
+	r, err := soak(ctx, at, now, *rate)
 	if err != nil {
 		log.Fatalf("%v\nlogs are in %s", err, at)
 	}
@@ -99,8 +101,9 @@ func exit(broken []string) {
 	os.Exit(0)
 }
 
-// soak runs everything, and prints a line for each window.
-func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err error) {
+// soak runs everything, and prints a line for each window. most bounds the requests per second; 0
+// does not.
+func soak(ctx context.Context, dir string, length time.Duration, most float64) (_ *report, err error) {
 	s, err := start(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -110,6 +113,10 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	if err != nil {
 		return nil, err
 	}
+	rate := ofCapacity * capacity
+	if most > 0 {
+		rate = min(rate, most)
+	}
 	r := &report{Began: time.Now(), Length: length}
 	if r.Build, err = buildOf(filepath.Join(dir, "shivad")); err != nil {
 		return nil, err
@@ -117,7 +124,7 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	if r.Before, err = s.settled(ctx, nil); err != nil {
 		return nil, err
 	}
-	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, ofCapacity*capacity, r.Before)
+	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, rate, r.Before)
 
 	churning, quit := context.WithCancel(ctx)
 	c := &churn{system: s}
@@ -132,7 +139,7 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 
 	window := length / windows
 	for i := range windows {
-		got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, Rate: ofCapacity * capacity, Seed: uint64(i),
+		got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, Rate: rate, Seed: uint64(i),
 			Duration: window, Grace: time.Minute, Check: load.SameTensors})
 		if err != nil {
 			return nil, err
