@@ -131,7 +131,7 @@ func (s *file) load() error {
 			return meta.Put([]byte("format"), []byte(fileFormat))
 		}
 		if format := string(meta.Get([]byte("format"))); format != fileFormat {
-			return fmt.Errorf("format %q, want %q: written by another release", format, fileFormat)
+			return otherFormat(format, fileFormat)
 		}
 		for _, b := range [][]byte{bucketEntries, bucketApplied, bucketByTime} {
 			if tx.Bucket(b) == nil {
@@ -282,7 +282,9 @@ func (s *file) Close() error {
 	}
 	close(s.closed)
 	s.writer.Wait()
-	s.setHealth(ErrClosed)
+	s.healthMu.Lock()
+	s.health = Health{Err: ErrClosed, Since: time.Now()} // which is no fault, and not logged as one
+	s.healthMu.Unlock()
 	return s.guard(s.db.Close)
 }
 

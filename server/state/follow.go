@@ -145,9 +145,12 @@ func (s *redisStore) notified(ctx context.Context, message string) error {
 func (s *redisStore) poll(ctx context.Context) (revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	m, err := s.client.HMGet(ctx, s.keys[0], "life", "revision").Result()
+	m, err := s.client.HMGet(ctx, s.keys[0], "life", "revision", "format").Result()
 	if err != nil {
 		return 0, s.broken(ctx, "looking for changes", err)
+	}
+	if format, ok := m[2].(string); ok && format != redisFormat {
+		return 0, s.broken(ctx, "looking for changes", otherFormat(format, redisFormat))
 	}
 	s.mu.Lock()
 	same := m[0] == s.life
@@ -236,6 +239,9 @@ func (s *redisStore) readStored(ctx context.Context) (stored, error) {
 	})
 	if err != nil {
 		return stored{}, err
+	}
+	if format, ok := meta.Val()["format"]; ok && format != redisFormat {
+		return stored{}, otherFormat(format, redisFormat)
 	}
 	all := stored{
 		snapshot: snapshot{entries: map[string]Entry{}, deleted: map[string]uint64{}},

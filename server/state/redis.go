@@ -316,6 +316,9 @@ func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 // broken puts an error of Redis or of the connection to it into the words of this package.
 func (s *redisStore) broken(ctx context.Context, doing string, err error) error {
 	at := "Redis at " + s.client.Options().Addr
+	if format, ok := strings.CutPrefix(err.Error(), "FORMAT "); ok { // as the scripts say it
+		err = otherFormat(format, redisFormat)
+	}
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
 		<-ctx.Done() // the connection has the same deadline, and may be a moment faster
 	}
@@ -378,6 +381,9 @@ func (s *redisStore) Close() error {
 	s.cancel()
 	err := s.client.Close()
 	s.follower.Wait()
-	s.setHealth(ErrClosed)
+	s.mu.Lock()
+	s.health = Health{Err: ErrClosed, Since: time.Now()} // which is no fault, and not logged as one
+	s.turnLocked()
+	s.mu.Unlock()
 	return err
 }

@@ -357,6 +357,45 @@ func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 	})
 }
 
+// A later release that changes the format ends what this one reads and writes, at once and with a
+// reason. What a release before the number was there has written is format 1.
+func TestRedisFormat(t *testing.T) {
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
+	r := statetest.NewRedis(t)
+	s := open(t, r.Target(), state.Options{Settle: time.Millisecond})
+	statetest.Put(t, s, "a", "1")
+	if got := strings.TrimSpace(r.Do(t, "hget", "shivad:meta", "format")); got != "1" {
+		t.Errorf("the format is %q, want 1", got)
+	}
+	r.Do(t, "hset", "shivad:meta", "format", "2")
+	before := r.Do(t, "hgetall", "shivad:entries")
+	const text = `format "2", want "1": written by another release`
+	_, changing := s.Update(statetest.Context(t), "a", "", statetest.Add(1))
+	writing := s.Write(statetest.Context(t), []state.Entry{{Key: "a", Value: []byte("3")}})
+	for _, err := range []error{changing, writing} {
+		if !errors.Is(err, state.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+			t.Errorf("an update: %v, want %s", err, text)
+		}
+	}
+	budgettest.Until(t, "the store says so", func() bool { return s.Health().Err != nil })
+	if err := s.Health().Err; !strings.Contains(err.Error(), text) {
+		t.Errorf("health: %v, want %s", err, text)
+	}
+	if !statetest.Has(s, "a", "1") {
+		t.Error("what was known is not known any more")
+	}
+	refused(t, r.Target(), text, "run that release, or choose another state.namespace")
+	if after := r.Do(t, "hgetall", "shivad:entries"); after != before {
+		t.Errorf("the entries were changed from %q to %q", before, after)
+	}
+	r.Do(t, "hdel", "shivad:meta", "format")
+	waitFor(t, s)
+	if e, err := s.Update(statetest.Context(t), "a", "", statetest.Add(1)); err != nil || string(e.Value) != "2" {
+		t.Errorf("without a number: %s %v", e.Value, err)
+	}
+}
+
 func TestRedisNamespaces(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)

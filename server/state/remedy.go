@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -28,6 +29,7 @@ var redisRemedies = []remedy{
 	{"MISCONF", "this Redis refuses writes, since it cannot save to its disk: mend that first"},
 	{"OOM ", "this Redis is full: raise its maxmemory"},
 	{"LOADING", "this Redis still reads its data: start again when it is ready"},
+	{"written by another release", "run that release, or choose another state.namespace"},
 	{"WRONGTYPE", "another program uses these keys: choose another state.namespace"},
 	{"unknown command", "want Redis 7.0 or newer"},
 	{"Unknown Redis command", "want Redis 7.0 or newer"},
@@ -35,6 +37,11 @@ var redisRemedies = []remedy{
 	{"x509:", "check its certificate"},
 	{"can't parse", "what listens there does not speak as Redis does: check the address in state.at"},
 	{"no such host", "check the name of the host in state.at"},
+}
+
+// otherFormat is the error of a store whose layout has another number than this release's.
+func otherFormat(format, want string) error {
+	return fmt.Errorf("format %q, want %q: written by another release", format, want)
 }
 
 // redisRemedy says what to do about a Redis that could not be read.

@@ -5,7 +5,8 @@ import "github.com/redis/go-redis/v9"
 // What is atomic in Redis is a script. DESIGN.md has the protocol; these are its keys, N being
 // the namespace:
 //
-//	N:meta     hash       run       run id of the Redis that this life began on
+//	N:meta     hash       format    of these keys and their values; none: 1, as before it was there
+//	                      run       run id of the Redis that this life began on
 //	                      life      names the life: another one after every restart, fail-over
 //	                                and flush
 //	                      hold      ms since 1970: no update before that, servers bring what they
@@ -20,11 +21,19 @@ import "github.com/redis/go-redis/v9"
 //	N:changes  channel    messages, see wire.go
 //
 // All numbers are whole and below 2^53, which is what Lua and sorted sets can hold; a revision
-// that is stored is written by format, since Lua writes 1e+14 for large ones.
+// that is stored is written by string.format, since Lua writes 1e+14 for large ones.
 
-// scriptHead is what the scripts share. KEYS: meta, entries, deleted, applied.
+// redisFormat is the number of this layout. Whoever changes it so that earlier releases would read
+// or write it wrongly takes the next number, by which they refuse it.
+const redisFormat = "1"
+
+// scriptHead is what the scripts share. KEYS: meta, entries, deleted, applied. Each looks at the
+// format in the step that reads or writes, so that a server of an earlier release that still runs
+// when a later one changes the format touches nothing from there on.
 const scriptHead = `
 local meta, entries, deleted, applied = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local format = redis.call('HGET', meta, 'format')
+if format and format ~= '` + redisFormat + `' then return redis.error_reply('FORMAT ' .. format) end
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -115,7 +124,7 @@ local m = redis.call('HMGET', meta, 'run', 'life', 'revision')
 if m[1] == run and m[2] then return m[2] end
 local rev = math.max(tonumber(m[3] or 0) + 1, t[1] * 1000000 + t[2])
 local life = run .. ':' .. whole(rev)
-redis.call('HSET', meta, 'run', run, 'life', life, 'revision', whole(rev), 'hold', whole(now + tonumber(ARGV[2])))
+redis.call('HSET', meta, 'format', '` + redisFormat + `', 'run', run, 'life', life, 'revision', whole(rev), 'hold', whole(now + tonumber(ARGV[2])))
 redis.call('PUBLISH', ARGV[1], 'read')
 return life
 `)

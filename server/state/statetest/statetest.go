@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -397,7 +398,8 @@ func panics(t *testing.T, open Stores) {
 }
 
 func closed(t *testing.T, open Stores) {
-	s := open(t, state.Options{})
+	var log bytes.Buffer
+	s := open(t, state.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	Put(t, s, "a", "1")
 	changed := make(chan struct{}, 1)
 	stop := s.Watch("", changed)
@@ -418,6 +420,9 @@ func closed(t *testing.T, open Stores) {
 	}
 	if err := s.Health().Err; !errors.Is(err, state.ErrClosed) {
 		t.Errorf("health: %v", err)
+	}
+	if strings.Contains(log.String(), "closed") {
+		t.Errorf("closing is in the log as if it were a fault: %s", &log)
 	}
 }
 
