@@ -220,6 +220,39 @@ func TestPagesBringNoCertificate(t *testing.T) {
 	}
 }
 
+// A clock by which a certificate is not valid yet, or not any more, is in the way of a reload only
+// if the certificate is another than the one in use: what is in use stays in use all the same.
+func TestReloadByAnotherClock(t *testing.T) {
+	k := newPKI(t)
+	var wall settableClock
+	around := system
+	around.wall = wall.now
+	s, file := loadedIn(t, new(logged), around, func(c *config.Config) {
+		c.REST.Listen, c.TLS.Certificates = config.Addrs{"tls://127.0.0.1:0"}, k.settings(config.AuthNone)
+		c.TLS.ClientCA = ""
+	})
+	for _, one := range []struct {
+		ahead time.Duration
+		why   string
+	}{{-72 * time.Hour, "holds from 2"}, {20 * 365 * 24 * time.Hour, "expired on 2"}} {
+		before := s.tls("rest")
+		wall.ahead.Store(int64(one.ahead))
+		file.Defaults.Objective++
+		if done, err := s.Reload(); err != nil || len(done.Changed) != 1 || s.tls("rest") != before {
+			t.Errorf("%v ahead, with the same certificate: %+v, %v", one.ahead, done, err)
+		}
+		k.renew(nil)
+		file.Defaults.Objective++
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.tls("rest") != before {
+			t.Errorf("%v ahead, with another: %v", one.ahead, err)
+		}
+		wall.ahead.Store(0)
+		if _, err := s.Reload(); err != nil || s.tls("rest") == before {
+			t.Errorf("when the clock is right again: %v", err)
+		}
+	}
+}
+
 // A certificate that expires is in the status, and again and again in the log, also after it has.
 func TestCertificatesThatExpire(t *testing.T) {
 	k, log := newPKI(t), new(logged)

@@ -18,6 +18,12 @@ import (
 // loaded starts a server whose configuration is read again from a variable.
 func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, file *config.Config) {
 	t.Helper()
+	return loadedIn(t, log, system, change)
+}
+
+// loadedIn is loaded in other surroundings.
+func loadedIn(t *testing.T, log *logged, around surroundings, change func(*config.Config)) (s *Server, file *config.Config) {
+	t.Helper()
 	file = new(config.Config)
 	*file = config.Default()
 	free := config.Addrs{"127.0.0.1:0"}
@@ -25,7 +31,7 @@ func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, 
 	if change != nil {
 		change(file)
 	}
-	s, err := New(*file, slog.New(slog.NewTextHandler(log, nil)))
+	s, err := newServer(*file, slog.New(slog.NewTextHandler(log, nil)), around)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -487,7 +487,8 @@ func (s *scene) reload(change func(*config.Config)) {
 	s.file.TCP.Loops = before.TCP.Loops
 	s.mu.Unlock()
 	held := s.history.hold(s.file)
-	early := s.pki != nil && s.wall.early()
+	// Certificates that are in use stay, whatever the clock says.
+	early := s.pki != nil && s.wall.early() && s.pki.authority.Serial() != s.certificate.Load()
 	_, err := s.server.Reload()
 	switch {
 	case err != nil && early: // what held still holds

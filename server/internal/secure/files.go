@@ -49,7 +49,9 @@ type Config struct {
 }
 
 // Load reads the files. If nothing has changed since old, it returns old, so that clients can still
-// resume their sessions. Faults name settings of f; old may be nil.
+// resume their sessions, and whatever the clock says now: to refuse what is in use would not end
+// its use, but keep a reload from changing anything else, such as the rights of who has to lose
+// them. Faults name settings of f; old may be nil.
 func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	var faults setting.Faults
 	sum := sha256.New()
@@ -83,6 +85,9 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 		// Small first records serve browsers that render early; answers are tensors.
 		DynamicRecordSizingDisabled: true,
 	}}
+	if sum.Sum(c.Sum[:0]); old != nil && old.Sum == c.Sum {
+		return old, nil
+	}
 	if f.MinVersion == Version12 {
 		c.MinVersion = tls.VersionTLS12
 	}
@@ -97,9 +102,6 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	}
 	if len(faults) > 0 {
 		return nil, faults
-	}
-	if sum.Sum(c.Sum[:0]); old != nil && old.Sum == c.Sum {
-		return old, nil
 	}
 	c.Certificates = []tls.Certificate{own}
 	c.Until = until(own)

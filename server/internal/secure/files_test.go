@@ -100,6 +100,14 @@ func TestLoadAgain(t *testing.T) {
 	if again, _ := f.Load(time.Now(), first); again != first {
 		t.Error("the same files are another Config")
 	}
+	for _, now := range []time.Time{server.Leaf.NotBefore.Add(-time.Hour), server.Leaf.NotAfter.Add(time.Hour)} {
+		if again, faults := f.Load(now, first); again != first {
+			t.Errorf("the same files at %v: %v", now, faults)
+		}
+		if _, faults := f.Load(now, nil); len(faults) != 1 {
+			t.Errorf("at %v for the first time: %v, expected one fault", now, faults)
+		}
+	}
 	f.MinVersion = Version13
 	if again, _ := f.Load(time.Now(), first); again == first || again.MinVersion <= first.MinVersion {
 		t.Error("another version is the same Config")
