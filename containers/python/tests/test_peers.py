@@ -141,11 +141,12 @@ def test_pings_are_answered_while_the_function_computes() -> None:
         held.leave.set()
 
 
-def test_after_goodbye_the_last_answer_goes_out_before_the_end() -> None:
+def test_after_goodbye_the_last_answer_goes_out_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiva_container.container.LINGER_SECONDS", 60.0)  # this reader may be slow
     held = Held()
     with Raw() as server, Container(held.model, servers=server.endpoint) as container, server.accept() as peer:
         peer.handshake()
-        peer.send(raw.welcome() + raw.batch(rows=200_000) + raw.message(b"goodbye", b"{}"))
+        peer.send(raw.welcome(dead_after_ms=60_000) + raw.batch(rows=200_000) + raw.message(b"goodbye", b"{}"))
         assert held.inside.wait(20)
         peer.send(raw.message(b"heartbeat"))  # unread if the container hangs up too soon
         held.leave.set()

@@ -133,7 +133,8 @@ def predict(x):
 
 def work(begun):
     begun.set()
-    time.sleep(60)
+    while True:  # a signal just before a sleep does not end it
+        time.sleep(0.01)
 
 serve()
 """

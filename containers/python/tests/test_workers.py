@@ -51,17 +51,23 @@ def test_the_thread_of_a_quick_function_reads_by_itself(readers: list[str], monk
 
     quick = model(name="quick", inputs=[X], outputs=[Y])(function)
     quick.warmup(lambda: threads.add(threading.current_thread().name))
-    with Fake(heartbeat_ms=50, beat=False) as fake, Container(quick, servers=fake.endpoint) as container:
+    # The I/O thread, too, reads when a heartbeat is due: none is while readers are counted.
+    fake = Fake(heartbeat_ms=60_000, dead_after_ms=60_000, beat=False)
+    with fake, Container(quick, servers=fake.endpoint) as container:
         peer, _ = fake.hello()
         for _ in range(workers.QUICK_CALLS):
             fake.result(ask(fake, peer))
         assert set(readers) == {"shiva-io"}
-        until(lambda: container._links[0].led, "the thread did not take the lead")
+        one, poller = container._links[0], container._poller
+        until(lambda: one.led and one.number not in poller._followed, "the thread did not take the lead")
         readers.clear()
         for _ in range(5):
             fake.result(ask(fake, peer))
         assert set(readers) == {"shiva-quick-0"}
         assert threads == {"shiva-quick-0"}, "and everything is called in one thread"
+        assert one.session is not None
+        one.session._heartbeat = 0.05
+        poller.wake()
         fake.wait_for(b"heartbeat", len(fake.seen(b"heartbeat")) + 3)
         fake.goodbye(peer, reconnect=False)
         assert container.wait(20), "a goodbye that it has read itself is obeyed"
