@@ -204,13 +204,14 @@ func (c *cluster) ask(name string, args ...string) {
 // begin starts the clients of both releases.
 func (c *cluster) begin(releases ...release) {
 	c.t.Helper()
-	var tcp, rest, both []string
+	var tcp, rest, grpc, both []string
 	for _, s := range c.servers {
-		tcp, rest, both = append(tcp, s.tcp), append(rest, s.rest), append(both, s.tcp+"="+s.rest)
+		tcp, rest, grpc, both = append(tcp, s.tcp), append(rest, s.rest), append(grpc, s.grpc), append(both, s.tcp+"="+s.rest)
 	}
 	for _, r := range releases {
 		c.ask(r.name+" tcp", append([]string{r.program("peer"), "tcp"}, tcp...)...)
 		c.ask(r.name+" rest", append([]string{r.program("peer"), "rest"}, rest...)...)
+		c.ask(r.name+" grpc", append([]string{r.program("peer"), "grpc"}, grpc...)...)
 		c.ask(r.name+" python", r.python(c.t, "retry.py", both...)...)
 	}
 	c.goesOn()

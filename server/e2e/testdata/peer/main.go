@@ -1,10 +1,10 @@
 // Command peer is what TestUpgrade has around servers: it is built in the old tree and in the new
 // one, by its SDK and its client. As a container it serves affine, which answers 3x + 1, until it
-// is ended by SIGTERM. As a client it retries: it asks one server after the other, over Shiva or
-// HTTP, until its input ends, and then prints what became of its requests as JSON. It asks only
+// is ended by SIGTERM. As a client it retries: it asks one server after the other, over Shiva, HTTP
+// or gRPC, until its input ends, and then prints what became of its requests as JSON. It asks only
 // servers that say that they are ready, as balancers do: one that has just started knows no model.
 //
-//	peer serve|tcp|rest ADDRESS...
+//	peer serve|tcp|rest|grpc ADDRESS...
 package main
 
 import (
@@ -36,14 +36,6 @@ const (
 	patience = 30 * time.Second // with a request
 )
 
-// A Count is what became of the requests.
-type Count struct {
-	Right, Wrong, Lost int
-	Retries            int
-	Longest            time.Duration
-	Why                map[string]int // of retries and losses
-}
-
 func main() {
 	role, addresses := os.Args[1], os.Args[2:]
 	var err error
@@ -51,9 +43,11 @@ func main() {
 	case "serve":
 		err = serve(addresses)
 	case "tcp":
-		err = retry(func() asker { return &overShiva{addresses: addresses} })
+		err = retry(func() (asker, error) { return &overShiva{addresses: addresses}, nil })
 	case "rest":
-		err = retry(func() asker { return overHTTP{addresses, map[string]bool{}} })
+		err = retry(func() (asker, error) { return overHTTP{addresses, map[string]bool{}}, nil })
+	case "grpc":
+		err = retry(func() (asker, error) { return newOverGRPC(addresses) })
 	default:
 		err = fmt.Errorf("%q is no role", role)
 	}
@@ -84,7 +78,7 @@ func serve(servers []string) error {
 }
 
 // retry asks until the input ends. Each worker has an asker of its own.
-func retry(newAsker func() asker) error {
+func retry(newAsker func() (asker, error)) error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -94,8 +88,11 @@ func retry(newAsker func() asker) error {
 	var mu sync.Mutex
 	var working sync.WaitGroup
 	for w := range workers {
+		a, err := newAsker()
+		if err != nil {
+			return err
+		}
 		working.Go(func() {
-			a := newAsker()
 			for n := int64(w); ctx.Err() == nil; n += workers {
 				began := time.Now()
 				one := insist(a, n)
