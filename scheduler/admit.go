@@ -20,19 +20,49 @@ const coldBatches = 2 * fewSamples
 // minRetry is the shortest RetryAfter: clients round it up to their own units anyway.
 const minRetry = 10 * time.Millisecond
 
-// measure recomputes the capacity.
+// A contribution is a replica's part of the capacity. That of one that is not live is all zero.
+type contribution struct {
+	cold    bool
+	batch   int
+	fastest int64
+}
+
+func (r *Replica) contribution(c *core) contribution {
+	if r.state != replicaLive {
+		return contribution{}
+	}
+	return contribution{
+		cold:    r.profile.count < coldBatches,
+		batch:   r.concurrency * r.strategy.limit(r.plan(c, 0, 0)),
+		fastest: r.profile.optimistic(1),
+	}
+}
+
+// measure recomputes the capacity by all replicas.
 func (c *core) measure() {
+	for _, rep := range c.replicas {
+		rep.contributes = rep.contribution(c)
+	}
+	c.sum()
+}
+
+// remeasure recomputes the capacity after the profile of one replica has changed. To look into the
+// profiles of all of them was half of what an answer cost where a model had 80.
+func (c *core) remeasure(rep *Replica) {
+	rep.contributes = rep.contribution(c)
+	c.sum()
+}
+
+func (c *core) sum() {
 	c.capacity = capacity{fastest: never}
 	for _, rep := range c.replicas {
 		if rep.state != replicaLive {
 			continue
 		}
-		if rep.profile.count < coldBatches {
-			c.capacity.cold = true
-		}
-		p := rep.plan(c, 0, 0)
-		c.capacity.batch += rep.concurrency * rep.strategy.limit(p)
-		c.capacity.fastest = min(c.capacity.fastest, rep.profile.optimistic(1))
+		n := &rep.contributes
+		c.capacity.cold = c.capacity.cold || n.cold
+		c.capacity.batch += n.batch
+		c.capacity.fastest = min(c.capacity.fastest, n.fastest)
 	}
 	if c.capacity.fastest == never {
 		c.capacity.fastest = 0

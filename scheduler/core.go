@@ -416,7 +416,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	b.state = batchDone
 	if err == nil {
 		rep.learn(b, now)
-		c.measure()
+		c.remeasure(rep)
 	}
 	rep.done(b, now)
 	c.revive(rep, fx)

@@ -22,31 +22,32 @@ type Replica struct {
 	state       replicaState
 	concurrency int // batches that it executes at once
 	// Batches in flight: executing ones, and others that are queued in the container.
-	slots      int
-	max        int // most rows per batch
-	profile    profile
-	strategy   strategy
-	inflight   []*Batch // in the order they were sent
-	overdue    []*Batch // batches given up and not answered yet, see suspect.go
-	probeAt    int64    // when it may be probed, while it is suspect
-	reported   bool     // Silent was called
-	free       int64    // when its latest answer arrived
-	ends       []ending // scratch of next
-	failures   int      // consecutive failed batches
-	failed     uint64   // batches that failed or were not answered in time
-	lastError  error    // of the latest of those; nil: none
-	lastFailed int64    // its time
-	round      uint64   // the last round of dispatching that considered it
-	retries    int      // consecutive batches that were retries
-	ceiling    ceiling
-	overhead   overhead
-	trials     trials
-	planned    plan // bounds of its next batch, see plan
-	sharing    sharing
-	drained    []func()
-	batches    uint64
-	rows       uint64
-	busied     int64 // ns that it executed them, one after the other
+	slots       int
+	max         int // most rows per batch
+	profile     profile
+	strategy    strategy
+	inflight    []*Batch // in the order they were sent
+	overdue     []*Batch // batches given up and not answered yet, see suspect.go
+	probeAt     int64    // when it may be probed, while it is suspect
+	reported    bool     // Silent was called
+	free        int64    // when its latest answer arrived
+	ends        []ending // scratch of next
+	failures    int      // consecutive failed batches
+	failed      uint64   // batches that failed or were not answered in time
+	lastError   error    // of the latest of those; nil: none
+	lastFailed  int64    // its time
+	round       uint64   // the last round of dispatching that considered it
+	retries     int      // consecutive batches that were retries
+	ceiling     ceiling
+	overhead    overhead
+	trials      trials
+	planned     plan // bounds of its next batch, see plan
+	sharing     sharing
+	contributes contribution // to the model's capacity
+	drained     []func()
+	batches     uint64
+	rows        uint64
+	busied      int64 // ns that it executed them, one after the other
 }
 
 // ReplicaOptions are the options of a replica. The zero value is valid.
