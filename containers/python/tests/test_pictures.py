@@ -44,10 +44,10 @@ def file(picture: PIL.Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     return out.getvalue()
 
 
-def turned(orientation: int) -> bytes:
+def turned(orientation: int, kind: str = "JPEG") -> bytes:
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
-    return file(scene(), exif=exif)
+    return file(scene(), kind, exif=exif)
 
 
 def files(*all_: bytes) -> np.ndarray:
@@ -160,6 +160,10 @@ def test_a_picture_is_turned_as_it_is_shown(decoder: str, orientation: int) -> N
     got = pictures.decode(data, "rgb")
     assert got.shape == wanted.shape
     assert np.abs(got.astype(int) - wanted).max() <= 2
+
+
+def test_a_png_is_not_turned(decoder: str) -> None:
+    assert np.array_equal(pictures.decode(turned(6, "PNG"), "rgb"), np.asarray(scene()))
 
 
 def progressive_cut() -> bytes:
