@@ -20,6 +20,10 @@ import (
 // Servers that share a store in Redis tell each other there what load each has of each model, so
 // that any of them can say what all of them need together. A server has one key, which it writes
 // while it has any load, and deletes when it has none. One that died is believed for demandLife.
+//
+// What others have written is read when somebody asks, and otherwise now and then. With a thousand
+// servers some key changes every few milliseconds: to read all of them each time was a tenth of a
+// core in each server, for nobody.
 const (
 	demandPrefix = "demand/"
 	demandEvery  = 5 * time.Second  // between two writings
@@ -80,6 +84,7 @@ func (d *Demand) Needed(model, version string) (int, error) {
 	for id, load := range d.here() {
 		add(id, load)
 	}
+	d.read()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.peers {
@@ -108,8 +113,8 @@ func (d *Demand) here() loads {
 	return all
 }
 
-// Run tells the other servers of a shared store the loads of this one, named server, and reads
-// theirs, until stopping is closed.
+// Run tells the other servers of a shared store the loads of this one, named server, and notices
+// which of them have gone, until stopping is closed.
 func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	if !d.store.at.Shared() {
 		return
@@ -117,16 +122,13 @@ func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	d.mu.Lock()
 	d.own = state.Key("demand", server)
 	d.mu.Unlock()
-	changed := make(chan struct{}, 1)
-	defer d.store.State().Watch(demandPrefix, changed)()
 	ticker := time.NewTicker(demandEvery)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-changed:
-			d.read()
 		case <-ticker.C:
 			d.write(d.here())
+			d.read()
 			d.clear()
 		case <-stopping:
 			d.write(loads{})
@@ -137,12 +139,15 @@ func (d *Demand) Run(server string, stopping <-chan struct{}) {
 
 // read takes over what other servers have written.
 func (d *Demand) read() {
-	list, err := d.store.State().List(demandPrefix)
-	if err != nil {
-		return // there will be a change when it is reached again
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.own == "" {
+		return
+	}
+	list, err := d.store.State().List(demandPrefix)
+	if err != nil {
+		return // what was read last counts
+	}
 	before := d.peers
 	d.peers = make(map[string]peer, len(list))
 	for _, e := range list {

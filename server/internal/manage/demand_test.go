@@ -2,6 +2,7 @@ package manage
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -131,7 +132,7 @@ func TestDemand(t *testing.T) {
 		}
 		time.Sleep(demandLife - time.Second)
 		needs(a, "", 7)
-		time.Sleep(2 * time.Second)
+		time.Sleep(time.Second + demandEvery) // it was seen so late at most
 		needs(a, "", 2)
 		stopA()
 		time.Sleep(demandDead)
@@ -139,4 +140,38 @@ func TestDemand(t *testing.T) {
 			t.Errorf("stored: %v", list)
 		}
 	})
+}
+
+// BenchmarkNeeded is what it costs to say what a thousand servers need together.
+func BenchmarkNeeded(b *testing.B) {
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 1000 {
+		_, err := store.Update(b.Context(), state.Key("demand", fmt.Sprint("server-", i)), "", func([]byte) ([]byte, error) { return []byte(`{"m/1":4.2}`), nil })
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	g := gate.New(gate.Config{Metrics: metrics.New("test"), Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
+	sched, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer sched.Close()
+	g.Attach(sched)
+	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return store, nil }, slog.New(slog.DiscardHandler))
+	if err := at.Open(g, func() {}); err != nil {
+		b.Fatal(err)
+	}
+	defer at.Close()
+	d := NewDemand(at, sched, g, slog.New(slog.DiscardHandler))
+	d.own = state.Key("demand", "server-0")
+	b.ReportAllocs()
+	for b.Loop() {
+		if n, err := d.Needed("m", ""); n != 4196 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
 }
