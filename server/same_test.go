@@ -235,6 +235,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	const patience = 10 * time.Minute
 	s := start(t, func(c *config.Config) {
 		c.Limits.MessageBytes = 1 << 20
+		c.Server.RequiredModels = []string{"late", "left/2"}
 		model := func() config.Model { return config.Model{Policy: c.Defaults} }
 		full, stuck, lost := model(), model(), model()
 		// What fills the queue stays until the test lets it go, however slow the machine.
@@ -287,6 +288,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		{condition{"Overloaded", 429, 8, yes}, "full", ok, 0, "", true},
 		{condition{"DeadlineExceeded", 504, 4, yes}, "stuck", ok, 30 * time.Millisecond, "", true},
 		{condition{"Unavailable", 503, 14, yes}, "left", ok, 0, "", true},
+		{condition{"Unavailable", 503, 14, yes}, "late", ok, 0, "no container has registered late yet", true},
 		{condition{"ContainerFailed", 502, 13, no}, "fails", ok, 0, "ZeroDivisionError", true},
 		{condition{"ContainerLost", 502, 14, yes}, "lost", ok, 0, "", true},
 	} {

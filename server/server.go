@@ -132,6 +132,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Metrics: s.metrics,
 		Tracer:  s.tracer,
 		Ready:   s.Ready,
+		Awaited: func(id string) string { return s.report.Awaited(id) },
 		Options: func(model string) gate.ModelOptions {
 			now := s.settings.Now()
 			m := now.Model(model)

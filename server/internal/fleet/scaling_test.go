@@ -86,3 +86,41 @@ func TestScaling(t *testing.T) {
 		t.Errorf("above max: %d, %s", n, why)
 	}
 }
+
+// A standIn is a supervisor of no process.
+type standIn struct{ Supervisor }
+
+// TestRoom: as many processes as the machine's memory and cores have room for, beside what the other
+// containers say that theirs take; one that says nothing has all the room, and takes none.
+func TestRoom(t *testing.T) {
+	ps := &Processes{machine: resources{memory: 10 << 30, cores: 8}}
+	declared := func(memory config.Bytes, cpus, running int) *process {
+		p := &process{fleet: ps, settings: config.Container{Memory: memory, CPUs: cpus}}
+		if running > 0 {
+			p.standing.supervisor, p.standing.scaling.wanted = standIn{}, running
+		}
+		return p
+	}
+	for _, c := range []struct {
+		memory config.Bytes
+		cpus   int
+		others []*process
+		want   int
+	}{
+		{0, 0, nil, math.MaxInt32},
+		{4 << 30, 0, nil, 2},
+		{0, 3, nil, 2},
+		{2 << 30, 3, nil, 2},
+		{2 << 30, 1, []*process{declared(3<<30, 1, 2)}, 2}, // 4 GiB and 6 cores are left
+		{1 << 30, 2, []*process{declared(1<<30, 2, 2)}, 2}, // 8 GiB and 4 cores
+		{1 << 30, 2, []*process{declared(0, 0, 4)}, 4},     // it does not say
+		{1 << 30, 2, []*process{declared(5<<30, 4, 0)}, 4}, // it is unloaded
+		{1 << 30, 2, []*process{declared(4<<30, 4, 3)}, 0}, // they have more than there is
+		{16 << 30, 0, nil, 0},
+	} {
+		p := declared(c.memory, c.cpus, 3) // its own do not count
+		if got := ps.room(p, append(c.others, p)); got != c.want {
+			t.Errorf("%d bytes and %d cores each: room for %d, want %d", c.memory, c.cpus, got, c.want)
+		}
+	}
+}

@@ -35,6 +35,9 @@ type Config struct {
 
 	// Ready says whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
+	// Awaited says why a model is not there, "name" or "name/version", that is to come; "": it is
+	// not known to come. nil: none is.
+	Awaited func(id string) (why string)
 }
 
 // A Gate resolves, checks and submits requests. See the package comment.

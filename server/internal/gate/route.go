@@ -91,6 +91,7 @@ type Table struct {
 	byModel  map[string]*Target   // default version by model name
 	apps     map[string]*Target   // the applications
 	unread   bool                 // the store has not been read: applications are not known yet
+	awaited  func(string) string  // Config.Awaited
 
 	listing sync.Once
 	listed  []byte // by listing
@@ -105,6 +106,7 @@ func (g *Gate) refresh() {
 		infer:    make(map[string]*Target),
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
+		awaited:  g.cfg.Awaited,
 	}
 	t.told = t.infer
 	models := g.sched.Models()
@@ -335,6 +337,9 @@ func noVersions(application, version string) error {
 }
 
 func (t *Table) noVersion(name, version string) error {
+	if err := t.absent(name + "/" + version); err != nil {
+		return err
+	}
 	have := join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
 	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, have)
 }
@@ -386,11 +391,25 @@ func (t *Table) unknown(route string, w words) error {
 	if t.unread {
 		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)
 	}
+	if err := t.absent(name); err != nil {
+		return err
+	}
 	near := nearest.Names(name, t.all())
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known(w))
 	}
 	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, join(near, strconv.Quote, ", "))
+}
+
+// absent is the error for a model that is to come: it is worth to ask again. nil: it is not.
+func (t *Table) absent(id string) error {
+	if t.awaited == nil {
+		return nil
+	}
+	if why := t.awaited(id); why != "" {
+		return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why)
+	}
+	return nil
 }
 
 // known lists the names if there are few enough to read.

@@ -50,6 +50,7 @@ func (t *Table) visibleTo(who *identity.Identity) *Table {
 		byModel:  make(map[string]*Target),
 		apps:     make(map[string]*Target),
 		unread:   t.unread,
+		awaited:  t.awaited,
 	}
 	for _, name := range t.all() {
 		if !who.Sees(name) {

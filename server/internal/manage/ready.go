@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -24,4 +25,15 @@ func (r *Report) awaited() []string {
 	}
 	slices.Sort(loaded)
 	return slices.Compact(loaded)
+}
+
+// Awaited says why a model is not there, "name" or "name/version", that the configuration has: to
+// clients it is Unavailable. "": the configuration has it not.
+func (r *Report) Awaited(id string) (why string) {
+	for _, one := range r.awaited() {
+		if name, _, _ := strings.Cut(one, "/"); one == id || name == id {
+			return fmt.Sprintf("no container has registered %s yet%s", one, r.Processes.WhyMissing([]string{one}))
+		}
+	}
+	return ""
 }

@@ -1,6 +1,8 @@
 package predict
 
 import (
+	"errors"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
@@ -61,9 +63,13 @@ func (s *Service) Ready() Readiness {
 }
 
 // ModelReady reports whether requests for a version of a model are answered: a live replica serves
-// it, or one is started for them. "" is the default. It fails if there is no such model.
+// it, or one is started for them. "" is the default. It fails if there is no such model, and none
+// is to come.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.view.Target(name, version)
+	if errors.Is(err, scheduler.ErrUnavailable) { // it is to come
+		return Readiness{Name: name, Error: gate.Text(err)}, nil
+	}
 	if err != nil {
 		return Readiness{}, err
 	}
