@@ -86,6 +86,9 @@ func (c *link) gather(w *connWriter) bool {
 		}
 		w.add(k.request)
 		k.request, k.shown = nil, c.shown
+		if c.ring.sent == 1 {
+			c.heedLocked()
+		}
 	}
 	return len(w.vecs) > 0
 }

@@ -52,27 +52,37 @@ func (c *link) dialTo(ctx context.Context, a address) (net.Conn, *sharedMemory, 
 	}
 }
 
-func (c *link) dialAs(ctx context.Context, a address, token string) (_ net.Conn, shared *sharedMemory, err error) {
+func (c *link) dialAs(ctx context.Context, a address, token string) (net.Conn, *sharedMemory, error) {
+	conn, err := c.reach(ctx, a, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	shared, err := c.share(ctx, conn)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("shared memory: %w", err)
+	}
+	return conn, shared, nil
+}
+
+// reach makes a connection on which the server knows the token and, where there are others, has
+// answered.
+func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, error) {
 	conn, err := c.opts.dial(ctx, a.network, a.target)
 	if err == nil && a.name != "" {
 		conn, err = handshake(ctx, conn, a.name, c.opts.tls)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err = introduce(ctx, conn, token); err == nil && (c.among || c.choose != nil) {
 		err = prove(ctx, conn)
 	}
-	if err == nil {
-		if shared, err = c.share(ctx, conn); err != nil {
-			err = fmt.Errorf("shared memory: %w", err)
-		}
-	}
 	if err != nil {
 		conn.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return conn, shared, nil
+	return conn, nil
 }
 
 // prove finds out whether the server at the other end of a new connection answers: where there are

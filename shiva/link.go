@@ -48,6 +48,8 @@ type link struct {
 	at atomic.Pointer[address] // of the present connection, or the last one; nil: there was none
 	up atomic.Bool             // among: it takes requests
 
+	checks sync.WaitGroup // whether the server lives
+
 	mu      sync.Mutex
 	ring    ring
 	conn    net.Conn      // the last one made; nil: none
@@ -58,6 +60,9 @@ type link struct {
 	why     error         // why there is no connection; nil: none was tried, or there is one
 	retired bool          // it ends with what was sent on it
 	closed  bool
+	heard   time.Time   // when an answer came last, or a request was sent while none waited
+	doubts  *time.Timer // of the next check; nil: there is none
+	gone    error       // why conn was closed; nil: it was not
 }
 
 // A call is one Do, or a frame of a stream.
@@ -435,6 +440,9 @@ func (c *link) deliver(answer *Message, err error) bool {
 	if c.ring.sent == c.opts.inFlight {
 		signal(c.wake) // a frame may wait for this place
 	}
+	if c.doubts != nil {
+		c.heard = time.Now()
+	}
 	if c.drains(answer) {
 		// Another connection may reach another server, also at the same address.
 		c.leaves = true
@@ -483,6 +491,7 @@ func (c *link) failUnsent(err error) {
 // first; nil: it is to be made.
 func (c *link) run(conn net.Conn, shared *sharedMemory) {
 	defer close(c.done)
+	defer c.endChecks()
 	failures := 0
 	for {
 		if conn == nil {
@@ -495,7 +504,7 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 		}
 		began := time.Now()
 		answers, err := c.serve(conn)
-		conn = nil
+		conn, err = nil, c.cause(err)
 		why := c.disconnected(err)
 		c.failSent(err)
 		if e, ok := errors.AsType[*RemoteError](err); ok {

@@ -97,7 +97,8 @@ func WithServers(n int) Option { return func(o *options) { o.servers = max(n, 1)
 
 // WithRepeatable says that requests may run twice, as inference may whose answers are all that
 // matters: one whose answer was lost with its connection is sent again, to another server or, if
-// there is none, over another connection. Feedback is never sent again once a server may have it.
+// there is none, over another connection; so is one at a server of several that is silent. Feedback
+// is never sent again once a server may have it.
 func WithRepeatable() Option { return func(o *options) { o.repeatable = true } }
 
 // WithToken sets the token that shows the server who the client is; "" shows none. The default is

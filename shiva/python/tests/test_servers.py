@@ -25,6 +25,7 @@ from shiva_client import (
     Unreachable,
     backoff,
     servers,
+    silence,
 )
 
 FRAME = np.zeros(3, np.uint8)
@@ -36,9 +37,12 @@ class Member(Server):
     def __init__(self, behave: Callable[[Message], Message | None] = echo) -> None:
         self.behave = behave
         self.got = 0
+        self.speaks = threading.Event()  # until then nothing is answered
+        self.speaks.set()
         super().__init__(handler=self._handle)
 
     def _handle(self, message: Message) -> Message | None:
+        self.speaks.wait()
         if message.namespace == "!live":
             return echo(message)
         self.got += 1
@@ -363,6 +367,53 @@ def test_addresses_that_do_not_work_cost_nothing(
     assert "refused" in text or "Connect call failed" in text
 
 
+def test_a_server_falls_silent(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE", 0.1)
+    monkeypatch.setattr(silence, "PROOF_TIME", 0.5)
+    client = make(three, repeatable=True)
+    met(client, three)
+    three[0].speaks.clear()
+    waiting = [client.submit("m", FRAME, timeout=60) for _ in range(12)]
+    for one in waiting:
+        assert one.result(60).tensors[0].shape == (3,)
+    assert not three[0].got
+    three[0].speaks.set()
+    met(client, three)
+
+
+def test_all_are_silent(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE", 0.1)
+    monkeypatch.setattr(silence, "PROOF_TIME", 0.1)
+    client = make(three, repeatable=True)
+    met(client, three)
+    for one in three:
+        one.speaks.clear()
+    with pytest.raises(ShivaError, match=r"no answer for .* s, nor on another connection|does not answer !live"):
+        client.infer("m", FRAME, timeout=3)
+    for one in three:
+        one.speaks.set()
+
+
+def test_a_model_may_take_its_time(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE", 0.1)
+    monkeypatch.setattr(silence, "PROOF_TIME", 30.0)
+    client = make(three, repeatable=True)
+    met(client, three)
+    before = sum(one.connections for one in three)
+
+    def slowly(message: Message) -> Message:
+        end = time.monotonic() + 30
+        while sum(one.connections for one in three) < before + 2:  # it was asked twice whether it lives
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return echo(message)
+
+    for one in three:
+        one.behave = slowly
+    client.infer("m", FRAME, timeout=60)
+    assert sum(one.got for one in three) == 1
+
+
 def test_a_stream_stays_with_its_server(make: Make, three: list[Member]) -> None:
     client = make(three)
     met(client, three)
@@ -400,6 +451,7 @@ def test_a_name_is_followed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
         one = Member.__new__(Member)
         one.path, one.context, one.behave, one.got, one.seen = None, None, echo, 0, []
         one.encoded, one.connections, one.port, one.handler = b"", 0, first.port, one._handle
+        one.speaks = first.speaks
         monkeypatch.setattr(socket, "create_server", at(f"127.0.0.{i}"))
         one._listen()
         monkeypatch.undo()
@@ -441,6 +493,26 @@ def test_a_name_is_followed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
     become(members[2:])
     for one in members:
         one.kill()
+
+
+def test_a_name_that_resolves_to_nothing(
+    make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def lookup(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host == "shivad.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    with pytest.raises(Unreachable, match=r"shivad\.example.*Name or service not known"):
+        make(["shivad.example:1"]).infer("m", FRAME, timeout=5)
+    # Among others it costs nothing.
+    client = make(["shivad.example:1", three[0]])
+    for _ in range(20):
+        client.infer("m", FRAME, timeout=30)
+    assert three[0].got == 20
 
 
 def at(host: str) -> Callable[..., socket.socket]:

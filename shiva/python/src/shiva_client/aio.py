@@ -57,7 +57,7 @@ class AsyncClient:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
         self._servers = Servers(host, port, tls, servers)
         self._name = self._servers.name
-        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token))
+        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token), repeatable)
         self._repeatable = repeatable
         self._leader: AsyncClient | None = None  # of a stream's client, which goes where it may go
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
-from . import wire
+from . import silence, wire
 from .address import Address
 from .backoff import Backoff
 from .connection import GRACE, NO_PROOF, End, configure
@@ -55,6 +55,7 @@ class AsyncLink:
         self._backoff = Backoff()  # of whoever makes connections
         self._entering = 0  # requests that are not sent yet
         self._making: asyncio.Task[None] | None = None
+        self._watching: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
         self._leaving: list[Connection] = []
 
@@ -158,6 +159,10 @@ class AsyncLink:
                 connection.end(ClientClosed, f"the client of {self.name} is closed")
             elif self._retired:
                 connection.leave()
+            elif self.among and self._settings.repeatable:
+                watch = asyncio.create_task(self._watch(connection, address), name=f"shiva {self.name}")
+                self._watching.add(watch)
+                watch.add_done_callback(self._watching.discard)
             return connection
         why = "; ".join(why for why, _ in faults)
         self._backoff.failed(why, time.monotonic())
@@ -165,21 +170,45 @@ class AsyncLink:
 
     async def _open(self, address: Address) -> tuple[Connection, str]:
         """A connection, and the token that it has shown."""
-        settings, name = self._settings, str(address)
-        made = address.open(lambda: Connection(name, settings.max_message))
-        connection = await asyncio.wait_for(made, settings.connect_timeout)
+        settings = self._settings
+        connection, token = await self._reach(address, settings.connect_timeout)
         try:
-            if token := settings.token.read():
-                first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
-                connection.send(wire.encode(introduction(token)), first)
-            if self._proves:
-                await connection.prove(settings.connect_timeout)
             if settings.shared_memory:
                 await connection.share(settings.shared_memory, settings.connect_timeout)
         except BaseException:  # the task is cancelled, say, and nobody has the connection
-            connection.end(ConnectionLost, f"{name}: given up while it was made")
+            connection.end(ConnectionLost, f"{address}: given up while it was made")
             raise
         return connection, token
+
+    async def _reach(self, address: Address, patience: float) -> tuple[Connection, str]:
+        """A connection that shares no memory yet."""
+        made = address.open(lambda: Connection(str(address), self._settings.max_message))
+        connection = await asyncio.wait_for(made, patience)
+        try:
+            if token := self._settings.token.read():
+                first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
+                connection.send(wire.encode(introduction(token)), first)
+            if self._proves:
+                await connection.prove(patience)
+        except BaseException:
+            connection.end(ConnectionLost, f"{address}: given up while it was made")
+            raise
+        return connection, token
+
+    async def _watch(self, connection: Connection, address: Address) -> None:
+        """Ask the server whether it lives, whenever it does not answer."""
+        while not connection.ended:
+            await asyncio.wait([connection.lost], timeout=silence.SILENCE / 4)
+            if not connection.waiting or not connection.silence.doubtful():
+                continue
+            try:
+                other, _ = await self._reach(address, silence.PROOF_TIME)
+                other.end(ConnectionLost, f"{address}: it lives")
+            except (OSError, ValueError, asyncio.TimeoutError) as error:
+                if isinstance(error.__cause__, RemoteError):
+                    continue  # which is an answer
+                if why := connection.silence.found(address, error):
+                    connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
         """Begin to connect to one of several, unless there is a connection or one is made."""
@@ -227,9 +256,11 @@ class AsyncLink:
     async def close(self) -> None:
         """End the connection. Requests in flight, and those that wait to be sent, fail."""
         self._closed.set()
-        if self._making:
-            self._making.cancel()
-            await asyncio.wait([self._making])
+        tasks = [*self._watching, *([self._making] if self._making else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         for connection in self._leaving + ([self._connection] if self._connection else []):
             connection.end(ClientClosed, f"the client of {self.name} was closed")
             await connection.lost
@@ -272,6 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         self.writable.set()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: deque[Call[Any]] = deque()
+        self.silence = silence.Silence()
         self._decoder = wire.Decoder(max_message)
         self._transport: asyncio.Transport
         self.memory: Memory | None = None  # that it shares with the server
@@ -320,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request, whose call the connection finishes. False: it had ended before."""
         if self.ended or self._leaves:
             return False
+        if not self._calls:
+            self.silence.ends()
         self._calls.append(call)
         # What cannot be written at once has to be copied, as the caller may be cancelled and use
         # its arrays again.
@@ -343,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._calls:
                     raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
                 self.answered = True
+                self.silence.ends()
                 call = self._calls.popleft()
                 call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
                 if self._leaves:

@@ -74,15 +74,16 @@ class Client:
             token: shows the server who the client is; None: ``$SHIVA_TOKEN``, else the file
                 ``$SHIVA_TOKEN_FILE``, which is read again for each connection, and when the server
                 takes its token no longer
-            repeatable: whether requests may run twice, so that one whose answer was lost is sent
-                again, to another server or over another connection. Feedback never is.
+            repeatable: whether requests may run twice, so that one whose answer was lost, or that
+                waits at a server which has fallen silent, is sent again, to another server or over
+                another connection. Feedback never is.
             servers: how many are used at once of more; which ones, each client has for itself
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
         self._servers = Servers(host, port, tls, servers)
         self._name = self._servers.name
-        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token))
+        self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token), repeatable)
         self._repeatable = repeatable
         self._leader: Client | None = None  # of a stream's client, which goes where that one may go
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory

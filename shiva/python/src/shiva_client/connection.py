@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from . import wire
 from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
 from .shared import Memory, Parts
+from .silence import Silence
 from .tls import Encrypted, lost
 from .token import introduction
 from .wire import Message
@@ -110,6 +111,9 @@ class Connection:
         self._leaves = False  # it ends when what was sent on it is answered
         self.answered = False
         self.memory: Memory | None = None  # that it shares with the server
+        self.silence = Silence()
+        # Called when no answer has come for too long; None: that is no matter.
+        self.doubt: Callable[[], None] | None = None
         self._decoder = wire.Decoder(max_message)
         self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
         self.reader.start()
@@ -172,6 +176,8 @@ class Connection:
             with self._lock:
                 if self.ended or self._leaves:
                     return False
+                if not self._calls:
+                    self.silence.ends()
                 self._calls.append(call)
                 call.sent = True
             self._write(pieces, call)
@@ -229,6 +235,7 @@ class Connection:
         if call is None:
             raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
         self.answered = True
+        self.silence.ends()
         call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
         if last:
             self.hang_up()
@@ -241,6 +248,8 @@ class Connection:
             late = [call for call in self._calls if call.until <= now]
         for call in late:
             call.settle(call.timed_out(may_have_run=True))
+        if self.doubt and self._calls and self.silence.doubtful():
+            self.doubt()
 
     def end(self, kind: type[NotAnswered], why: str) -> None:
         """Fail what is in flight. Only the first reason counts."""

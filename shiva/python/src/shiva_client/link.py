@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
-from . import wire
+from . import silence, wire
 from .address import Address
 from .backoff import Backoff
 from .connection import Call, Connection
-from .errors import ClientClosed, NotAnswered, Unreachable
+from .errors import ClientClosed, ConnectionLost, NotAnswered, RemoteError, Unreachable
 from .servers import Settings
 from .shared import encode
 from .wire import Message
@@ -164,6 +165,8 @@ class Link:
                 connection.end(ClientClosed, f"the client of {self.name} is closed")
             elif self._retired:
                 connection.leave()
+            elif self.among and self._settings.repeatable:
+                connection.doubt = partial(self._doubt, connection, address)
             return connection
         why = "; ".join(why for why, _ in faults)
         self._backoff.failed(why, time.monotonic())
@@ -171,15 +174,32 @@ class Link:
 
     def _open(self, address: Address, patience: float) -> tuple[Connection, str]:
         """A connection, and the token that it has shown."""
-        settings = self._settings
-        connection = Connection(address.connect(patience), str(address), settings.max_message)
-        if token := settings.token.read():
+        connection, token = self._reach(address, patience)
+        if self._settings.shared_memory:
+            connection.share(self._settings.shared_memory, patience)
+        return connection, token
+
+    def _reach(self, address: Address, patience: float) -> tuple[Connection, str]:
+        """A connection that shares no memory yet."""
+        connection = Connection(address.connect(patience), str(address), self._settings.max_message)
+        if token := self._settings.token.read():
             connection.introduce(token, patience)
         if self._proves:
             connection.prove(patience)
-        if settings.shared_memory:
-            connection.share(settings.shared_memory, patience)
         return connection, token
+
+    def _doubt(self, connection: Connection, address: Address) -> None:
+        """Ask a server that does not answer whether it lives."""
+        threading.Thread(target=self._ask, args=(connection, address), name=f"shiva {address}", daemon=True).start()
+
+    def _ask(self, connection: Connection, address: Address) -> None:
+        try:
+            self._reach(address, silence.PROOF_TIME)[0].hang_up()
+        except (OSError, ValueError) as error:
+            if isinstance(error.__cause__, RemoteError):
+                return  # which is an answer
+            if why := connection.silence.found(address, error):
+                connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
         """Begin to connect to one of several, unless there is a connection or one is made."""

@@ -29,6 +29,7 @@ class Settings:
     max_message: int
     shared_memory: int
     token: Token
+    repeatable: bool
 
 
 class Servers:
