@@ -88,6 +88,9 @@ func (s *servers) ask(ctx context.Context, address string) (map[id]float64, erro
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	hosts, err := s.lookup(ctx, host)
+	if err == nil && len(hosts) == 0 {
+		err = fmt.Errorf("the name %s has no address", host)
+	}
 	if err != nil {
 		return nil, err
 	}

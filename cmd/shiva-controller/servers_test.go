@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -67,6 +68,37 @@ func TestNeededOfSeveralServers(t *testing.T) {
 	s.client.CloseIdleConnections()
 	if n, complete, err := s.needed(t.Context(), "shivad:"+port, "a", ""); n != 2 || complete || err == nil {
 		t.Errorf("with one server away: %d, %v, %v", n, complete, err)
+	}
+}
+
+// A name is looked up for each question: servers that come count, and those that left do not. One
+// that resolves to nothing is an error, after which nothing is scaled.
+func TestNameThatChanges(t *testing.T) {
+	load := func(n float64) string {
+		return fmt.Sprintf(`{"models": [{"name": "a", "version": "1", "load": %g}]}`, n)
+	}
+	first, _ := status(t, http.StatusOK, load(1))
+	_, port, _ := net.SplitHostPort(first)
+	second, err := net.Listen("tcp", "127.0.0.2:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go http.Serve(second, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(load(3))) })) // ends with the listener
+	defer second.Close()
+	s := newServers(0)
+	for _, step := range []struct {
+		hosts []string
+		want  int32
+		words string
+	}{
+		{[]string{"127.0.0.1"}, 1, ""}, {[]string{"127.0.0.1", "127.0.0.2"}, 4, ""}, {[]string{"127.0.0.2"}, 3, ""},
+		{nil, 0, "the name shivad has no address"}, {[]string{"127.0.0.1"}, 1, ""},
+	} {
+		s.lookup = func(context.Context, string) ([]string, error) { return step.hosts, nil }
+		n, complete, err := s.needed(t.Context(), "shivad:"+port, "a", "")
+		if n != step.want || complete != (step.words == "") || err != nil && !strings.Contains(err.Error(), step.words) || err == nil && step.words != "" {
+			t.Errorf("of %v: %d, %v, %v", step.hosts, n, complete, err)
+		}
 	}
 }
 

@@ -468,7 +468,15 @@ func TestNames(t *testing.T) {
 		fail.Store(true)
 		stop := serving(model(n, nil), resolve, "tcp://shivad.example:7000")
 		time.Sleep(10 * time.Second)
+		mu.Lock()
+		was := names
+		names = nil // it is there, and has no address
+		mu.Unlock()
 		fail.Store(false)
+		time.Sleep(10 * time.Second)
+		mu.Lock()
+		names = was
+		mu.Unlock()
 		time.Sleep(10 * time.Second)
 		if s.live() != 1 || two.live() != 1 || three.live() != 0 {
 			t.Errorf("replicas %d %d %d, expected 1 1 0", s.live(), two.live(), three.live())
@@ -480,7 +488,11 @@ func TestNames(t *testing.T) {
 		if s.live() != 0 || two.live() != 1 || three.live() != 1 {
 			t.Errorf("replicas %d %d %d, expected 0 1 1", s.live(), two.live(), three.live())
 		}
-		fail.Store(true) // known addresses remain
+		mu.Lock()
+		names = nil // known addresses remain
+		mu.Unlock()
+		time.Sleep(time.Hour)
+		fail.Store(true)
 		time.Sleep(time.Hour)
 		if two.live() != 1 || three.live() != 1 {
 			t.Errorf("replicas %d %d, expected 1 1", two.live(), three.live())

@@ -66,8 +66,15 @@ def test_a_name_that_cannot_be_asked_for(host: str) -> None:
         Address.parse(host).resolve()
 
 
+def test_a_name_that_resolves_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, type: [])
+    with pytest.raises(OSError, match="the name has no address"):
+        Address.parse("shivad").resolve()
+
+
 def test_the_resolver_follows_a_name_and_survives_failed_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [OSError("down"), info("10.0.0.1"), OSError("down"), info("10.0.0.1"), info("10.0.0.1", "10.0.0.2")]
+    one, two = info("10.0.0.1"), info("10.0.0.1", "10.0.0.2")
+    answers = [OSError("down"), info(), one, OSError("down"), info(), one, two]
     done = threading.Event()
 
     def lookup(host: str, port: int, type: int) -> object:

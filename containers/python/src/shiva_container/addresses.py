@@ -86,6 +86,8 @@ class Address:
             raise OSError(f"not a host name: {e}") from e
         v4 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET}
         v6 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET6}
+        if not v4 and not v6:
+            raise OSError("the name has no address")
         return sorted(self._at(host) for host in v4 or v6)
 
 
