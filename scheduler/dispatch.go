@@ -348,6 +348,9 @@ func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 // send commits a batch to a replica.
 func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	b.sent, b.began = now, unbegun
+	if rep.sharing.granted {
+		b.began = now
+	}
 	b.idle = !rep.busy()
 	b.lead = 0
 	if b.idle {

@@ -228,12 +228,20 @@ const fastBatch = 200_000
 // only if the end is known more precisely than the gain. Otherwise the batch would be planned
 // with the uncertainty of two executions, which costs more rows than the container's pause. See
 // also waits.
+//
+// A shared replica may be sent one when it is granted, also while the answer before is on its way.
+// Its times are from the grant to the answer, whatever they consist of.
 func (r *Replica) ready(now int64) (at, start int64) {
-	if r.state != replicaLive || r.room() <= 0 || r.sharing.on && !r.sharing.granted {
+	switch {
+	case r.state != replicaLive || r.sharing.on && !r.sharing.granted:
+		return never, never
+	case r.sharing.on && r.room() >= 0:
+		return now, now
+	case r.room() <= 0:
 		return never, never
 	}
 	over := r.overhead.value(r.profile.typical(1))
-	if !r.busy() || r.sharing.on {
+	if !r.busy() {
 		return now, now + over
 	}
 	end := r.next()

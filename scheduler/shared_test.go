@@ -23,7 +23,7 @@ type sharedOne struct {
 	errs   []error
 }
 
-func newShared(t *testing.T) *sharedOne {
+func newShared(t *testing.T, slots int) *sharedOne {
 	x := &sharedOne{t: t, clock: schedtest.NewClock()}
 	var err error
 	x.sched, err = scheduler.New(scheduler.Config{Clock: x.clock, Default: scheduler.ModelConfig{ExecTimeout: 10 * time.Second}})
@@ -33,7 +33,7 @@ func newShared(t *testing.T) *sharedOne {
 	t.Cleanup(x.sched.Close)
 	x.worker = &schedtest.Worker{Clock: x.clock, Seen: func(b *scheduler.Batch) { x.turns = append(x.turns, b.Turn) }}
 	x.rep, err = x.sched.AddReplica(benchID, rowsSpec, x.worker, scheduler.ReplicaOptions{
-		Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) { x.silent = reason }})
+		Slots: slots, Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) { x.silent = reason }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func (x *sharedOne) sent(batches, offers int) {
 // TestBatchAtTheGrant: rows for a shared container wait, and are offered once; its batch is made at
 // the grant, of what waits then, and a grant that no row needs is given back.
 func TestBatchAtTheGrant(t *testing.T) {
-	x := newShared(t)
+	x := newShared(t, 0)
 	x.ask(50 * time.Millisecond)
 	if o := x.offers[0]; o.Rows != 1 || o.Grant != 0 || o.Due != 50*time.Millisecond {
 		t.Errorf("offered %+v", o)
@@ -95,9 +95,33 @@ func TestBatchAtTheGrant(t *testing.T) {
 	}
 }
 
+// TestGrantBeforeTheAnswer: a container grants its next execution before it answers this one. The
+// batch is sent, also where one is in flight at most, and its time is that from the grant.
+func TestGrantBeforeTheAnswer(t *testing.T) {
+	x := newShared(t, 1)
+	for id := range uint64(40) {
+		x.ask(0)
+		x.rep.Grant(id+1, 1, 0, 0)
+		if len(x.turns) != 1 || x.turns[0].Grant != id+1 {
+			t.Fatalf("grant %d: sent %+v, offered %+v", id+1, x.turns, x.offers)
+		}
+		x.turns, x.offers = nil, nil
+		x.clock.Advance(time.Millisecond)
+		if id > 0 { // that of the grant before
+			if err := x.worker.Answer(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.clock.Advance(9 * time.Millisecond)
+	}
+	if got := x.rep.Stats().Profile[0].Typical; got != 11*time.Millisecond {
+		t.Errorf("a row is believed to take %v, it is answered 11 ms after the grant", got)
+	}
+}
+
 // TestShareEnds: once the container is this server's alone, batches are sent as ever.
 func TestShareEnds(t *testing.T) {
-	x := newShared(t)
+	x := newShared(t, 0)
 	x.ask(0)
 	x.sent(0, 1)
 	x.rep.Share(false)
@@ -112,7 +136,7 @@ func TestShareEnds(t *testing.T) {
 // TestLostOffer: an offer that is not answered is made again, and a container that never grants is
 // reported after three execution timeouts.
 func TestLostOffer(t *testing.T) {
-	x := newShared(t)
+	x := newShared(t, 0)
 	x.ask(0)
 	x.sent(0, 1)
 	x.clock.Advance(time.Second)
@@ -134,7 +158,7 @@ func TestLostOffer(t *testing.T) {
 // TestShareOfExecution: with three times as many rows elsewhere a batch has a quarter of the rows
 // of an execution, and its time is learned as that of the whole.
 func TestShareOfExecution(t *testing.T) {
-	x := newShared(t)
+	x := newShared(t, 0)
 	for range 40 {
 		for range 8 {
 			x.ask(50 * time.Millisecond)
@@ -165,7 +189,7 @@ func TestShareOfExecution(t *testing.T) {
 // TestNeedOfShared: a container that others share is worth what it executes for all of them. By the
 // rows of this server alone, as many times the containers would be started as there are servers.
 func TestNeedOfShared(t *testing.T) {
-	x := newShared(t)
+	x := newShared(t, 0)
 	seen := x.worker.Seen
 	x.worker.Seen = func(b *scheduler.Batch) {
 		seen(b)

@@ -75,6 +75,7 @@ func run() error {
 		uneven   = flag.Bool("uneven", false, "two thirds of the rows come to the first server")
 		delay    = flag.Duration("delay", 100*time.Microsecond, "of a message, one way")
 		jitter   = flag.Duration("jitter", 50*time.Microsecond, "mean of what is added to the delay")
+		serve    = flag.Duration("serve", 20*time.Microsecond, "what a server takes for each row of an answer before it reads on")
 		length   = flag.Duration("length", 10*time.Second, "virtual time that is counted, after two seconds that are not")
 		seed     = flag.Uint64("seed", 1, "of all that is random")
 	)
@@ -102,7 +103,7 @@ func run() error {
 				return fmt.Errorf("-loads: expected numbers above 0, separated by commas, got %q", *loads)
 			}
 			f := sim.Fleet{Cell: sim.Cell{Profile: p, Load: load, Bursts: *bursts, Mixed: *mixed, Warm: 2 * time.Second, Length: *length, Seed: *seed},
-				Servers: 1, Delay: *delay, Jitter: *jitter}
+				Servers: 1, Delay: *delay, Jitter: *jitter, Serve: *serve}
 			f.Replicas = r
 			if *profile == "accelerator" {
 				f.Most = accelerated

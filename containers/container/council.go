@@ -183,19 +183,33 @@ func (c *council) run() {
 
 // execute executes batches in one call, or one after the other if that fails: one of them may be
 // to blame.
+//
+// The next execution is granted before this one is answered. A server hands answers to its clients
+// before it reads on, so a grant behind them would be read half a millisecond later, in which
+// nothing is executed.
 func (c *council) execute(e *rounds.Execution[*Batch]) {
 	c.server.turn <- struct{}{}
-	for _, b := range c.server.join(e) {
-		b.session.compute(b)
+	ready, alone := c.server.join(e)
+	for _, b := range alone {
+		answer(ready)
+		b.session.predict(b)
+		ready = []*Batch{b}
 	}
 	<-c.server.turn
 	c.mu.Lock()
 	c.table.Done(e, c.now())
 	c.mu.Unlock()
-	for _, b := range e.Batches {
-		b.Body.session.wg.Done()
-	}
 	c.run()
+	answer(ready)
+}
+
+// answer sends answers that batches of the council have written.
+func answer(batches []*Batch) {
+	for _, b := range batches {
+		n := b.session
+		n.answer(b)
+		n.wg.Done()
+	}
 }
 
 // grant sends a message about grants.

@@ -193,6 +193,59 @@ func TestRaggedParts(t *testing.T) {
 	})
 }
 
+// TestGrantsBeforeAnswers: the next execution is granted before this one is answered, of rows of
+// one server or of several. A server that has read an answer hands it to its clients before it
+// reads on.
+func TestGrantsBeforeAnswers(t *testing.T) {
+	const batch = `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"grant":%d,"left":5}`
+	for servers := 1; servers <= 2; servers++ { // with rows
+		synctest.Test(t, func(t *testing.T) {
+			n := &network{}
+			m := model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+				time.Sleep(5 * time.Millisecond)
+				return b.Inputs, nil
+			})
+			var mu sync.Mutex
+			over := false
+			grants, answers := make(map[string]int), make(map[string]int)
+			m.Dial = func(_ context.Context, _, addr string) (net.Conn, error) {
+				mine, theirs := containertest.Pipe()
+				go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true,"grants":true}`, func(say func(...string), kind, text string) {
+					mu.Lock()
+					defer mu.Unlock()
+					var g struct{ Grant int }
+					if kind == "result" && !over {
+						if answers[addr]++; grants[addr] != answers[addr]+1 {
+							t.Errorf("answer %d of %s comes after %d grants", answers[addr], addr, grants[addr])
+						}
+					} else if kind == "grant" && json.Unmarshal([]byte(text), &g) == nil && g.Grant > 0 {
+						grants[addr]++
+						say("batch", fmt.Sprintf("%08d", g.Grant), fmt.Sprintf(batch, g.Grant), "abcdefgh")
+					}
+				}, func(say func(...string), round int) bool {
+					if round == 1 && (servers == 2 || addr == firstAddr) {
+						say("offer", `{"rows":6}`)
+					}
+					return false
+				})
+				return mine, nil
+			}
+			stop := serving(m, nil, firstAddr, secondAddr)
+			time.Sleep(100 * time.Millisecond)
+			mu.Lock()
+			if len(answers) != servers || answers[firstAddr] < 10 {
+				t.Errorf("answers %v of %d servers", answers, servers)
+			}
+			over = true
+			mu.Unlock()
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
 // TestStrangeServers: beside an honest server another one that knows no grants and sends when it
 // likes, that offers rows and never sends any, or that dies with a grant. The honest one is served,
 // and so are batches without a grant.
@@ -239,7 +292,7 @@ func TestStrangeServers(t *testing.T) {
 						return n.dial(ctx, network, addr)
 					}
 					mine, theirs := containertest.Pipe()
-					go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true`+c.welcome+`}`, func(kind string) {
+					go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true`+c.welcome+`}`, func(_ func(...string), kind, _ string) {
 						mu.Lock()
 						defer mu.Unlock()
 						if kind == "result" {
@@ -279,8 +332,9 @@ func TestStrangeServers(t *testing.T) {
 	}
 }
 
-// strange is a server that says welcome and then plays a round every 9 ms.
-func strange(raw net.Conn, welcome string, heard func(kind string), play func(say func(...string), round int) (ended bool)) {
+// strange is a server that says welcome and then plays a round every 9 ms. heard is called with the
+// first two frames of each message.
+func strange(raw net.Conn, welcome string, heard func(say func(...string), kind, text string), play func(say func(...string), round int) (ended bool)) {
 	conn, err := zmtp.Server(raw, zmtp.Config{})
 	if err != nil {
 		return
@@ -303,7 +357,11 @@ func strange(raw net.Conn, welcome string, heard func(kind string), play func(sa
 	go func() { // ends with the connection
 		defer close(done)
 		for conn.Receive(&m) == nil {
-			heard(string(m.Frames[0].Data))
+			text := ""
+			if len(m.Frames) > 1 {
+				text = string(m.Frames[1].Data)
+			}
+			heard(say, string(m.Frames[0].Data), text)
 			if string(m.Frames[0].Data) == "draining" {
 				say("goodbye", `{"reason":"drained","reconnect":false}`)
 			}

@@ -27,10 +27,10 @@ func (j *joint) release() {
 	}
 }
 
-// join computes batches in one call and answers them. It returns those that have to be computed
-// alone: the only one, those that cannot be read, or all if the call fails, since one of them may
-// be to blame.
-func (s *server) join(e *rounds.Execution[*Batch]) (alone []*Batch) {
+// join computes batches in one call and writes their answers. It returns those that it has not
+// written, too, which have to be computed alone: the only one, those that cannot be read, or all if
+// the call fails, since one of them may be to blame.
+func (s *server) join(e *rounds.Execution[*Batch]) (ready, alone []*Batch) {
 	now := time.Now()
 	var parts []*Batch
 	var queued []time.Duration
@@ -43,7 +43,7 @@ func (s *server) join(e *rounds.Execution[*Batch]) (alone []*Batch) {
 		parts, queued = append(parts, b), append(queued, e.Queued(i))
 	}
 	if len(parts) < 2 {
-		return append(alone, parts...)
+		return nil, append(alone, parts...)
 	}
 	j := &joint{batch: &Batch{model: s.model, pool: s.pool}}
 	j.parts.Store(int32(len(parts)) + 1)
@@ -61,7 +61,7 @@ func (s *server) join(e *rounds.Execution[*Batch]) (alone []*Batch) {
 	}
 	if err != nil {
 		j.parts.Add(-int32(len(parts)))
-		return append(alone, parts...)
+		return nil, append(alone, parts...)
 	}
 	row := 0
 	for i, b := range parts {
@@ -74,9 +74,8 @@ func (s *server) join(e *rounds.Execution[*Batch]) (alone []*Batch) {
 		row += b.Rows
 		b.joint, b.queued = j, queued[i]
 		b.write(shares[i], nil)
-		b.session.answer(b)
 	}
-	return alone
+	return parts, alone
 }
 
 // gather makes b the rows of all parts, which agree in all but their number.

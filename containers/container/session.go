@@ -335,6 +335,12 @@ func (n *session) work() {
 
 // compute answers a batch. The caller holds the turn.
 func (n *session) compute(b *Batch) {
+	n.predict(b)
+	n.answer(b)
+}
+
+// predict computes a batch and writes its answer. The caller holds the turn.
+func (n *session) predict(b *Batch) {
 	var outputs []tensor.Tensor
 	err := b.message.Refused
 	began := time.Now()
@@ -346,7 +352,6 @@ func (n *session) compute(b *Batch) {
 	}
 	n.fast.Store(time.Since(began) < fastPredict)
 	b.write(outputs, err)
-	n.answer(b)
 }
 
 // batch returns a Batch to receive into.

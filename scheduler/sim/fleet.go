@@ -23,8 +23,10 @@ type Fleet struct {
 	Most   int           // rows of an execution; 0: MaxBatch
 	Delay  time.Duration // of a message, one way
 	Jitter time.Duration // mean of what is added to it, exponential
-	Lies   int           // times the rows that it has the first server claims; 0: once
-	Uneven bool          // two thirds of the rows come to the first server; false: as many to each
+	// Serve is what a server takes for each row of an answer before it reads the next message.
+	Serve  time.Duration
+	Lies   int  // times the rows that it has the first server claims; 0: once
+	Uneven bool // two thirds of the rows come to the first server; false: as many to each
 }
 
 // A FleetResult is a Result with what the messages were.
@@ -207,6 +209,7 @@ func (h *host) run() {
 
 func (h *host) done(e *rounds.Execution[sent]) {
 	h.table.Done(e, h.now())
+	h.run()
 	for i, b := range e.Batches {
 		s := b.Body.session
 		s.carry(&s.from, func() {
@@ -215,6 +218,6 @@ func (h *host) done(e *rounds.Execution[sent]) {
 			}
 			_ = b.Body.Complete(h.outs[b.Rows:b.Rows+1], nil) // an error counts as late
 		})
+		s.from += time.Duration(b.Rows) * h.Serve
 	}
-	h.run()
 }

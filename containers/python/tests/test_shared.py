@@ -181,6 +181,11 @@ def told(fake: Fake, count: int) -> dict[str, Any]:
     return head
 
 
+def order(fake: Fake) -> list[bytes]:
+    """The grants and results that a server has got."""
+    return [frames[0] for _, _, frames in fake._seen if frames[0] in (b"grant", b"result")]
+
+
 def row(value: float) -> bytes:
     return np.array([[value, -value]], "<f4").tobytes()
 
@@ -229,6 +234,9 @@ def test_rows_of_two_servers_are_one_call(monkeypatch: pytest.MonkeyPatch) -> No
         assert "errors" not in head
         assert calls == [1, 3]
         assert told(b, 3)["here"] == 5
+        # The next execution is granted before this one is answered.
+        assert order(a) == [b"grant", b"grant", b"result", b"result"]
+        assert order(b) == [b"grant", b"grant", b"grant", b"result"]
 
 
 def test_a_call_that_fails_is_made_again_for_each_server() -> None:

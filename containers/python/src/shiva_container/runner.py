@@ -25,7 +25,7 @@ from .models import Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
 from .traces import following
-from .union import Union
+from .union import Answer, Union
 from .workers import Sockets, Solo, Tasks, Threads, Worker
 
 log = logging.getLogger("shiva_container")
@@ -132,10 +132,15 @@ class Runner:
 
     def compute(self, job: Job, now: float) -> None:
         """Call the function and answer the batch."""
-        delivery, link, session = job
+        _, _, session = job
         if session.joint is not None:
             self._compute_joint(session.joint, now)
-            return
+        else:
+            _send([self._call(job, now)])
+
+    def _call(self, job: Job, now: float) -> Answer:
+        """Call the function with a batch."""
+        delivery, link, session = job
         self._calls[id(delivery)] = now
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -155,14 +160,19 @@ class Runner:
         del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
-        link.answer(session, batch_id, frames)
+        return job, frames
 
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
-        delivery, link, session = job
+        _, _, session = job
         if session.joint is not None:
             await self._compute_joint_async(session.joint)
-            return
+        else:
+            _send([await self._call_async(job)])
+
+    async def _call_async(self, job: Job) -> Answer:
+        """The same with an async function."""
+        delivery, link, session = job
         self._calls[id(delivery)] = now = time.monotonic()
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -182,11 +192,11 @@ class Runner:
         del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
-        link.answer(session, batch_id, frames)
+        return job, frames
 
     def _compute_joint(self, joint: Joint, now: float) -> None:
         """Compute batches of several servers in one call; each alone if that fails."""
-        union = Union(self._batches, joint)
+        union, answers = Union(self._batches, joint), list[Answer]()
         if union.batch is not None:
             self._calls[id(joint)] = now
             for link in union.links:
@@ -195,17 +205,18 @@ class Runner:
             try:
                 with following(self.model, union.batch) if union.batch.traces else contextlib.nullcontext():
                     outputs = self.model.run(union.arrays, union.batch)
-                union.answer(outputs)
+                answers = union.divide(outputs)
             except BaseException as e:  # one of them may be to blame
                 log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
             del self._calls[id(joint)]
         for job in union.unanswered:
-            self.compute(job, now)
-        self.council.done(joint)
+            _send(answers)
+            answers = [self._call(job, now)]
+        self._joined(joint, answers)
 
     async def _compute_joint_async(self, joint: Joint) -> None:
         """The same with an async function."""
-        union, now = Union(self._batches, joint), time.monotonic()
+        union, answers, now = Union(self._batches, joint), list[Answer](), time.monotonic()
         if union.batch is not None:
             self._calls[id(joint)] = now
             for link in union.links:
@@ -214,13 +225,22 @@ class Runner:
             try:
                 with following(self.model, union.batch) if union.batch.traces else contextlib.nullcontext():
                     outputs = await self.model.run_async(union.arrays, union.batch)
-                union.answer(outputs)
+                answers = union.divide(outputs)
             except BaseException as e:
                 log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
             del self._calls[id(joint)]
         for job in union.unanswered:
-            await self.compute_async(job)
+            _send(answers)
+            answers = [await self._call_async(job)]
+        self._joined(joint, answers)
+
+    def _joined(self, joint: Joint, answers: list[Answer]) -> None:
+        """Grant the next execution, and then answer this one.
+
+        A server hands answers to its clients before it reads on: a grant behind them comes late.
+        """
         self.council.done(joint)
+        _send(answers)
 
     def _excuse(self, link: Link, now: float) -> None:
         """The first call in a while begins, and may hold the interpreter while it takes."""
@@ -303,6 +323,11 @@ class Runner:
         """What an async hook returns: from the model's own event loop, if it has one."""
         loop = self._worker.loop if isinstance(self._worker, Tasks) else None
         return _run(value) if loop is None else asyncio.run_coroutine_threadsafe(contained(value), loop).result()
+
+
+def _send(answers: list[Answer]) -> None:
+    for (delivery, link, session), frames in answers:
+        link.answer(session, delivery.batch_id, frames)
 
 
 def _run(value: Awaitable[object]) -> object:

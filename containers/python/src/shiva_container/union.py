@@ -14,6 +14,9 @@ from .tensors import Array, Buffer
 
 log = logging.getLogger("shiva_container")
 
+Answer = tuple[Job, list[Buffer]]
+"""A batch, and the frames to answer it with."""
+
 
 class Union:
     """The batches of a :class:`Joint`, read and put together."""
@@ -71,10 +74,10 @@ class Union:
             if session.arena is not None:
                 session.arena.settle(delivery.batch_id)
 
-    def answer(self, outputs: list[Array]) -> None:
-        """Answer each batch with its rows of the outputs."""
+    def divide(self, outputs: list[Array]) -> list[Answer]:
+        """The answer of each batch, with its rows of the outputs."""
         assert self.batch is not None
-        answers: list[tuple[Job, list[Buffer]]] = []
+        answers: list[Answer] = []
         row = 0
         for job, batch, queued in self._parts:
             delivery, _, session = job
@@ -88,8 +91,7 @@ class Union:
             answers.append((job, _together(frames, self.batch.rows, queued)))
             row = end
         self.unanswered = [job for job in self.unanswered if all(job is not one for one, _ in answers)]
-        for (delivery, link, session), frames in answers:
-            link.answer(session, delivery.batch_id, frames)
+        return answers
 
 
 def _together(frames: list[Buffer], rows: int, queued: float) -> list[Buffer]:
