@@ -62,7 +62,7 @@ STRICT := -tags invariants ./shiva/tensor
 # waits for nothing, takes what they leave.
 CHECKS := fmt scripts tidy vet+venv+chromium unit race reuse+fuzz+build soak+python+e2e+page-test+staticcheck
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scheduler bench-sim bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scale bench-scheduler bench-sim bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -253,6 +253,9 @@ bench-deadlines: ## lateness of a million random deadlines at twice the capacity
 
 bench-sim: ## servers that share containers, simulated (three minutes); SIMFLAGS="-bursts"
 	go run ./bench/sim $(SIMFLAGS)
+
+bench-scale: ## 1,000 servers and 5,000 containers, simulated (half an hour, 12 GB); SCALEFLAGS="-servers 64 -only events"
+	go run ./bench/sim/scale $(SCALEFLAGS)
 
 bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"
 	go run ./bench/streams $(STREAMSFLAGS)

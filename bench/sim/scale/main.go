@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var (
+		sizes   = flag.String("sizes", "1,4,16,64,256,1000", "how many servers the fleets of the curve have")
+		servers = flag.Int("servers", 1000, "how many the fleet has to which something happens")
+		only    = flag.String("only", "", "curve, or events; both if it is empty")
+		seed    = flag.Uint64("seed", 1, "of all that is random")
+		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes 5 GB")
+		chart   = flag.String("chart", "", "`file` to draw the curve and the events into, .svg or .png")
+	)
+	flag.Parse()
+	if *only != "" && *only != "curve" && *only != "events" {
+		return fmt.Errorf("-only: expected curve or events, got %q", *only)
+	}
+	var many []int
+	for _, one := range strings.Split(*sizes, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-sizes: expected numbers from 1, separated by commas, got %q", *sizes)
+		}
+		many = append(many, n)
+	}
+	if *servers < 1 || *atOnce < 1 {
+		return fmt.Errorf("-servers %d, -at-once %d: expected both above 0", *servers, *atOnce)
+	}
+	var acts []act
+	if *only != "curve" {
+		acts = events(*servers, *seed)
+	}
+	steady := len(acts)
+	if *only != "events" {
+		acts = append(acts, curve(many, *seed)...)
+	}
+	results, err := simulateAll(acts, *atOnce)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("seed %d\n", *seed)
+	if *only != "events" {
+		fmt.Print("\n", curveTable(results[steady:]))
+		fmt.Print("\n", redisTable(results[steady:]))
+	}
+	if *only != "curve" {
+		fmt.Print("\n", eventTable(acts[:steady], results[:steady]))
+	}
+	if *chart == "" {
+		return nil
+	}
+	return draw(context.Background(), *chart, acts, results, steady)
+}
+
+// simulateAll plays all acts, so many at once, the first ones first.
+func simulateAll(acts []act, atOnce int) ([]*Result, error) {
+	results, errs := make([]*Result, len(acts)), make([]error, len(acts))
+	var all sync.WaitGroup
+	places := make(chan struct{}, atOnce)
+	for i, a := range acts {
+		places <- struct{}{}
+		all.Go(func() {
+			results[i], errs[i] = simulate(a.fleet)
+			if errs[i] == nil {
+				fmt.Fprintf(os.Stderr, "%d servers, %s: %.4f of the oracle\n", a.fleet.Servers, a.name, results[i].Share())
+			}
+			<-places
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}

@@ -1,0 +1,54 @@
+package main
+
+import "time"
+
+// Fleets of the page: an execution takes 200 ms and 20 ms a row, frames have two seconds, five
+// containers and a hundred streams are there for each server, and the load is 0.8.
+const (
+	perServer = 5
+	streams   = 100
+)
+
+// fleetOf is a fleet of so many servers.
+func fleetOf(servers int, seed uint64) Fleet {
+	const ms = time.Millisecond
+	return Fleet{
+		Servers: servers, Containers: perServer * servers, Streams: streams * servers,
+		A: 200 * ms, B: 20 * ms, Noise: 0.05, SLO: 2000 * ms, Load: 0.8,
+		Delay: ms / 10, Jitter: ms / 20,
+		Settle: 2 * time.Minute, Warm: 10 * time.Second, Length: 5 * time.Second, Seed: seed,
+	}
+}
+
+// An act is a fleet with what happens to it.
+type act struct {
+	name  string
+	fleet Fleet
+}
+
+// curve are fleets of all sizes to which nothing happens, below their capacity and above it.
+func curve(sizes []int, seed uint64) (all []act) {
+	for _, n := range sizes {
+		f := fleetOf(n, seed)
+		over := f
+		over.Load = 1.2
+		all = append(all, act{"load 0.8", f}, act{"load 1.2", over})
+	}
+	return all
+}
+
+// events are what happens to a fleet.
+func events(servers int, seed uint64) []act {
+	at := func(name string, length time.Duration, change func(f *Fleet)) act {
+		f := fleetOf(servers, seed)
+		f.Length, f.Rise = length, 5*time.Second
+		change(&f)
+		return act{name, f}
+	}
+	return []act{
+		at("1 % of all fail in a minute", time.Minute, func(f *Fleet) { f.Failing = 0.01 }),
+		at("a rack of twenty goes", 20*time.Second, func(f *Fleet) { f.Rack = 1.0 / racks }),
+		at("a fifth of the servers is replaced", 60*time.Second, func(f *Fleet) { f.Roll = 0.2 }),
+		at("half as much load again", 40*time.Second, func(f *Fleet) { f.Step, f.Scale = 1.5, true }),
+	}
+}

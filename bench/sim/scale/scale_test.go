@@ -1,0 +1,138 @@
+package main
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// small is a fleet that is simulated in a fraction of a second. Each of its containers has sessions
+// with four of its servers.
+func small(servers int) Fleet {
+	f := fleetOf(servers, 1)
+	f.Subset, f.Settle = 4, time.Minute
+	return f
+}
+
+func played(t *testing.T, f Fleet) *Result {
+	t.Helper()
+	r, err := simulate(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d frames, %.4f of the oracle's in time; %d of %d containers needed; %s messages; %v sessions, %d began, %d attempts; %d streams moved; p99 %v",
+		r.Offered, r.Share(), last(r.Needed), last(r.Had), r.perFrame(), r.Sessions, r.Begun, r.Tries, r.Moved, r.P99)
+	return r
+}
+
+// TestClock: events take place in the order of their times and then of their setting, each at its
+// time, and those that are stopped not at all.
+func TestClock(t *testing.T) {
+	c, rng := &clock{}, rand.New(rand.NewPCG(1, 1))
+	var want, got []int
+	type one struct{ at, number int }
+	var all []one
+	for i := range 2000 {
+		at := rng.IntN(500)
+		timer := c.AfterFunc(time.Duration(at), func() {
+			if c.since() != time.Duration(at) {
+				t.Errorf("event %d of %d takes place at %d", i, at, c.since())
+			}
+			got = append(got, i)
+		})
+		if i%3 == 0 {
+			timer.Stop()
+			continue
+		}
+		all = append(all, one{at, i})
+	}
+	slices.SortFunc(all, func(a, b one) int { return (a.at-b.at)*1e4 + a.number - b.number })
+	for _, o := range all {
+		want = append(want, o.number)
+	}
+	for _, ok := c.next(); ok; _, ok = c.next() {
+		c.take().f()
+	}
+	if !slices.Equal(got, want) {
+		t.Error("events take place out of order")
+	}
+}
+
+// TestSteady: below their capacity containers that four servers of six share answer as the oracle
+// does, and servers say together that as many are needed as there are. The same seed gives the same
+// figures.
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	f := small(6)
+	r := played(t, f)
+	if r.Share() < 0.99 || r.Best < r.Offered*99/100 {
+		t.Errorf("%d of %d frames are answered in time, %d by the oracle", r.Good, r.Offered, r.Best)
+	}
+	if n, had := last(r.Needed), last(r.Had); float64(n) < 0.7*float64(had) || float64(n) > 1.15*float64(had) {
+		t.Errorf("at 0.8 of what they can do %d containers are needed, and there are %d", n, had)
+	}
+	if r.Sessions.Most > 2*r.Sessions.Least || r.Moved > 0 {
+		t.Errorf("servers have %v sessions, and %d streams have moved", r.Sessions, r.Moved)
+	}
+	if again := played(t, f); !reflect.DeepEqual(again, r) {
+		t.Error("the same seed gives other figures")
+	}
+}
+
+// TestOracle: beyond the capacity the oracle has between 0.85 and 0.94 of the frames at 1.2 times
+// the capacity: an execution of two seconds, all that a frame has, would do 1.125 of it.
+func TestOracle(t *testing.T) {
+	t.Parallel()
+	f := small(4)
+	f.Load, f.Warm, f.Length = 1.2, 30*time.Second, 10*time.Second
+	r := played(t, f)
+	if best := float64(r.Best) / float64(r.Offered); best < 0.85 || best > 0.94 {
+		t.Errorf("the oracle answers %.3f in time", best)
+	}
+	if r.Share() < 0.8 || r.Share() > 1.02 {
+		t.Errorf("%.3f of what the oracle does", r.Share())
+	}
+}
+
+// TestEvents: after each event all is as before, within seconds.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	for _, a := range events(4, 1) {
+		f := a.fleet
+		f.Subset, f.Settle, f.Warm, f.Length = 2, 20*time.Second, 8*time.Second, min(f.Length, 30*time.Second)
+		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, 5*f.Roll/4
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			r := played(t, f)
+			offered, good := 0, 0
+			for _, b := range r.Bins[len(r.Bins)-6:] {
+				offered, good = offered+b.Offered, good+b.Good
+			}
+			if share := float64(good) / float64(offered); share < 0.9 && f.Rack == 0 {
+				t.Errorf("in the last three seconds %.3f are answered in time", share)
+			}
+			changed := f.Failing > 0 || f.Rack > 0 || f.Roll > 0
+			if changed && (r.Moved == 0 || r.Begun == 0) || !changed && r.Moved > 0 {
+				t.Errorf("%d streams moved, %d sessions began", r.Moved, r.Begun)
+			}
+			if f.Scale && (last(r.Had) <= f.Containers || last(r.Had) > 2*f.Containers) {
+				t.Errorf("with half as much load again there are %d containers where there were %d", last(r.Had), f.Containers)
+			}
+		})
+	}
+}
+
+// TestRefused: a fleet that cannot be is not simulated.
+func TestRefused(t *testing.T) {
+	for name, change := range map[string]func(f *Fleet){
+		"no server": func(f *Fleet) { f.Servers = 0 }, "no time": func(f *Fleet) { f.Length = 0 }, "too slow": func(f *Fleet) { f.A = f.SLO },
+	} {
+		f := small(1)
+		change(&f)
+		if _, err := simulate(f); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// A frame is a request of one row of a stream.
+type frame struct {
+	scheduler.Request
+	server *server
+	sched  *scheduler.Scheduler // that it was given to: a server that was killed has another one
+	at     int64
+}
+
+// connect has a stream connect to a server that takes requests, any of them: of two that a client
+// chooses from at random it takes the one where fewer of its own requests wait, and none does.
+func (w *world) connect(stream int) {
+	for range 64 {
+		if s := w.servers[w.rng.IntN(len(w.servers))]; s.ready() {
+			if w.streams[stream] != nil {
+				w.tally.moved++
+			}
+			w.streams[stream] = s
+			return
+		}
+	}
+}
+
+// frame is what happens to a frame of a stream.
+func (w *world) frame(stream int) {
+	w.tally.offered(w.clock.since())
+	s := w.streams[stream]
+	if s == nil || s.state == killed || s.state == up && !s.ready() || s.state == vanished && w.clock.now-s.since > int64(w.SLO+answerGrace) {
+		w.connect(stream)
+		if s = w.streams[stream]; s == nil {
+			return
+		}
+	}
+	switch {
+	case s.state == draining: // it says so, and the stream goes elsewhere with the next one
+		w.connect(stream)
+		return
+	case s.state != up || s.model == nil:
+		return
+	}
+	var f *frame
+	if last := len(w.frames) - 1; last >= 0 {
+		f, w.frames = w.frames[last], w.frames[:last]
+	} else {
+		f = &frame{}
+		f.Inputs = append(f.Inputs, w.inputs...)
+	}
+	f.server, f.sched, f.at = s, s.sched, w.clock.now
+	f.Model, f.Rows, f.Owner, f.Source = s.model, 1, f, uint64(stream)
+	f.Deadline = w.clock.Now().Add(w.SLO)
+	s.asked++
+	s.sched.Submit(&f.Request)
+}
+
+// answerGrace is how long a stream waits for an answer beyond the deadline of a frame: see package
+// shiva. Without any by then it takes the server for gone.
+const answerGrace = time.Second
+
+// Complete counts the answer.
+func (f *frame) Complete(r *scheduler.Request) {
+	s := f.server
+	if s.sched == f.sched {
+		s.asked--
+		took := s.clock.now - f.at
+		s.tally.answered(s.world, f.at, time.Duration(took), r.Err == nil && took <= int64(s.SLO) && s.lives())
+	}
+	s.frames = append(s.frames, f)
+}

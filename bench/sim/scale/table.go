@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A table is Markdown.
+type table struct{ strings.Builder }
+
+func (t *table) row(cells ...any) {
+	for _, c := range cells {
+		fmt.Fprintf(t, "| %v ", c)
+	}
+	t.WriteString("|\n")
+}
+
+func newTable(columns ...any) *table {
+	t := &table{}
+	t.row(columns...)
+	t.WriteString(strings.Repeat("| ---: ", len(columns)) + "|\n")
+	return t
+}
+
+// number has commas between thousands.
+func number(n int) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// curveTable is of fleets of several sizes, each below and above its capacity.
+func curveTable(results []*Result) string {
+	t := newTable("servers", "in time at 0.8", "at 1.2", "p50", "p99", "rows of an execution", "messages a frame", "sessions of a server")
+	for i := 0; i+1 < len(results); i += 2 {
+		r, over := results[i], results[i+1]
+		t.row(number(r.Fleet.Servers), fmt.Sprintf("%.4f", r.Share()), fmt.Sprintf("%.3f", over.Share()),
+			r.P50.Round(10*time.Millisecond), r.P99.Round(10*time.Millisecond),
+			fmt.Sprintf("%.1f", r.perExecution()), r.perFrame(), r.Sessions)
+	}
+	return t.String()
+}
+
+// eventTable is of a fleet to which something happens.
+func eventTable(acts []act, results []*Result) string {
+	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that began", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
+	for i, r := range results {
+		t.row(acts[i].name, fmt.Sprintf("%.4f", r.Share()), fmt.Sprintf("%.2f", r.worst()),
+			fmt.Sprintf("%s (%.1f %%)", number(r.Begun), 100*float64(r.Begun)/float64(r.Fleet.sessions())), number(r.Tries), number(r.Moved), r.Connected,
+			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))))
+	}
+	return t.String()
+}
+
+// redisTable is what Redis gets of fleets: each server looks four times a second, writes its load
+// at times, and hears of each writing.
+func redisTable(results []*Result) string {
+	t := newTable("servers", "looks a second", "loads written a second", "the most in a second", "messages to servers a second")
+	for i := 0; i < len(results); i += 2 {
+		r := results[i]
+		written := float64(r.Writes) / r.Fleet.Length.Seconds()
+		t.row(number(r.Fleet.Servers), number(looks*r.Fleet.Servers), fmt.Sprintf("%.0f", written), r.MostWrites, number(int(written*float64(r.Fleet.Servers)+0.5)))
+	}
+	return t.String()
+}
+
+// looks is how often a server asks Redis in a second whether it has missed something: see
+// server/state/follow.go.
+const looks = 4
+
+func last(list []int) int {
+	if len(list) == 0 {
+		return 0
+	}
+	return list[len(list)-1]
+}
+
+func (s Spread) String() string { return fmt.Sprintf("%d to %d", s.Least, s.Most) }
+
+// sessions is how many there are to be in all.
+func (f Fleet) sessions() int { return f.Containers * min(f.subset(), f.Servers) }
+
+func (r *Result) perExecution() float64 { return float64(r.Rows) / float64(max(1, r.Executions)) }
+
+// perFrame is how many messages there are to a frame, and of which kinds.
+func (r *Result) perFrame() string {
+	share := func(names ...string) float64 {
+		n := 0
+		for _, name := range names {
+			n += r.Messages[name]
+		}
+		return float64(n) / float64(max(1, r.Offered))
+	}
+	return fmt.Sprintf("%.2f (%.2f, %.2f, %.2f, %.2f)", share(kindNames[:]...), share("offers", "passes"), share("grants"), share("batches"), share("results"))
+}
+
+// worst is the least share of frames that are answered in time in any bin, of the oracle's.
+func (r *Result) worst() float64 {
+	least := 1.0
+	for _, b := range r.Bins {
+		if b.Best > 0 {
+			least = min(least, float64(b.Good)/float64(b.Best))
+		}
+	}
+	return least
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"math"
+	"time"
+)
+
+// bin is the time of which goodput is told.
+const bin = 500 * time.Millisecond
+
+// A Result is what became of a fleet. What is counted is of Length, but for Bins.
+type Result struct {
+	Fleet         Fleet
+	Offered, Good int // frames, and those that were answered in time
+	P50, P99      time.Duration
+	Bins          []Bin // of bin each, since frames began to count
+	Best          int   // frames that the oracle answers in time
+
+	Executions, Rows int
+	Messages         map[string]int // by kind
+	Sessions         Spread         // of servers, as frames began to count
+	Begun            int            // sessions that began since then
+	Tries            int            // attempts of containers to connect since then
+	Moved            int            // streams that connected to another server since then
+	Connected        Spread         // streams of servers in the end
+
+	Writes     int   // of servers' loads into Redis
+	MostWrites int   // in the second with most of them
+	Needed     []int // containers, as any server says every demandEvery
+	Had        []int // those that there were
+}
+
+// A Bin is the frames of a moment.
+type Bin struct{ Offered, Good, Best int }
+
+// A Spread is how evenly servers have something.
+type Spread struct {
+	Least, Most     int
+	Mean, Deviation float64
+}
+
+// Share is the good frames as a share of those of the oracle.
+func (r *Result) Share() float64 { return float64(r.Good) / float64(max(1, r.Best)) }
+
+// spread is of the values of each of n.
+func spread(values []int) (s Spread) {
+	s.Least = math.MaxInt
+	for _, v := range values {
+		s.Least, s.Most = min(s.Least, v), max(s.Most, v)
+		s.Mean += float64(v) / float64(len(values))
+	}
+	for _, v := range values {
+		s.Deviation += (float64(v) - s.Mean) * (float64(v) - s.Mean) / float64(len(values))
+	}
+	s.Deviation = math.Sqrt(s.Deviation)
+	return s
+}
+
+// latencies is in how many parts of SLO times are sorted.
+const latencies = 500
+
+// A tally is what is counted.
+type tally struct {
+	res          Result
+	from, end    time.Duration
+	messages     [kinds]int
+	took         [latencies + 1]int
+	writes       map[time.Duration]int // by second
+	begun, tries int
+	moved        int
+	lives        []life
+}
+
+// A life is when a container took part.
+type life struct{ from, to time.Duration }
+
+func (t *tally) init(f Fleet) {
+	t.res.Fleet = f
+	t.from, t.end = f.from(), f.end()
+	t.res.Bins = make([]Bin, (f.Length+bin-1)/bin)
+	t.writes = map[time.Duration]int{}
+}
+
+func (t *tally) counts(at time.Duration) bool { return at >= t.from && at < t.end }
+
+// bin is that of a time that counts.
+func (t *tally) bin(at time.Duration) *Bin { return &t.res.Bins[(at-t.from)/bin] }
+
+func (t *tally) message(w *world, k kind) {
+	if t.counts(w.clock.since()) {
+		t.messages[k]++
+	}
+}
+
+func (t *tally) execution(w *world, rows int) {
+	if t.counts(w.clock.since()) {
+		t.res.Executions++
+		t.res.Rows += rows
+	}
+}
+
+func (t *tally) offered(at time.Duration) {
+	if t.counts(at) {
+		t.res.Offered++
+		t.bin(at).Offered++
+	}
+}
+
+// answered counts the answer to a frame that came at a time.
+func (t *tally) answered(w *world, at int64, took time.Duration, good bool) {
+	if good && t.counts(time.Duration(at)) {
+		t.res.Good++
+		t.bin(time.Duration(at)).Good++
+		t.took[took*latencies/w.SLO]++
+	}
+}
+
+func (t *tally) write(at time.Duration) {
+	if t.counts(at) {
+		t.res.Writes++
+		t.writes[at/time.Second]++
+	}
+}
+
+func (t *tally) came(c *container) {
+	c.life = len(t.lives)
+	t.lives = append(t.lives, life{c.clock.since(), math.MaxInt64})
+}
+
+func (t *tally) went(c *container) { t.lives[c.life].to = c.clock.since() }
+
+// starts is when frames begin to count.
+func (t *tally) starts(w *world) {
+	t.begun, t.tries, t.moved = 0, 0, 0
+	var sessions []int
+	for _, s := range w.servers {
+		sessions = append(sessions, len(s.sessions))
+	}
+	t.res.Sessions = spread(sessions)
+}
+
+func (t *tally) result(w *world) *Result {
+	r := &t.res
+	r.Begun, r.Tries, r.Moved = t.begun, t.tries, t.moved
+	r.Messages = map[string]int{}
+	for k, n := range t.messages {
+		r.Messages[kindNames[k]] = n
+	}
+	r.P50, r.P99 = t.quantile(0.5), t.quantile(0.99)
+	for _, n := range t.writes {
+		r.MostWrites = max(r.MostWrites, n)
+	}
+	connected := map[*server]int{}
+	for _, s := range w.streams {
+		connected[s]++
+	}
+	var each []int
+	for _, s := range w.servers {
+		if s.state == up {
+			each = append(each, connected[s])
+		}
+	}
+	r.Connected = spread(each)
+	oracle(w.Fleet, t)
+	return r
+}
+
+// quantile is of the times of good frames.
+func (t *tally) quantile(share float64) time.Duration {
+	n := 0
+	for i, m := range t.took {
+		if n += m; float64(n) > share*float64(t.res.Good) {
+			return time.Duration(i) * t.res.Fleet.SLO / latencies
+		}
+	}
+	return 0
+}
