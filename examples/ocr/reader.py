@@ -25,21 +25,21 @@ class Line:
     score: float
 
 
-def read(client: Client, file: bytes) -> list[Line]:
-    """The lines in a JPEG or PNG file."""
-    answer = client.infer("ocr_det", {"image": np.frombuffer(file, np.uint8)})
-    return lines(client, file, answer["boxes"])
+def read(client: Client, file: bytes, timeout: float | None = None) -> list[Line]:
+    """The lines in a JPEG or PNG file. Each question has so many seconds; None: the server's default."""
+    answer = client.infer("ocr_det", {"image": np.frombuffer(file, np.uint8)}, timeout=timeout)
+    return lines(client, file, answer["boxes"], timeout)
 
 
-def lines(client: Client, file: bytes, boxes: Any) -> list[Line]:
+def lines(client: Client, file: bytes, boxes: Any, timeout: float | None = None) -> list[Line]:
     """What is written in the boxes that ocr_det has found in a file."""
     if len(boxes) == 0:
         return []
     picture = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
     crops = [straight(picture, box) for box in boxes]
-    upside_down = client.infer("ocr_cls", packed(crops))["upside_down"]
+    upside_down = client.infer("ocr_cls", packed(crops), timeout=timeout)["upside_down"]
     crops = [cv2.rotate(crop, cv2.ROTATE_180) if turn else crop for crop, turn in zip(crops, upside_down, strict=True)]
-    found = client.infer("ocr_rec", packed(crops))
+    found = client.infer("ocr_rec", packed(crops), timeout=timeout)
     all_ = zip(boxes, found["text"].tolist(), found["score"].tolist(), strict=True)
     return [Line(box, text, score) for box, text, score in all_ if score >= SCORE]
 

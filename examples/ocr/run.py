@@ -30,6 +30,8 @@ from shiva_client import Client, ShivaError
 HERE = Path(__file__).resolve().parent
 FPS = 10
 """Frames per second of each camera."""
+PATIENCE = 600
+"""Seconds for a picture whose text must be right, however slow the machine is."""
 WORDS = ["BATCH", "LOT", "SERIAL No.", "MODEL", "TYPE", "REV", "MADE IN", "CHECKED BY", "NET WEIGHT", "FUSE"]
 WORDS += ["Handle with care", "This side up", "Fragile", "Keep dry", "Do not open", "Warning", "Inspected", "Passed"]
 
@@ -119,7 +121,7 @@ def compare(client: Client, pictures: int) -> int:
         pixels = label(seed)
         result, _ = package(pixels)
         wanted = [one[1] for one in result or []]
-        got = [line.text for line in read(client, encoded(".png", pixels))]
+        got = [line.text for line in read(client, encoded(".png", pixels), PATIENCE)]
         count += len(wanted)
         if got != wanted:
             different += 1
@@ -214,7 +216,7 @@ def main() -> int:
         different = compare(client, args.pictures) if args.pictures else 0
         if args.picture:
             pixels = label(3)
-            picture = Image.fromarray(drawn(pixels, read(client, encoded(".png", pixels))))
+            picture = Image.fromarray(drawn(pixels, read(client, encoded(".png", pixels), PATIENCE)))
             picture.resize((640, 293), Image.Resampling.LANCZOS).quantize(16).save(args.picture, optimize=True)
         if args.seconds:
             cameras(address, args.seconds)
