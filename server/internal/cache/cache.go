@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/maypok86/otter/v2"
-
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -37,7 +35,7 @@ type Cache struct {
 	sched   Scheduler
 	pool    *tensor.Pool
 	seed    uint64
-	entries *otter.Cache[key, *entry]
+	entries table
 
 	limit    atomic.Int64
 	versions atomic.Uint64 // made so far
@@ -70,34 +68,14 @@ type Version struct {
 func New(cfg Config) *Cache {
 	k := &Cache{sched: cfg.Scheduler, pool: cfg.Pool, seed: rand.Uint64(), flights: make(map[key]*flight)}
 	k.limit.Store(cfg.Bytes)
-	options := &otter.Options[key, *entry]{
-		MaximumWeight:    uint64(cfg.Bytes),
-		Weigher:          func(_ key, e *entry) uint32 { return uint32(e.bytes) },
-		OnAtomicDeletion: k.deleted,
-		// Upkeep is done at once by the goroutine that stores or reads: it is short, and the bound
-		// holds without waiting for another goroutine.
-		Executor: func(f func()) { f() },
-	}
-	if cfg.TTL > 0 {
-		options.ExpiryCalculator = otter.ExpiryCreating[key, *entry](cfg.TTL)
-	}
-	k.entries = otter.Must(options)
+	k.entries = newTable(cfg, k.removed)
 	return k
 }
 
-// deleted stops counting an entry that the table has removed. It may run under any lock of the
-// table.
-func (k *Cache) deleted(d otter.DeletionEvent[key, *entry]) {
-	e := d.Value
+// removed stops counting an entry that the table has removed.
+func (k *Cache) removed(e *entry, why metrics.CacheReason) {
 	k.bytes.Add(-e.bytes)
 	k.count.Add(-1)
-	why := metrics.CacheCleared
-	switch d.Cause {
-	case otter.CauseOverflow:
-		why = metrics.CacheFull
-	case otter.CauseExpiration:
-		why = metrics.CacheExpired
-	}
 	e.version.counts.Removed(why, e.bytes)
 	e.release()
 }
