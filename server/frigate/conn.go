@@ -18,7 +18,8 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// mostFrames of a message are received. Detectors send three at most; others are told so.
+// mostFrames bounds the frames of a received message. Detectors send at most three; a message of
+// more is still read, so that its sender is told.
 const mostFrames = 16
 
 // A conn is a detector's connection.
@@ -39,9 +40,9 @@ type conn struct {
 
 	// Of the goroutine that answers.
 	shown identity.Shown
-	file  string // the model's file that the detector has asked for; "": none yet
+	file  string // the model file that the detector asked for; "": none yet
 	out   zmtp.Outgoing
-	sent  chan error // has what became of out
+	sent  chan error // receives the result of writing out
 }
 
 // serve makes the handshake and answers until the connection ends.
@@ -90,27 +91,27 @@ func (c *conn) shake() error {
 	return nil
 }
 
-// Close closes the socket, which package zmtp does as well, when a client does not read. Why the
-// connection has ended may still be to be noted: it is counted as open until the end of serve.
+// Close closes the socket. Package zmtp calls it, too, when a client does not read. The connection
+// counts as open until serve returns, since the reason for its end may not be recorded yet.
 func (c *conn) Close() error {
 	c.gone()
 	return c.Conn.Conn.Close()
 }
 
-// cut ends the connection at once, because the door is shut.
+// cut ends the connection at once, because the door is closing.
 func (c *conn) cut() {
 	c.Because(metrics.ClosedDraining)
 	_ = c.Close()
 }
 
-// tell logs why a connection ended that the detector has not ended, for a second at most once.
+// tell logs why the server ended a connection: at most one line per second.
 func (c *conn) tell(err error) {
 	if others, may := c.door.listener.MayLog(); may {
 		c.door.log.Info("a detector's connection was closed", "peer", c.RemoteAddr().String(), "error", err, "others in the last second", others)
 	}
 }
 
-// read receives messages until the connection ends, and notes why it did.
+// read receives messages until the connection ends, and records why it ended.
 func (c *conn) read(messages chan<- *zmtp.Message) {
 	defer close(messages)
 	defer c.gone()
@@ -123,13 +124,13 @@ func (c *conn) read(messages chan<- *zmtp.Message) {
 		}
 		select {
 		case messages <- m:
-		case <-c.ctx.Done(): // what comes next is the reason
+		case <-c.ctx.Done(): // the next Receive returns the reason
 			m.Release()
 		}
 	}
 }
 
-// ended notes why nothing can be received any more: for an error that says nothing else, why.
+// ended records why nothing more can be received. The reason is why, unless err tells a better one.
 func (c *conn) ended(why metrics.Closed, err error) {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -149,8 +150,8 @@ func (c *conn) ended(why metrics.Closed, err error) {
 	c.tell(err)
 }
 
-// Read gives a message that has begun its time to arrive, and has a client wait that was refused
-// most of what it asked.
+// Read sets the deadline by which a message that has begun must have arrived. Between messages it
+// pauses for a client most of whose requests were refused.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.zmtp != nil {
 		since, bytes := c.zmtp.Receiving()
@@ -188,7 +189,7 @@ func (c *conn) converse(messages <-chan *zmtp.Message) {
 	}
 }
 
-// handle answers a message, whose memory it releases. An error ends the connection.
+// handle answers a message and releases its memory. An error ends the connection.
 func (c *conn) handle(m *zmtp.Message) error {
 	defer m.Release()
 	a := asking{conn: c, settings: c.door.settings.Load(), began: m.Began}
@@ -217,12 +218,12 @@ func (c *conn) send(frames [][]byte) error {
 	select {
 	case err := <-c.sent:
 		return err
-	case <-c.ctx.Done(): // also when a client that does not read was given up
+	case <-c.ctx.Done(): // also for a client that did not read
 		return c.ctx.Err()
 	}
 }
 
-// guarded is asking.answer, which a panic ends with an error to the detector.
+// guarded calls answer, and turns a panic into an error for the detector.
 func (a *asking) guarded(m *zmtp.Message) (frames [][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

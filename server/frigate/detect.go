@@ -21,16 +21,16 @@ const (
 	rowsSize = mostRows * rowWidth * 4
 )
 
-// outputName is that of a model's detections, if it has other outputs as well.
+// outputName is the output with the detections, if a model has several.
 const outputName = "detections"
 
 // detect answers an image. The error ends the connection.
 func (a *asking) detect() ([][]byte, error) {
 	route := a.settings.Models.of(a.file, a.ModelType)
 	if route == "" {
-		// An answer, even of an error, would have the detector go on like this for ever. Without
-		// one it makes a new connection, and begins with a model_request: that of a detector whose
-		// server was started again is lost.
+		// This detector's model_request went to the server before a restart. After any answer, even
+		// an error, it would go on without one for ever. Without an answer it connects anew, and
+		// begins with a model_request.
 		return nil, malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
 	}
 	rows, err := a.infer(route)
@@ -40,7 +40,7 @@ func (a *asking) detect() ([][]byte, error) {
 	return [][]byte{found, rows}, nil
 }
 
-// infer asks a model, and returns the bytes of its best rows. Whatever happens is counted.
+// infer asks a model, and returns the bytes of its best rows. It counts every outcome.
 func (a *asking) infer(route string) ([]byte, error) {
 	arrived := time.Now()
 	q, err := a.question(route, arrived)
@@ -56,7 +56,7 @@ func (a *asking) infer(route string) ([]byte, error) {
 	return best(answer.Outputs[0])
 }
 
-// question makes the question of the image. It has a reference to the image's memory.
+// question makes the question for the image. It holds a reference to the image's memory.
 func (a *asking) question(route string, arrived time.Time) (*predict.Question, error) {
 	name, version, _ := strings.Cut(route, "/")
 	output, err := a.output(name, version)
@@ -67,7 +67,7 @@ func (a *asking) question(route string, arrived time.Time) (*predict.Question, e
 	if err != nil {
 		return nil, err
 	}
-	// The detector counts from when it sends, and the answer has to travel, too.
+	// The detector's clock starts when it sends, and the answer has to travel, too.
 	left := a.settings.RequestTimeout*9/10 - arrived.Sub(a.began)
 	if left <= 0 {
 		return nil, fmt.Errorf("%w: the image took %v to arrive, and the detector waits for %v (frigate.request_timeout)",
@@ -82,7 +82,7 @@ func (a *asking) question(route string, arrived time.Time) (*predict.Question, e
 	return q, nil
 }
 
-// output is the name of the model's output that has detections.
+// output returns the name of the model's output with the detections.
 func (a *asking) output(name, version string) (string, error) {
 	s := a.service()
 	if err := s.CheckAsked(name, version); err != nil {
@@ -106,7 +106,7 @@ func (a *asking) output(name, version string) (string, error) {
 		m.Name, outputName, rowWidth, strings.Join(outputs, ", "))
 }
 
-// image is the tensor of the question.
+// image returns the image as a tensor.
 func (a *asking) image() (tensor.Tensor, error) {
 	d, ok := dtypeOf(a.DType)
 	if !ok {
@@ -126,7 +126,7 @@ func (a *asking) image() (tensor.Tensor, error) {
 	return t, nil
 }
 
-// dtypeOf is the dtype of a numpy name.
+// dtypeOf returns the dtype with a name of numpy's.
 func dtypeOf(name string) (tensor.DType, bool) {
 	for d := range tensor.BFloat16 { // those that numpy has
 		if d.OnWire() && d.String() == name {
@@ -136,8 +136,8 @@ func dtypeOf(name string) (tensor.DType, bool) {
 	return 0, false
 }
 
-// best returns the bytes of the rows with the highest scores, as detectors read them. Rows without
-// a score are none.
+// best returns the bytes of the rows with the highest scores, as detectors read them. It leaves out
+// rows without a score.
 func best(t tensor.Tensor) ([]byte, error) {
 	if t.DType != tensor.Float32 || len(t.Data)%(rowWidth*4) != 0 {
 		return nil, fmt.Errorf("%w: output %q: expected rows of %d float32, got %s %s", scheduler.ErrContainerFailed, t.Name, rowWidth, t.DType, t.Shape)

@@ -28,15 +28,15 @@ type Config struct {
 	Access  unixsocket.Access // to its Unix sockets
 	Open    intake.Opener     // as of intake.Config
 	Predict *predict.Service
-	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	// Identities are those declared; nil: there are none, and every client may do everything.
 	Identities *identity.Registry
 	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
-	Trail      *audit.Trail     // nil: nobody is noted
+	Trail      *audit.Trail     // nil: nothing is recorded
 	Pool       *tensor.Pool     // where images lie
 	Metrics    *metrics.Door
 	Log        *slog.Logger
 
-	ModelDirectory string // for model files of detectors; "": none is taken
+	ModelDirectory string // for model files of detectors; "": they are refused
 
 	Settings // until Configure
 }
@@ -65,7 +65,7 @@ type Door struct {
 	pool       *tensor.Pool
 	log        *slog.Logger
 	listener   *intake.Listener
-	store      *store // nil: no model files are taken
+	store      *store // nil: model files are refused
 
 	settings atomic.Pointer[Settings]
 	closing  context.Context // ends with Shutdown, which calls shut
@@ -105,8 +105,7 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// accept gives each connection a goroutine, which ends with the connection, and Shutdown waits for
-// it.
+// accept starts a goroutine for each connection, which ends with it. Shutdown waits for them.
 func (d *Door) accept() {
 	for {
 		in, err := d.listener.Accept()
@@ -157,7 +156,7 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// each calls do for every connection, with the lock held.
+// each calls do for every connection, with mu held.
 func (d *Door) each(do func(*conn)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A header is the JSON of a question. Which members there are says which question it is.
+// A header is the JSON of a question. Its members tell the kind of question.
 type header struct {
 	ModelRequest bool   `json:"model_request"`
 	ModelData    bool   `json:"model_data"`
@@ -25,20 +25,20 @@ type header struct {
 	ModelType string `json:"model_type"`
 }
 
-// An asking is a question on its way.
+// An asking is a question that is being answered.
 type asking struct {
 	*conn
-	settings *Settings // when it had arrived
-	began    time.Time // when the first of it arrived
+	settings *Settings // at the time of its arrival
+	began    time.Time // when its first byte arrived
 	who      *identity.Identity
 	use      quota.Use
-	last     error // the connection ends with the answer, for this reason; nil: it goes on
+	last     error // why the connection ends after the answer; nil: it stays open
 
 	header
-	data zmtp.Frame // the image, or the model's file
+	data zmtp.Frame // the image, or the model file
 }
 
-// Errors of a question, by their condition.
+// Constructors of errors, one for each condition.
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
@@ -52,8 +52,8 @@ func tooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
 }
 
-// answer returns the frames of the answer. An error ends the connection: what is wrong with the
-// question itself is answered.
+// answer returns the frames of the answer. A fault in the question itself has an answer, too; an
+// error ends the connection without one.
 func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
 		return nil, malformed("a message without the empty frame that a REQ socket begins with")
@@ -73,7 +73,7 @@ func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 	return a.detect()
 }
 
-// admit takes what the question needs of its client's quotas, if the client may ask at all.
+// admit charges the question to its client's quotas, and checks that the client may ask at all.
 func (a *asking) admit(m *zmtp.Message) error {
 	a.who = a.door.identities.Who(&a.shown)
 	if err := a.Claim(a.who.Account()); err != nil {
@@ -126,7 +126,7 @@ func (a *asking) parse(m *zmtp.Message) error {
 	return nil
 }
 
-// failed is the answer to a question that failed: none was detected, or the model is not there.
+// failed returns the answer to a question that failed: no detections, or no such model.
 func (a *asking) failed(err error) [][]byte {
 	if a.ModelRequest || a.ModelData {
 		return a.status(modelStatus{}, err)
@@ -135,16 +135,16 @@ func (a *asking) failed(err error) [][]byte {
 	return nothing(err)
 }
 
-// A modelStatus answers a request for a model, or a model's file.
+// A modelStatus is the answer to a model_request or to a model file.
 type modelStatus struct {
-	Available *bool  `json:"model_available,omitempty"` // of a request
-	Saved     *bool  `json:"model_saved,omitempty"`     // of a file
+	Available *bool  `json:"model_available,omitempty"` // for a model_request
+	Saved     *bool  `json:"model_saved,omitempty"`     // for a model file
 	Loaded    bool   `json:"model_loaded"`
 	Name      string `json:"model_name"`
 	Message   string `json:"message"`
 }
 
-// status is the frame of a status; err says why the model is not loaded.
+// status returns a status as a frame; err is why the model is not loaded.
 func (a *asking) status(s modelStatus, err error) [][]byte {
 	switch {
 	case a.ModelRequest && s.Available == nil:
@@ -156,23 +156,23 @@ func (a *asking) status(s modelStatus, err error) [][]byte {
 	if err != nil {
 		s.Message = gate.Text(err)
 	}
-	text, _ := json.Marshal(s) // words and texts
+	text, _ := json.Marshal(s) // cannot fail: booleans and strings
 	return [][]byte{text}
 }
 
 // found is the header of detections.
 var found = []byte(`{"shape": [20, 6], "dtype": "float32"}`)
 
-// nothing is the answer to a detection that failed: zeros, and why.
+// nothing returns the answer to a detection that failed: zeros, and the error.
 func nothing(err error) [][]byte {
 	text, _ := json.Marshal(struct {
 		Shape [2]int `json:"shape"`
 		DType string `json:"dtype"`
 		Type  string `json:"type"`
 		Error string `json:"error"`
-	}{[2]int{mostRows, rowWidth}, "float32", gate.StatusOf(err).Type, gate.Text(err)}) // likewise
+	}{[2]int{mostRows, rowWidth}, "float32", gate.StatusOf(err).Type, gate.Text(err)})
 	return [][]byte{text, make([]byte, rowsSize)}
 }
 
-// service is what the server is to whoever asks.
+// service is the server as the asking client may use it.
 func (a *asking) service() *predict.Service { return a.door.predict.As(a.who) }

@@ -17,12 +17,13 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// Models are the models, "name" or "name/version", that detectors get, by "FILE:TYPE", "FILE",
-// "*:TYPE" and "*": the file that a detector has asked for, and its model_type.
+// Models maps the file that a detector asked for, and its model_type, to a model, "name" or
+// "name/version". Keys are "FILE:TYPE", "FILE", "*:TYPE" and "*".
 type Models map[string]string
 
-// of is the model for a file and a type, by the first of the keys that there is; without one that
-// of the file's name. "": it cannot be told, as no file was asked for.
+// of returns the model for a file and a type: that of the first key that exists, in the order
+// above, or else the one named like the file. It returns "" if no file was asked for and no key
+// fits.
 func (m Models) of(file, kind string) string {
 	kind = plain(kind)
 	for _, name := range []string{file, "*"} {
@@ -38,14 +39,13 @@ func (m Models) of(file, kind string) string {
 	return stem(file)
 }
 
-// plain is a type without the dashes that Frigate's configuration has, and its detectors have not.
+// plain removes the dashes of a type: Frigate's configuration has them, its detectors do not.
 func plain(kind string) string { return strings.ReplaceAll(kind, "-", "") }
 
 // stem is a file's name without its extension.
 func stem(file string) string { return strings.TrimSuffix(file, path.Ext(file)) }
 
-// all are the models that a detector may get which has asked for a file, of whatever type it is;
-// sorted.
+// all returns, sorted, the models that a detector that asked for a file may use, whatever its type.
 func (m Models) all(file string) []string {
 	for _, name := range []string{file, "*"} {
 		var models []string
@@ -63,19 +63,18 @@ func (m Models) all(file string) []string {
 }
 
 const (
-	// mostName bounds the name of a model's file, in bytes.
+	// mostName bounds the name of a model file, in bytes.
 	mostName = 128
-	// patience is how long a detector that starts before its models waits for them. It waits for
-	// 30 s, and gives up for good when it is told that they are not loaded.
+	// patience is how long the answer to a detector waits for models that are not there yet. The
+	// detector itself waits for 30 s, and never asks again once it is told that they are missing.
 	patience = 25 * time.Second
-	// saving is what the audit calls it to take a file of this kind.
+	// saving and what name the storing of a model file in the audit.
 	saving, what = "save", "model file"
-	// glance is how often it is looked whether they are there.
+	// glance is the interval at which await looks for the models.
 	glance = 20 * time.Millisecond
 )
 
-// request answers a model_request: which file the detector is about, and whether its models are
-// there.
+// request answers a model_request, which names the detector's file: are its models served?
 func (a *asking) request() (s modelStatus, err error) {
 	a.file = a.ModelName
 	models := a.settings.Models.all(a.file)
@@ -97,7 +96,7 @@ func (a *asking) known(model string) bool {
 	return err == nil || a.service().Manages(name)
 }
 
-// await waits until all of the models are served. The error says what is missing.
+// await waits until all of the models are served. Its error names the missing one.
 func (a *asking) await(models []string) error {
 	over := time.NewTimer(time.Until(a.began.Add(patience)))
 	defer over.Stop()
@@ -120,7 +119,7 @@ func (a *asking) await(models []string) error {
 	}
 }
 
-// missing says which of the models is not served; nil: none.
+// missing returns an error for the first of the models that is not served, or nil.
 func (a *asking) missing(models []string) error {
 	for _, model := range models {
 		name, version, _ := strings.Cut(model, "/")
@@ -135,7 +134,7 @@ func (a *asking) missing(models []string) error {
 	return nil
 }
 
-// save takes a model's file, and waits until its models are served.
+// save stores a model file, and waits until its models are served.
 func (a *asking) save() (s modelStatus, err error) {
 	by := predict.Caller{Source: audit.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
 	if a.door.store == nil {
@@ -165,7 +164,7 @@ func (a *asking) save() (s modelStatus, err error) {
 	ctx, cancel := context.WithDeadline(a.ctx, a.began.Add(patience))
 	defer cancel()
 	defer context.AfterFunc(a.door.closing, cancel)()
-	// Processes of the server's may have been stopped, or have ended for want of the file.
+	// Processes of the server's may be stopped, or have ended because the file was missing.
 	for _, model := range models {
 		name, _, _ := strings.Cut(model, "/")
 		if a.service().Manages(name) {

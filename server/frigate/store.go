@@ -12,14 +12,14 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// A store is the directory for the model files of detectors. A nil one has none. It may be used
-// from any goroutine.
+// A store is the directory for the model files of detectors. A nil store is empty. Any goroutine
+// may use it.
 type store struct {
-	root *os.Root // which no name leads out of
+	root *os.Root // no name leads out of it
 	mu   sync.Mutex
 }
 
-// partial begins the name of a file that is not whole; names of detectors do not begin with a dot.
+// partial is the prefix of files that are being written. No name of a detector begins with a dot.
 const partial = ".partial-"
 
 func openStore(dir string) (*store, error) {
@@ -45,7 +45,7 @@ func (s *store) has(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// save writes a file. One that is there is not replaced: it may be another detector's.
+// save writes a file. It never replaces one, which may belong to another detector.
 func (s *store) save(name string, data []byte, limits *Settings) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 	return nil
 }
 
-// same reports whether the file of that name has these contents. It reads no more than was sent,
-// and nothing that is no file.
+// same reports whether the file of that name has these contents. It reads regular files only, and
+// no more than was sent.
 func (s *store) same(name string, data []byte) (bool, error) {
 	info, err := s.root.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
@@ -87,7 +87,7 @@ func (s *store) same(name string, data []byte) (bool, error) {
 	return err == nil && bytes.Equal(old, data), err
 }
 
-// unwritten is the error for a file that could not be written. The detector is not told paths.
+// unwritten is the error for a file that could not be written, without the server's paths.
 func unwritten(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
@@ -95,7 +95,7 @@ func unwritten(err error) error {
 	return fmt.Errorf("%w: the model file could not be written: %w", gate.ErrInternal, err)
 }
 
-// files counts those that are whole.
+// files counts the complete files.
 func (s *store) files() (n int, err error) {
 	dir, err := s.root.Open(".")
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *store) files() (n int, err error) {
 	return n, err
 }
 
-// write has the whole file there, or none. What a server has left that was killed is overwritten.
+// write writes the file as a whole or not at all. It overwrites what a killed server left behind.
 func (s *store) write(name string, data []byte) error {
 	f, err := s.root.OpenFile(partial+name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *store) write(name string, data []byte) error {
 	return err
 }
 
-// checkName is why a file may not be called that.
+// checkName returns an error for a name that no model file may have.
 func checkName(name string) error {
 	odd := func(c rune) bool {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
