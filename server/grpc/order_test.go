@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -130,8 +130,9 @@ func TestSequenceGoesOn(t *testing.T) {
 
 // A request that is refused at once does not let a frame overtake an older one that waits for its
 // turn: the older frame would supersede the newer one.
-func TestRefusalBetweenFrames(t *testing.T) {
-	r := newRig(t)
+func TestRefusalBetweenFrames(t *testing.T) { inBubble(t, testRefusalBetweenFrames) }
+
+func testRefusalBetweenFrames(t *testing.T, r *rig) {
 	first, camera := r.held("m"), r.held("camera")
 	s := r.stream(t.Context())
 	send := func(model string, value float32, keys map[string]*pb.InferParameter) {
@@ -149,20 +150,19 @@ func TestRefusalBetweenFrames(t *testing.T) {
 	send("camera", 1, map[string]*pb.InferParameter{"in_order": parameterOf(true), "stream": parameterOf("a"), "seq": parameterOf(1)})
 	send("nobody", 2, nil)
 	send("camera", 3, map[string]*pb.InferParameter{"stream": parameterOf("a"), "seq": parameterOf(2)})
-	budgettest.Until(t, "the first request to execute", func() bool { return len(first.Pending()) == 1 })
-	// A frame that overtakes is submitted soon after it was read; there is nothing to wait for when
-	// none does. On a busy machine the pause may be too short to notice, and is never too long.
-	time.Sleep(50 * time.Millisecond)
-	if n := submitted(); n != 0 {
-		t.Fatalf("%d frames are submitted before the turn of the first", n)
+	synctest.Wait()
+	if n, executing := submitted(), len(first.Pending()); n != 0 || executing != 1 {
+		t.Fatalf("%d frames are submitted before the turn of the first, and %d first requests execute", n, executing)
 	}
 	if err := first.Answer(); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "both frames to be submitted", func() bool { return submitted() == 2 })
+	if synctest.Wait(); submitted() != 2 {
+		t.Fatalf("%d frames are submitted after it", submitted())
+	}
 	for answered := 0; answered < 4; answered++ {
 		if answered%2 == 1 {
-			budgettest.Until(t, "the frame to execute", func() bool { return len(camera.Pending()) > 0 })
+			synctest.Wait()
 			if err := camera.Answer(); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -30,7 +31,9 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/leaktest"
+	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // The race detector makes the slower levels take a second for a few megabytes, and tests send
@@ -46,10 +49,10 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Main(m, budgettest.RunWaiting)) }
 // patience is how long a test waits for what must happen: only one that fails ever does.
 const patience = time.Minute
 
-// rig is a door on a real socket with a scheduler behind it, and models whose workers the test
-// holds.
+// rig is a door with a scheduler behind it, and models whose workers the test holds.
 type rig struct {
 	t          testing.TB
+	net        *shivatest.Net // in memory; nil: the door is on a real socket
 	sched      *scheduler.Scheduler
 	gate       *gate.Gate
 	door       *Door
@@ -66,8 +69,19 @@ type change func(cfg *Config, budget *int64)
 
 func newRig(t testing.TB, changes ...change) *rig {
 	t.Helper()
+	return newRigOn(t, nil, changes...)
+}
+
+// inBubble runs a test with a rig on virtual time, where [synctest.Wait] returns when nothing is
+// left to do.
+func inBubble(t *testing.T, test func(t *testing.T, r *rig), changes ...change) {
+	synctest.Test(t, func(t *testing.T) { test(t, newRigOn(t, new(shivatest.Net), changes...)) })
+}
+
+func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
+	t.Helper()
 	leaktest.Goroutines(t)
-	r := &rig{t: t, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
+	r := &rig{t: t, net: network, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
 		Addrs:   []string{"127.0.0.1:0"},
 		Metrics: r.metrics.Door("grpc"),
@@ -78,6 +92,9 @@ func newRig(t testing.TB, changes ...change) *rig {
 			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},
+	}
+	if network != nil {
+		cfg.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return network.Listen(addr) }
 	}
 	budget := int64(1 << 30)
 	for _, c := range changes {
@@ -143,6 +160,7 @@ func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient(r.door.Addrs()[0].String(), append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(r.connect),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)),
 	}, options...)...)
 	if err != nil {
@@ -150,6 +168,14 @@ func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// connect connects to the door.
+func (r *rig) connect(ctx context.Context, addr string) (net.Conn, error) {
+	if r.net != nil {
+		return r.net.Dial(ctx, "tcp", addr)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
 // add makes a model with one replica.

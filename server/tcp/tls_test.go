@@ -102,8 +102,10 @@ func TestEncryptedInPieces(t *testing.T) {
 	for range answers {
 		c.send(message("large", "", 1<<20, 0, 0, 0))
 	}
-	// The socket fills up meanwhile; otherwise the test is weaker, not wrong.
-	time.Sleep(50 * time.Millisecond)
+	budgettest.Until(t, "the socket to fill up", func() (full bool) {
+		onlySession(r, func(s *session) { full = s.outbound.bytes > 0 })
+		return full
+	})
 	for i := range answers {
 		m := c.next()
 		if m == nil || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != 1<<20 {

@@ -105,7 +105,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	if text == nil {
 		text = []byte("{}")
 	}
-	if p.Inputs != nil { // no key of its own for a model that is no legacy one
+	if p.Inputs != nil { // only to a model with an adapter this key is more than a field
 		text = append(append([]byte(`{"inputs":`), p.Inputs...), '}')
 		if len(p.Forward) > 0 {
 			text = append(append(text[:len(text)-1], ','), p.Forward[1:]...)
