@@ -1,0 +1,187 @@
+package tcp
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// socketPair is the two ends of a connection.
+func socketPair(t *testing.T, network, addr string) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if far, err = net.Dial(network, l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	if near, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close() })
+	return near, far
+}
+
+// What a socket can do is known by its kind: on a Unix socket nothing is acknowledged, and its
+// buffer is as large as the system allows. What has no descriptor, or none any more, is refused.
+func TestPollableOf(t *testing.T) {
+	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
+		near, _ := socketPair(t, network, addr)
+		w, err := pollableOf(near)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := w.(*descriptor)
+		if d.local != (network == "unix") {
+			t.Errorf("%s: on this machine: %v", network, d.local)
+		}
+		if network == "unix" {
+			text, err := os.ReadFile("/proc/sys/net/core/wmem_max")
+			if err != nil {
+				t.Fatal(err)
+			}
+			most, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+			// The system doubles it, for its own use.
+			if n, err := unix.GetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil || n < 2*min(most, socketBuffer) {
+				t.Errorf("a buffer of %d bytes, %v; expected %d", n, err, 2*min(most, socketBuffer))
+			}
+		}
+		near.Close()
+		if w, err := pollableOf(near); err == nil {
+			t.Errorf("%s: a closed one is %v", network, w)
+		}
+	}
+	near, _ := net.Pipe()
+	defer near.Close()
+	if _, err := pollableOf(near); err == nil || err.Error() != "tcp: a *net.pipe is not on a descriptor" {
+		t.Errorf("a pipe: %v", err)
+	}
+}
+
+// A connection that is lost before it has a session gives its place back.
+func TestLostWhileItIsLetIn(t *testing.T) {
+	n := new(shivatest.Net)
+	r := newRigAt(t, "memory", func(c *Config) {
+		c.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) {
+			l, err := n.Listen(addr)
+			return withoutDescriptors{l}, err
+		}
+	})
+	c, err := n.DialFrom(t.Context(), "127.0.0.1:5000", "memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || r.open() != 0 {
+		t.Errorf("%v; %d are open", err, r.open())
+	}
+}
+
+// withoutDescriptors accepts connections that are nothing but a net.Conn.
+type withoutDescriptors struct{ net.Listener }
+
+func (w withoutDescriptors) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
+	return struct{ net.Conn }{c}, err
+}
+
+// Connections are spread over the loops.
+func TestLoopsHaveTheirShare(t *testing.T) {
+	r := newUnixRig(t, func(c *Config) { c.Loops = 3 })
+	r.model("m", floats("x"), r.echo)
+	for range 6 {
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next()) // it has a session
+	}
+	for i, l := range r.loops() {
+		l.turns.Lock()
+		if n := len(l.sessions); n != 2 {
+			t.Errorf("loop %d has %d of 6 connections, expected 2", i, n)
+		}
+		l.turns.Unlock()
+	}
+}
+
+// A spy remembers where the last bytes were read to; nil: the last time, there were none.
+type spy struct {
+	medium
+	last *byte
+}
+
+func (s *spy) TryRead(p []byte) (int, error) {
+	n, err := s.medium.TryRead(p)
+	if s.last = nil; n > 0 {
+		s.last = &p[0]
+	}
+	return n, err
+}
+
+// A connection that waits for its turn keeps no buffer: whoever else has got it meanwhile keeps
+// what is in it.
+func TestPauseKeepsNoBuffer(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // of several, each has a part of the pool
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.Limits{Burst: 40 * time.Millisecond}
+		l.Of[quota.RequestsPerSecond] = 1
+		var who quota.Addresses
+		who.Configure(l, true)
+		r := newRig(t, func(c *Config) { c.Addresses = &who })
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		question, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s *spy
+		c.bytes(question)
+		c.next()
+		onlySession(r, func(one *session) {
+			k := one.transport.(*socket)
+			s = &spy{medium: k.medium}
+			k.medium = s
+		})
+		held := map[*byte]*[64 << 10]byte{}
+		taken := 0
+		for range 100 {
+			c.bytes(question)
+			synctest.Wait()
+			for s.last != nil { // it has read, is refused, and waits for its turn
+				if held[s.last] != nil {
+					t.Fatal("it reads into a buffer that another one has")
+				}
+				for range 4 {
+					p := buffers.Get().(*[64 << 10]byte)
+					held[&p[0]] = p
+				}
+				if held[s.last] != nil {
+					taken++
+				}
+				time.Sleep(l.Burst) // longer than a turn
+				synctest.Wait()
+			}
+			c.next()
+		}
+		if taken == 0 {
+			t.Error("no buffer came back while the connection waited")
+		}
+		for _, p := range held {
+			buffers.Put(p)
+		}
+	})
+}
