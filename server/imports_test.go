@@ -133,7 +133,7 @@ bench/sim/scale:            bench/internal/figure containers/subset scheduler sc
 bench/run:                  bench/load bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
-bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container shiva shiva/tensor
+bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
 bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsontext shiva/tensor
 bench/reliability:          bench/internal/process
 `

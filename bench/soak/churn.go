@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -204,6 +205,30 @@ func (c *churn) versions(ctx context.Context) {
 	rolled()
 	all.Go(func() { c.asksOn(ctx) })
 	every(ctx, versionEvery, rolled)
+}
+
+// fill has as many versions come and go as the server remembers without a replica. Each version of
+// the run takes the place of one of these; otherwise the server would fill for an hour.
+func (c *churn) fill(ctx context.Context) error {
+	const atOnce = 16
+	log := slog.New(slog.DiscardHandler)
+	errs := make([]error, scheduler.MaxAbsent)
+	for begin := 0; begin < len(errs); begin += atOnce {
+		var all sync.WaitGroup
+		for i := begin; i < min(begin+atOnce, len(errs)); i++ {
+			all.Go(func() {
+				serving, end := context.WithCancel(ctx)
+				ended := make(chan error, 1)
+				version := fmt.Sprintf("before %d", i)
+				go func() { ended <- serve(serving, version, c.system.containers, log) }()
+				err := c.answers(ctx, rolling+"/"+version)
+				end()
+				errs[i] = errors.Join(err, <-ended)
+			})
+		}
+		all.Wait()
+	}
+	return errors.Join(errs...)
 }
 
 // serve runs a container of the rolling model.

@@ -35,6 +35,7 @@ const (
 	clients    = 64 // connections of the steady load
 	ofCapacity = 0.7
 	settle     = 30 * time.Second // for connections that close at the end
+	fillFrom   = 5 * time.Minute  // length of a run before which the server is filled
 )
 
 func main() {
@@ -117,6 +118,12 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 	if most > 0 {
 		rate = min(rate, most)
 	}
+	c := &churn{system: s}
+	if length >= fillFrom {
+		if err := c.fill(ctx); err != nil {
+			return nil, err
+		}
+	}
 	r := &report{Began: time.Now(), Length: length}
 	if r.Build, err = buildOf(filepath.Join(dir, "shivad")); err != nil {
 		return nil, err
@@ -127,7 +134,6 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, rate, r.Before)
 
 	churning, quit := context.WithCancel(ctx)
-	c := &churn{system: s}
 	var all sync.WaitGroup
 	end := func() { quit(); all.Wait() }
 	defer end()

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -127,14 +129,24 @@ type sample struct {
 	state
 }
 
-// look triggers a garbage collection in the server and returns its state.
+// look triggers a garbage collection in the server and returns its state. The heap is that of the
+// profile: by /metrics it would be with what making that page takes, which is megabytes when there
+// are hundreds of models.
 func (s *system) look(ctx context.Context) (state, error) {
-	if err := s.get(ctx, "/debug/pprof/heap?gc=1", io.Discard); err != nil {
+	var profile strings.Builder
+	if err := s.get(ctx, "/debug/pprof/heap?gc=1&debug=1", &profile); err != nil {
 		return state{}, err
+	}
+	const heap = "\n# HeapAlloc = "
+	_, text, _ := strings.Cut(profile.String(), heap)
+	text, _, _ = strings.Cut(text, "\n")
+	alloc, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return state{}, fmt.Errorf("the profile of the heap has no line%s: %w", heap, err)
 	}
 	gauges, err := s.gauges(ctx)
 	return state{
-		Heap: int64(gauges["go_memstats_heap_alloc_bytes"]), Resident: int64(gauges["process_resident_memory_bytes"]),
+		Heap: alloc, Resident: int64(gauges["process_resident_memory_bytes"]),
 		Goroutines: int(gauges["go_goroutines"]), Descriptors: int(gauges["process_open_fds"]),
 	}, err
 }
@@ -200,14 +212,13 @@ func (s *system) profile(ctx context.Context, file string) error {
 
 // ready returns the number of live replicas of the steady model.
 func (s *system) ready(ctx context.Context) (int, error) {
-	gauges, err := s.gauges(ctx)
-	n := 0.0
-	for name, v := range gauges {
-		if strings.HasPrefix(name, "shivad_replicas{") && strings.Contains(name, `model="`+steady+`"`) {
-			n += v
-		}
+	var text bytes.Buffer
+	if err := s.get(ctx, "/v1/models/"+steady+"/versions/1", &text); err != nil {
+		return 0, err
 	}
-	return int(n), err
+	var model struct{ Replicas int }
+	err := json.Unmarshal(text.Bytes(), &model)
+	return model.Replicas, err
 }
 
 // gauges returns the samples of /metrics by their names, labels included.

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,13 +122,13 @@ func TestLoopsHaveTheirShare(t *testing.T) {
 // A spy remembers where the last bytes were read to; nil: the last time, there were none.
 type spy struct {
 	medium
-	last *byte
+	last atomic.Pointer[byte]
 }
 
 func (s *spy) TryRead(p []byte) (int, error) {
 	n, err := s.medium.TryRead(p)
-	if s.last = nil; n > 0 {
-		s.last = &p[0]
+	if s.last.Store(nil); n > 0 {
+		s.last.Store(&p[0])
 	}
 	return n, err
 }
@@ -151,6 +152,7 @@ func TestPauseKeepsNoBuffer(t *testing.T) {
 		var s *spy
 		c.bytes(question)
 		c.next()
+		synctest.Wait() // nobody reads while this changes what is read
 		onlySession(r, func(one *session) {
 			k := one.transport.(*socket)
 			s = &spy{medium: k.medium}
@@ -161,15 +163,19 @@ func TestPauseKeepsNoBuffer(t *testing.T) {
 		for range 100 {
 			c.bytes(question)
 			synctest.Wait()
-			for s.last != nil { // it has read, is refused, and waits for its turn
-				if held[s.last] != nil {
+			for { // as long as it has read, is refused, and waits for its turn
+				last := s.last.Load()
+				if last == nil {
+					break
+				}
+				if held[last] != nil {
 					t.Fatal("it reads into a buffer that another one has")
 				}
 				for range 4 {
 					p := buffers.Get().(*[64 << 10]byte)
 					held[&p[0]] = p
 				}
-				if held[s.last] != nil {
+				if held[last] != nil {
 					taken++
 				}
 				time.Sleep(l.Burst) // longer than a turn

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,46 @@ func TestLingeringEnds(t *testing.T) {
 		if n := l.lingeringNow(); n != 0 || !all[0].Gone() {
 			t.Errorf("%d linger after a second", n)
 		}
+	})
+}
+
+// A standstill is a connection of a machine that stood still until the deadlines of some writes.
+type standstill struct {
+	*shivatest.Link
+	times int
+}
+
+func (s *standstill) Write(p []byte) (int, error) {
+	if s.times--; s.times >= 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return s.Link.Write(p)
+}
+
+// A refusal is read although the machine stood still; who takes nothing is not waited for.
+func TestRefusalAfterAStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(&Limits{})
+		cfg.Refusal = func(error) []byte { return []byte("no") }
+		l := newListener(cfg)
+		var wire shivatest.Net
+		for times, want := range map[int]string{0: "no", 2: "no", 1000: ""} {
+			near, far := wire.Pair("near", "far")
+			l.refuse(&standstill{near, times}, errors.New("no"))
+			if text, err := io.ReadAll(far); string(text) != want || err != nil {
+				t.Errorf("after %d: %q, %v", times, text, err)
+			}
+		}
+		near, far := wire.Pair("near", "far")
+		if _, err := near.Write(make([]byte, 64<<10)); err != nil { // as much as it takes
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if l.refuse(near, errors.New("no")); time.Since(began) != 30*time.Millisecond {
+			t.Errorf("it has waited for %v", time.Since(began))
+		}
+		far.Close()
+		time.Sleep(2 * lingerTime)
 	})
 }
 

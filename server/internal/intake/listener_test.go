@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http/httptest"
 	"strings"
@@ -108,13 +109,14 @@ func TestRefusalsAreCounted(t *testing.T) {
 	})
 }
 
-// Whoever has been accepted and that nobody has fetched when the door closes is closed, with a
-// reason.
+// Whoever has been let in and that nobody has fetched when the door closes is closed, with a reason.
+// That a door closes is no fault, and not in the log.
 func TestCloseBeforeAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
 		m := metrics.New("test")
 		cfg := config(&Limits{Total: 2})
-		cfg.Metrics = m.Door("tcp")
+		cfg.Metrics, cfg.Log = m.Door("tcp"), slog.New(slog.NewTextHandler(&log, nil))
 		l, wire := inMemory(t, cfg, "here")
 		c, err := wire.DialFrom(t.Context(), "10.0.0.1:1", "here")
 		if err != nil {
@@ -128,6 +130,36 @@ func TestCloseBeforeAccept(t *testing.T) {
 		}
 		if _, err := c.Read(make([]byte, 1)); err == nil || l.Open() != 0 || !closed(m, "draining") {
 			t.Errorf("%v; %d are open, in the metrics %v", err, l.Open(), closed(m, "draining"))
+		}
+		if log.Len() > 0 {
+			t.Errorf("the log is %q", &log)
+		}
+	})
+}
+
+// Close waits for nobody: neither for those that linger nor for those in their handshake.
+func TestCloseWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(&Limits{Handshakes: 1})
+		cfg.Refusal = func(error) []byte { return []byte("no") }
+		l := newListener(cfg)
+		var wire shivatest.Net
+		lingers, far := wire.Pair("lingers", "far")
+		defer far.Close()
+		l.refuse(lingers, errors.New("no"))
+		shakes, other := wire.Pair("shakes", "other")
+		if !l.begin(&Conn{Conn: shakes, socket: shakes, listener: l}) {
+			t.Error("no handshake begins")
+		}
+		began := time.Now()
+		if err := l.Close(); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if !far.Gone() || !other.Gone() {
+			t.Errorf("what lingers is closed: %v, what shakes hands: %v", far.Gone(), other.Gone())
+		}
+		if l.begin(&Conn{Conn: shakes, socket: shakes, listener: l}) {
+			t.Error("a handshake begins after the end")
 		}
 	})
 }

@@ -1,8 +1,10 @@
 package intake
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -17,9 +19,15 @@ const (
 func (l *Listener) refuse(c net.Conn, err error) {
 	if l.Refusal != nil {
 		_ = c.SetDeadline(time.Time{})
-		// The empty send buffer of a new socket takes it at once.
-		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-		_, _ = c.Write(l.Refusal(err))
+		text := l.Refusal(err)
+		// The empty send buffer of a new socket takes it at once, unless the machine stands still
+		// until the deadline, after which nothing is tried.
+		for range 3 {
+			_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			if n, err := c.Write(text); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+		}
 		if l.linger(c) {
 			return
 		}
@@ -68,7 +76,7 @@ func (l *Listener) refuseEncrypted(c net.Conn, reason error) {
 		if err != nil {
 			return
 		}
-		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		_ = c.SetWriteDeadline(time.Now().Add(lingerTime))
 		_, _ = t.Write(l.Refusal(reason))
 		_ = t.CloseWrite()
 		_, _ = io.CopyN(io.Discard, t, lingerBytes)
