@@ -109,8 +109,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 	})
 }
 
-// Whoever has been let in and that nobody has fetched when the door closes is closed, with a reason.
-// That a door closes is no fault, and not in the log.
+// Whoever has been let in and that nobody has fetched when the door closes is closed, with a
+// reason. That a door closes is no fault, and not in the log.
 func TestCloseBeforeAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
