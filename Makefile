@@ -149,6 +149,7 @@ arm64: ## the byte order on arm64, under qemu-user, which it installs (Debian, a
 SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|TestGoodputProfiles|TestReasonsNameTheBound|$\
   TestQueueAgainstSlice|TestManyStreams|TestProfileIsMonotone|TestPaperCollapses|TestSwapCopy|TestMutate|$\
   TestPromises|TestBanditsLearn|TestProbabilities|TestNumbersStayFinite|TestUsersLearn|$\
+  TestFleetBelowCapacity|TestFleetOracle|TestFleetEvents|$\
   TestDefaultIsBest|TestSplitIsSticky|TestDebtsOfAddressesAreBounded)$$
 
 # A buffer that is poisoned on release, and not reused, makes every later read of it a race.
@@ -254,7 +255,7 @@ bench-deadlines: ## lateness of a million random deadlines at twice the capacity
 bench-sim: ## servers that share containers, simulated (three minutes); SIMFLAGS="-bursts"
 	go run ./bench/sim $(SIMFLAGS)
 
-bench-scale: ## 1,000 servers and 5,000 containers, simulated (half an hour, 12 GB); SCALEFLAGS="-servers 64 -only events"
+bench-scale: ## 1,000 servers and 5,000 containers, simulated (minutes, 4 GB); SCALEFLAGS="-servers 64 -only events"
 	go run ./bench/sim/scale $(SCALEFLAGS)
 
 bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"

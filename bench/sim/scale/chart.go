@@ -28,7 +28,7 @@ func draw(ctx context.Context, file string, acts []act, results []*Result, stead
 		f.Panels = append(f.Panels, share, messages)
 	}
 	for i, r := range results[:steady] {
-		p := figure.Panel{Title: acts[i].name, X: figure.Axis{Label: "seconds"}, Y: figure.Axis{Label: "share of the frames", Min: figure.At(0.6), Max: figure.At(1)}, Legend: &figure.Legend{Up: 0.5}}
+		p := figure.Panel{Title: acts[i].name, X: figure.Axis{Label: "seconds"}, Y: figure.Axis{Label: "share of the frames", Min: figure.At(0.4), Max: figure.At(1)}, Legend: &figure.Legend{Up: 0.5}}
 		best, good := figure.Series{Name: "oracle", Color: "#000000", Dashes: []float64{3, 2}}, figure.Series{Name: "in time", Width: 2}
 		for k, b := range r.Bins {
 			at := float64(k) * bin.Seconds()

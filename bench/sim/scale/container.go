@@ -129,7 +129,7 @@ func (c *container) connect(l *link, after time.Duration) {
 		if l.ended || c.state != up {
 			return
 		}
-		c.tally.tries++
+		c.tally.attempts++
 		wait := c.way()
 		if l.server.state == vanished {
 			wait = connectTimeout
@@ -241,6 +241,7 @@ func (c *container) execute(e *rounds.Execution[work]) {
 			return
 		}
 		c.table.Done(e, c.clock.since())
+		c.run()
 		for i, b := range e.Batches {
 			if n := b.Body.session; n.open {
 				m := n.message(results)
@@ -248,7 +249,6 @@ func (c *container) execute(e *rounds.Execution[work]) {
 				n.carry(&n.from, m)
 			}
 		}
-		c.run()
 	})
 }
 

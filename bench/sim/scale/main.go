@@ -22,8 +22,9 @@ func run() error {
 		sizes   = flag.String("sizes", "1,4,16,64,256,1000", "how many servers the fleets of the curve have")
 		servers = flag.Int("servers", 1000, "how many the fleet has to which something happens")
 		only    = flag.String("only", "", "curve, or events; both if it is empty")
+		subset  = flag.Int("subset", sessions, "with how many servers a container has sessions")
 		seed    = flag.Uint64("seed", 1, "of all that is random")
-		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes 5 GB")
+		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes 2 GB")
 		chart   = flag.String("chart", "", "`file` to draw the curve and the events into, .svg or .png")
 	)
 	flag.Parse()
@@ -38,8 +39,8 @@ func run() error {
 		}
 		many = append(many, n)
 	}
-	if *servers < 1 || *atOnce < 1 {
-		return fmt.Errorf("-servers %d, -at-once %d: expected both above 0", *servers, *atOnce)
+	if *servers < 1 || *atOnce < 1 || *subset < 1 {
+		return fmt.Errorf("-servers %d, -at-once %d, -subset %d: expected all above 0", *servers, *atOnce, *subset)
 	}
 	var acts []act
 	if *only != "curve" {
@@ -49,11 +50,14 @@ func run() error {
 	if *only != "events" {
 		acts = append(acts, curve(many, *seed)...)
 	}
+	for i := range acts {
+		acts[i].fleet.Subset = *subset
+	}
 	results, err := simulateAll(acts, *atOnce)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("seed %d\n", *seed)
+	fmt.Printf("%d servers for a container; seed %d\n", *subset, *seed)
 	if *only != "events" {
 		fmt.Print("\n", curveTable(results[steady:]))
 		fmt.Print("\n", redisTable(results[steady:]))

@@ -3,20 +3,22 @@ package main
 import "time"
 
 // Fleets of the page: an execution takes 200 ms and 20 ms a row, frames have two seconds, five
-// containers and a hundred streams are there for each server, and the load is 0.8.
+// containers and a hundred streams are there for each server, a container has sessions with four
+// servers, and the load is 0.8, which is 1.6 frames a second of each stream.
 const (
 	perServer = 5
 	streams   = 100
+	sessions  = 4
 )
 
 // fleetOf is a fleet of so many servers.
 func fleetOf(servers int, seed uint64) Fleet {
 	const ms = time.Millisecond
 	return Fleet{
-		Servers: servers, Containers: perServer * servers, Streams: streams * servers,
+		Servers: servers, Containers: perServer * servers, Streams: streams * servers, Subset: sessions,
 		A: 200 * ms, B: 20 * ms, Noise: 0.05, SLO: 2000 * ms, Load: 0.8,
 		Delay: ms / 10, Jitter: ms / 20,
-		Settle: 2 * time.Minute, Warm: 10 * time.Second, Length: 5 * time.Second, Seed: seed,
+		Settle: 2 * time.Minute, Warm: 10 * time.Second, Length: 10 * time.Second, Seed: seed,
 	}
 }
 
@@ -26,12 +28,13 @@ type act struct {
 	fleet Fleet
 }
 
-// curve are fleets of all sizes to which nothing happens, below their capacity and above it.
+// curve are fleets of all sizes to which nothing happens, below their capacity and above it. Above
+// it, what containers take for the largest executions has to be learned first.
 func curve(sizes []int, seed uint64) (all []act) {
 	for _, n := range sizes {
 		f := fleetOf(n, seed)
 		over := f
-		over.Load = 1.2
+		over.Load, over.Warm = 1.2, 40*time.Second
 		all = append(all, act{"load 0.8", f}, act{"load 1.2", over})
 	}
 	return all

@@ -147,7 +147,11 @@ func (s *server) register(c *container, l *link) {
 	}
 	s.model = n.replica.Model()
 	s.sessions = append(s.sessions, n)
-	s.tally.begun++
+	if c.choice.Trying() == s.address {
+		s.tally.tried++
+	} else {
+		s.tally.begun++
+	}
 	l.session = n
 	c.join(n)
 }

@@ -32,7 +32,7 @@ func (w *world) connect(stream int) {
 func (w *world) frame(stream int) {
 	w.tally.offered(w.clock.since())
 	s := w.streams[stream]
-	if s == nil || s.state == killed || s.state == up && !s.ready() || s.state == vanished && w.clock.now-s.since > int64(w.SLO+answerGrace) {
+	if s == nil || s.state == killed || s.state == up && !s.ready() || s.state == vanished && w.clock.now-s.since > int64(noticed) {
 		w.connect(stream)
 		if s = w.streams[stream]; s == nil {
 			return
@@ -59,9 +59,9 @@ func (w *world) frame(stream int) {
 	s.sched.Submit(&f.Request)
 }
 
-// answerGrace is how long a stream waits for an answer beyond the deadline of a frame: see package
-// shiva. Without any by then it takes the server for gone.
-const answerGrace = time.Second
+// noticed is how long a stream waits for a machine that has gone: for two seconds for an answer, and
+// for two more for one on another connection. See package shiva.
+const noticed = 4 * time.Second
 
 // Complete counts the answer.
 func (f *frame) Complete(r *scheduler.Request) {

@@ -46,10 +46,10 @@ func curveTable(results []*Result) string {
 
 // eventTable is of a fleet to which something happens.
 func eventTable(acts []act, results []*Result) string {
-	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that began", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
+	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
 	for i, r := range results {
 		t.row(acts[i].name, fmt.Sprintf("%.4f", r.Share()), fmt.Sprintf("%.2f", r.worst()),
-			fmt.Sprintf("%s (%.1f %%)", number(r.Begun), 100*float64(r.Begun)/float64(r.Fleet.sessions())), number(r.Tries), number(r.Moved), r.Connected,
+			fmt.Sprintf("%s (%.1f %%)", number(r.Begun), 100*float64(r.Begun)/float64(r.Fleet.sessions())), number(r.Tried), number(r.Attempts), number(r.Moved), r.Connected,
 			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))))
 	}
 	return t.String()

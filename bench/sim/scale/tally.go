@@ -19,8 +19,9 @@ type Result struct {
 	Executions, Rows int
 	Messages         map[string]int // by kind
 	Sessions         Spread         // of servers, as frames began to count
-	Begun            int            // sessions that began since then
-	Tries            int            // attempts of containers to connect since then
+	Begun            int            // sessions that began since then, but for those that ...
+	Tried            int            // ... began to try whether a server has fewer
+	Attempts         int            // of containers to connect since then
 	Moved            int            // streams that connected to another server since then
 	Connected        Spread         // streams of servers in the end
 
@@ -66,7 +67,8 @@ type tally struct {
 	messages     [kinds]int
 	took         [latencies + 1]int
 	writes       map[time.Duration]int // by second
-	begun, tries int
+	begun, tried int
+	attempts     int
 	moved        int
 	lives        []life
 }
@@ -131,7 +133,7 @@ func (t *tally) went(c *container) { t.lives[c.life].to = c.clock.since() }
 
 // starts is when frames begin to count.
 func (t *tally) starts(w *world) {
-	t.begun, t.tries, t.moved = 0, 0, 0
+	t.begun, t.tried, t.attempts, t.moved = 0, 0, 0, 0
 	var sessions []int
 	for _, s := range w.servers {
 		sessions = append(sessions, len(s.sessions))
@@ -141,7 +143,7 @@ func (t *tally) starts(w *world) {
 
 func (t *tally) result(w *world) *Result {
 	r := &t.res
-	r.Begun, r.Tries, r.Moved = t.begun, t.tries, t.moved
+	r.Begun, r.Tried, r.Attempts, r.Moved = t.begun, t.tried, t.attempts, t.moved
 	r.Messages = map[string]int{}
 	for k, n := range t.messages {
 		r.Messages[kindNames[k]] = n
