@@ -60,9 +60,9 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestFleetBelowCapacity: below their capacity containers that four servers of six share answer as the oracle
-// does, and servers say together that as many are needed as there are. The same seed gives the same
-// figures.
+// TestFleetBelowCapacity: below their capacity containers that four servers of six share answer as
+// the oracle does, and servers say together that about as many are needed as there are. The same
+// seed gives the same figures.
 func TestFleetBelowCapacity(t *testing.T) {
 	t.Parallel()
 	f := small(6)
@@ -81,8 +81,8 @@ func TestFleetBelowCapacity(t *testing.T) {
 	}
 }
 
-// TestFleetOracle: beyond the capacity the oracle has between 0.85 and 0.94 of the frames at 1.2 times
-// the capacity: an execution of two seconds, all that a frame has, would do 1.125 of it.
+// TestFleetOracle: at 1.2 times the capacity the oracle answers 0.85 to 0.94 of the frames in time:
+// executions of two seconds, all that a frame has, would be 1.125 of the capacity.
 func TestFleetOracle(t *testing.T) {
 	t.Parallel()
 	f := small(4)
