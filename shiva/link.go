@@ -55,7 +55,7 @@ type link struct {
 	conn    net.Conn      // the last one made; nil: none
 	shown   string        // the token that it has shown
 	leaves  bool          // it ends when what was sent on it is answered
-	drained string        // the address of a server that was draining; "" once another is connected
+	left    string        // the address of a server that drains or is silent; "": there is none
 	shared  *sharedMemory // of conn; nil: none, or it is lost
 	why     error         // why there is no connection; nil: none was tried, or there is one
 	retired bool          // it ends with what was sent on it
@@ -447,7 +447,7 @@ func (c *link) deliver(answer *Message, err error) bool {
 		// Another connection may reach another server, also at the same address.
 		c.leaves = true
 		c.up.Store(false)
-		c.why, c.drained = errDraining, c.at.Load().text
+		c.why, c.left = errDraining, c.at.Load().text
 	}
 	c.finishLocked(c.ring.pop(), answer, err)
 	c.leave()
@@ -543,7 +543,7 @@ func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 		shared.disconnect()
 		return false
 	}
-	c.conn, c.shared, c.leaves, c.drained = conn, shared, false, ""
+	c.conn, c.shared, c.leaves, c.left = conn, shared, false, ""
 	if c.among {
 		c.up.Store(true)
 		c.changed()
@@ -560,7 +560,7 @@ func (c *link) disconnected(err error) error {
 	c.shared = nil
 	c.conn = nil
 	c.up.Store(false)
-	if c.why = err; c.drained != "" {
+	if c.why = err; c.left != "" {
 		c.why = errDraining
 	}
 	if c.retired {

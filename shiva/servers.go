@@ -235,19 +235,19 @@ func (c *Client) lead(ctx context.Context, l *link) error {
 	return l.start(ctx)
 }
 
-// order is where the link of a stream may connect: where it was, unless that server shuts down; as
-// a request would choose; wherever there is a connection; and at last the rest.
+// order is where the link of a stream may connect: where it was, unless that server shuts down or
+// has fallen silent; as a request would choose; wherever there is a connection; and then the rest.
 func (c *Client) order(of *link) (list []address) {
 	c.follow()
 	links := slices.Clone(*c.links.Load())
 	rand.Shuffle(len(links), func(i, j int) { links[i], links[j] = links[j], links[i] })
 	first, at := c.pick(nil), of.at.Load()
 	of.mu.Lock()
-	drained := of.drained
+	left := of.left
 	of.mu.Unlock()
 	rank := func(l *link) int {
 		switch a := l.at.Load(); {
-		case a.text == drained:
+		case a.text == left:
 			return 4
 		case at != nil && *a == *at:
 			return 0

@@ -12,7 +12,8 @@ import (
 // and no answer comes, as from a host without power or a process that hangs. A model may take its
 // time as well, and answers on a connection keep their order, so the server is asked on another
 // connection whether it lives. If it does not say so, the requests that it has go to others, where
-// they may run twice.
+// they may run twice, and a stream goes to another with its next frames. TCP alone would notice
+// after a quarter of an hour.
 
 const (
 	silence   = 2 * time.Second // without an answer, after which a server is asked
@@ -22,7 +23,7 @@ const (
 // heedLocked is called when the first of the requests is sent for whose answer the link waits.
 func (c *link) heedLocked() {
 	c.heard = time.Now()
-	if c.among && c.opts.repeatable && c.doubts == nil {
+	if (c.among && c.opts.repeatable || c.choose != nil) && c.doubts == nil {
 		c.checks.Add(1)
 		c.doubts = time.AfterFunc(silence, c.check)
 	}
@@ -79,6 +80,9 @@ func (c *link) giveUp(conn net.Conn, why error) {
 		return
 	}
 	c.gone = fmt.Errorf("shiva: %s has answered nothing for %v, nor on another connection: %w", c.at.Load().text, time.Since(c.heard).Round(time.Millisecond), why)
+	if c.choose != nil {
+		c.left = c.at.Load().text
+	}
 	conn.Close()
 }
 

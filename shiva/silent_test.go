@@ -111,6 +111,51 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
+// TestStreamLeavesTheSilent: a stream whose server has fallen silent goes to another one after a
+// few seconds. What was sent is lost, and frames after it are answered.
+func TestStreamLeavesTheSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, c := newHearth(t)
+		s, err := c.Stream(t.Context(), shiva.StreamConfig{Model: "m", Name: "cam", Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		var good, lost atomic.Int64
+		go func() { // until the stream is closed
+			for a, err := range s.Answers(t.Context()) {
+				if err != nil {
+					lost.Add(1)
+					continue
+				}
+				good.Add(1)
+				a.Release()
+			}
+		}()
+		send := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if _, err := s.Push(t.Context(), shiva.Frame{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		send(5 * time.Second)
+		if good.Load() != 50 || lost.Load() > 0 {
+			t.Fatalf("%d of 50 frames were answered", good.Load())
+		}
+		for i := range h.silent {
+			h.silent[i].Store(h.asked[i].Load() > 0)
+		}
+		send(5 * time.Second)
+		good.Store(0)
+		send(5 * time.Second)
+		if good.Load() < 50 {
+			t.Errorf("five seconds after its server fell silent %d of 50 frames are answered", good.Load())
+		}
+	})
+}
+
 // TestAllAreSilent: the error of a request has each server, and what is wrong there.
 func TestAllAreSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

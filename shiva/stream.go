@@ -83,8 +83,8 @@ type StreamCounts struct {
 //
 // A connection that is lost is made anew, as by a [Client]. The frames that were sent on it fail.
 // While no connection can be made, the frames that wait for an attempt fail with its error. Among
-// several servers a stream stays with its own until that cannot be reached or says that it shuts
-// down.
+// several servers a stream stays with its own until that cannot be reached, says that it shuts
+// down, or has fallen silent: no answer for 2 s, and none within 2 s to whether it lives.
 //
 // Frames that the operating system has taken are sent. On a network that is slower than the
 // camera they are the ones that make it late; WithInFlight(2) bounds them.
