@@ -57,6 +57,32 @@ func ask(t *testing.T, c *shiva.Client, model string, x tensor.Tensor) (*shiva.M
 	return c.Do(ctx, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
 }
 
+// waitHeartbeats waits until every container has sent a heartbeat: between hello and the first one,
+// a container in Python may be silent for longer. Of three messages one is a heartbeat: at most two
+// answer offers, of shared memory and of grants.
+func (s *shivad) waitHeartbeats() {
+	s.t.Helper()
+	silent, messages := map[string]float64{}, map[string]int{}
+	budgettest.Until(s.t, "heartbeats", func() bool {
+		var all struct {
+			Sessions []struct {
+				Remote string
+				Silent float64 `json:"silent_seconds"`
+			}
+		}
+		s.get("/v1/containers", &all)
+		heard := len(all.Sessions) > 0
+		for _, i := range all.Sessions {
+			if i.Silent < silent[i.Remote] {
+				messages[i.Remote]++
+			}
+			silent[i.Remote] = i.Silent
+			heard = heard && messages[i.Remote] >= 3
+		}
+		return heard
+	})
+}
+
 // steady fails if a container's session has ended.
 func (s *shivad) steady() {
 	s.t.Helper()
@@ -148,7 +174,7 @@ func TestE2EInterpreterHeldByACall(t *testing.T) {
 	s.script("busy_models.py", s.containers, "quiet", "holder")
 	s.waitReplicas("quiet", 1)
 	s.waitReplicas("holder", 1)
-	time.Sleep(time.Second) // heartbeats have come, so that hello excuses no silence
+	s.waitHeartbeats()
 	x, err := tensor.FromSlice(tensor.Shape{1, 1}, []int64{1})
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +194,7 @@ func TestE2EStoppedIdle(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	cmd := s.script("busy_models.py", s.containers, "quiet")
 	s.waitReplicas("quiet", 1)
-	time.Sleep(time.Second) // heartbeats have come, so that hello excuses no silence
+	s.waitHeartbeats()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
