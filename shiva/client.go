@@ -56,10 +56,10 @@ func (e *CallError) Unwrap() error { return e.Err }
 // A request that a server did not execute is sent to another one: it was not sent, or answered
 // Draining, Unavailable (no container of the model), NotFound (another server may have it) or,
 // once, Overloaded. With WithRepeatable so is one whose answer was lost, that a container took with
-// it, or that waits at a server which has fallen silent: no answer for 2 s, and none within 2 s when
-// it is asked whether it lives on another connection. When no server is left it begins anew after a
-// pause if time may mend that, until its context ends, or for as long as an attempt to connect may
-// take (10 s) if that has no deadline. If there is no answer after all the error is an
+// it, or that waits at a server which has fallen silent: no answer for 2 s, and none within 2 s
+// when it is asked whether it lives on another connection. When no server is left it begins anew
+// after a pause if time may mend that, until its context ends, or for as long as an attempt to
+// connect may take (10 s) if that has no deadline. If there is no answer after all the error is an
 // [*AttemptsError], which has the addresses and what became of the request at each.
 //
 // Feedback goes to another server only if it was not sent or was answered Draining.

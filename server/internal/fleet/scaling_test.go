@@ -90,8 +90,8 @@ func TestScaling(t *testing.T) {
 // A standIn is a supervisor of no process.
 type standIn struct{ Supervisor }
 
-// TestRoom: as many processes as the machine's memory and cores have room for, beside what the other
-// containers say that theirs take; one that says nothing has all the room, and takes none.
+// TestRoom: as many processes as the machine's memory and cores have room for, beside what the
+// other containers say that theirs take; one that says nothing has all the room, and takes none.
 func TestRoom(t *testing.T) {
 	ps := &Processes{machine: resources{memory: 10 << 30, cores: 8}}
 	declared := func(memory config.Bytes, cpus, running int) *process {
