@@ -13,8 +13,8 @@ import (
 // DESIGN.md), and at all of it the queue grows without bound. Arriving counts the rows of refused
 // requests, too: they are what more replicas are wanted for.
 //
-// Load does not follow noise: it moves only as far as chance does not explain. It rises within
-// seconds, and falls by the rate of a minute.
+// Load does not follow noise: it is the mean of the first four seconds, and then moves only as far
+// as chance does not explain. It rises within seconds, and falls by the rate of a minute.
 type Need struct {
 	// Replicas is Load rounded up: 0 if nothing arrived for a minute and nothing waits, otherwise
 	// at least 1.
@@ -79,11 +79,20 @@ func (d *demand) known(from int64) int {
 	return sort.Search(most, func(but int) bool { return d.at(but).at < from })
 }
 
+// first is the earliest mark of the last minute after which something arrived; -1: there is none.
+func (d *demand) first(now int64) int {
+	first := d.known(now-longest) - 1
+	for first > 0 && d.at(first-1).arrived == d.at(first).arrived {
+		first--
+	}
+	return first
+}
+
 // A rate is of rows per nanosecond.
 type rate struct{ mean, deviation float64 }
 
-// over is the rate in the window of so many ns that ends now. first is the earliest mark of the
-// last minute: before it nothing is known to have arrived, and the window does not reach beyond it.
+// over is the rate in the window of so many ns that ends now. Before the mark first nothing is
+// known to have arrived in the last minute, and the window does not reach beyond it.
 func (d *demand) over(span, now int64, c *counters, first int, variance float64) rate {
 	n := d.known(now - span)
 	if n == 0 {
@@ -140,7 +149,7 @@ func (c *core) excess() int { return max(0, c.rows-c.capacity.batch) }
 func (c *core) need(now int64) Need {
 	d := &c.demand
 	n := Need{Waiting: d.standing(now, c)}
-	first := d.known(now-longest) - 1
+	first := d.first(now)
 	if (first < 0 || d.at(first).arrived == c.stats.arrived) && c.rows == 0 {
 		d.load = 0
 		return n
@@ -164,7 +173,9 @@ func (c *core) need(now int64) Need {
 	}
 	most := max(least, (1+neededMargin)*long.mean+surelyLess*long.deviation)
 	perReplica := neededShare * worth
-	if d.load == 0 { // there is nothing to be steady about
+	// There is nothing to be steady about yet. What the first second had, of few rows, might hold
+	// the number down for a minute.
+	if d.load == 0 || first >= 0 && now-d.at(first).at < shortest {
 		d.load = (long.mean + waiting) / perReplica
 	}
 	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
