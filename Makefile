@@ -231,12 +231,12 @@ collector: ## the tests of traces with an OpenTelemetry Collector, which is buil
 # A kube-apiserver is 1,800 packages, and the controller has 400 that the server has not: both are
 # modules of their own, as is what tests them.
 K8S := examples/kubernetes/test/apiserver examples/kubernetes/test cmd/shiva-controller
-k8s: build redis $(VENV)/ready ## chart, probes, controller and the runtime of KServe by a real kube-apiserver, which is built (ten minutes)
+k8s: build redis $(VENV)/ready ## chart, probes, controller and the runtime of KServe by a real kube-apiserver, which is built (a quarter of an hour)
 	@for module in $(K8S); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
 	@cd examples/kubernetes/test/apiserver && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/kube-apiserver . $(PROGRESS)
 	@cd cmd/shiva-controller && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/shiva-controller . $(PROGRESS)
 	cd cmd/shiva-controller && GOWORK=off go vet . && GOWORK=off go test .
-	cd examples/kubernetes/test && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 30m .
+	cd examples/kubernetes/test && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 60m . -noise 5m
 	cd examples/kubernetes/models && $(PYTHON) -m pytest -q
 
 bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"

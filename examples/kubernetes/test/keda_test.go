@@ -1,0 +1,142 @@
+package kubernetes
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/kedacore/keda/v2/pkg/scalers/externalscaler"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+var noise = flag.Duration("noise", 30*time.Second, "how long the number that KEDA gets is watched under a load that is random")
+
+// A scaled is what KEDA knows of a ScaledObject of the chart, and its connection to the scaler.
+type scaled struct {
+	externalscaler.ExternalScalerClient
+	ref      *externalscaler.ScaledObjectRef
+	interval time.Duration // between polls
+}
+
+func newScaled(t *testing.T, values string, server *pod) *scaled {
+	t.Helper()
+	text, err := template(t, "default", []byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(server.address("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	for _, o := range objects(t, text) {
+		if o.GetKind() != "ScaledObject" {
+			continue
+		}
+		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "pollingInterval")
+		triggers, _, _ := unstructured.NestedSlice(o.Object, "spec", "triggers")
+		metadata, _, err := unstructured.NestedStringMap(triggers[0].(map[string]any), "metadata")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &scaled{
+			ExternalScalerClient: externalscaler.NewExternalScalerClient(conn),
+			ref:                  &externalscaler.ScaledObjectRef{Name: o.GetName(), Namespace: "default", ScalerMetadata: metadata},
+			interval:             time.Duration(seconds) * time.Second,
+		}
+	}
+	t.Fatal("the chart has no ScaledObject")
+	return nil
+}
+
+// poll is how many replicas KEDA has the cluster make: the metric by its target, rounded up.
+func (s *scaled) poll(t *testing.T) int64 {
+	t.Helper()
+	spec, err := s.GetMetricSpec(t.Context(), s.ref)
+	if err != nil || len(spec.MetricSpecs) != 1 {
+		t.Fatalf("%v %v", spec, err)
+	}
+	m := spec.MetricSpecs[0]
+	values, err := s.GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: s.ref, MetricName: m.MetricName})
+	if err != nil || len(values.MetricValues) != 1 || values.MetricValues[0].MetricName != m.MetricName {
+		t.Fatalf("%v %v", values, err)
+	}
+	value := values.MetricValues[0].MetricValue
+	active, err := s.IsActive(t.Context(), s.ref)
+	if err != nil || active.Result != (value > 0) {
+		t.Errorf("needs %d, and active is %v %v", value, active, err)
+	}
+	return (value + m.TargetSize - 1) / m.TargetSize
+}
+
+// explained is what a server says about a model, and why.
+func explained(t *testing.T, server *pod, model string) string {
+	t.Helper()
+	answer, err := http.Get("http://" + server.address("admin") + "/v1/models/" + model + "/explain")
+	if err != nil {
+		return err.Error()
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return fmt.Sprintf("%s %v", text, err)
+}
+
+// KEDA's own client gets 0 of a model that nobody asks, the right number in the first poll after a
+// step to three times what a replica can do, and then the same, or one other, however the load goes
+// up and down around that.
+func TestKEDA(t *testing.T) {
+	t.Parallel() // it waits
+	values := "scaler: keda\n" + slow("digits", ", scale: {min: 0, max: 8}")
+	templates, config := rendered(t, values)
+	server := serve(t, templates, config)
+	measured, _ := rendered(t, slow("measured", ""))
+	replica(t, measured["model"], server)
+	digits := replica(t, templates["model"], server)
+	digits.becomes(digits.container.ReadinessProbe, true)
+	can := capacity(t, server, "measured")
+	keda := newScaled(t, values, server)
+	if keda.interval != 5*time.Second {
+		t.Fatalf("a poll every %v", keda.interval)
+	}
+	watched, err := keda.StreamIsActive(t.Context(), keda.ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := watched.Recv(); err != nil || a.Result {
+		t.Errorf("nobody asks, and the stream says %v %v", a, err)
+	}
+	if n := keda.poll(t); n != 0 {
+		t.Errorf("nobody asks, and %d replicas are needed", n)
+	}
+	load := newCrowd(t, server, "digits", 3*can)
+	if a, err := watched.Recv(); err != nil || !a.Result {
+		t.Errorf("it is asked, and the stream says %v %v", a, err)
+	}
+	time.Sleep(keda.interval) // as KEDA does
+	last := keda.poll(t)
+	if last != 4 { // 3 / 0.8
+		t.Errorf("one replica answers %.2f rows a second, three times as many arrive, and %d replicas are needed, want 4: %s", can, last, explained(t, server, "digits"))
+	}
+	load.noise.Store(true)
+	changes := 0
+	for end := time.Now().Add(*noise); time.Now().Before(end); {
+		time.Sleep(keda.interval)
+		if n := keda.poll(t); n != last {
+			t.Logf("%v before the end: from %d to %d replicas", time.Until(end), last, n)
+			changes, last = changes+1, n
+		}
+	}
+	load.end()
+	t.Logf("%d rows answered and %d refused; %d changes in %v", load.answered.Load(), load.refused.Load(), changes, *noise)
+	if changes > 1 {
+		t.Errorf("%d changes in %v of noise", changes, *noise)
+	}
+	if load.refused.Load() < load.answered.Load() {
+		t.Error("most was answered: this was no overload")
+	}
+}
