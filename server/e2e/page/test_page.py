@@ -70,6 +70,26 @@ def test_start_and_stop(open_page: Open, loaded: Server) -> None:
     expect(audit.get_by_role("row", name="stop container blurred")).to_contain_text("operator")
 
 
+def test_number_of_processes(open_page: Open, loaded: Server) -> None:
+    """A container whose processes follow the load shows how many there are, may be, and why."""
+    page = open_page()
+    row = page.get_by_role("region", name="Containers of the configuration").get_by_role("row", name="inked")
+    expect(row).to_contain_text("ready")
+    before = loaded.config.read_text()
+    loaded.config.write_text(before.replace('name = "inked"\n', 'name = "inked"\nreplicas = { min = 2, max = 3 }\n'))
+    loaded.ask("/v1/config/reload", {})
+    expect(row).to_contain_text("min is 2")
+    expect(row).to_contain_text(re.compile(r"; \S+ \(2 to 3\)"))
+    until("two replicas", lambda: loaded.replicas("inked") == 2)
+    loaded.config.write_text(before)
+    loaded.ask("/v1/config/reload", {})
+    expect(row).not_to_contain_text("(2 to 3)")
+    until("one replica", lambda: loaded.replicas("inked") == 1)
+    page.get_by_role("link", name="Activity").click()
+    audit = page.get_by_role("region", name="Audit")
+    expect(audit.get_by_role("row", name="scale container inked").first).to_be_visible()
+
+
 def test_load_and_unload(open_page: Open, loaded: Server) -> None:
     """A model is unloaded by somebody who has the right to and is sure, and loaded again."""
     page = open_page("#/model/blurred/1")
