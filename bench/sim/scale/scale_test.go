@@ -110,7 +110,8 @@ func TestFleetEvents(t *testing.T) {
 			for _, b := range r.Bins[len(r.Bins)-6:] {
 				offered, good = offered+b.Offered, good+b.Good
 			}
-			if share := float64(good) / float64(offered); share < 0.9 && f.Rack == 0 {
+			// Of four servers one that fails near the end is a quarter of all.
+			if share := float64(good) / float64(offered); share < 0.9 && f.Rack+f.Failing == 0 || r.Share() < 0.8 {
 				t.Errorf("in the last three seconds %.3f are answered in time", share)
 			}
 			gone := f.Rack > 0 || f.Roll > 0

@@ -59,8 +59,8 @@ func (w *world) frame(stream int) {
 	s.sched.Submit(&f.Request)
 }
 
-// noticed is how long a stream waits for a machine that has gone: two seconds for an answer, and two
-// more for one on another connection. See package shiva.
+// noticed is how long a stream waits for a machine that has gone: two seconds for an answer, and
+// two more for one on another connection. See package shiva.
 const noticed = 4 * time.Second
 
 // Complete counts the answer.

@@ -38,8 +38,17 @@ const (
 
 var rowSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 4}}}
 
-// simulate plays a fleet.
+// simulate plays a fleet, and says what became of it.
 func simulate(f Fleet) (*Result, error) {
+	w, err := play(f)
+	if err != nil {
+		return nil, err
+	}
+	return w.tally.result(w), nil
+}
+
+// play plays a fleet to its end.
+func play(f Fleet) (*world, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
@@ -61,12 +70,9 @@ func simulate(f Fleet) (*Result, error) {
 	}
 	w.clock.AfterFunc(f.Settle, w.load)
 	w.clock.AfterFunc(f.from(), func() { w.tally.starts(w) })
-	w.play()
+	w.happen()
 	w.run()
-	if w.err != nil {
-		return nil, w.err
-	}
-	return w.tally.result(w), nil
+	return w, w.err
 }
 
 // load has the streams connect, which send frames from now on.

@@ -18,8 +18,8 @@ const (
 	demandLife = 60 * time.Second
 )
 
-// play has happen what is to happen to the fleet.
-func (w *world) play() {
+// happen has happen what is to happen to the fleet.
+func (w *world) happen() {
 	if w.Failing > 0 {
 		w.clock.AfterFunc(w.from(), func() {
 			w.failures(float64(w.Servers), func() { w.breaks(w.someServer(), nil) })
