@@ -8,59 +8,58 @@ import (
 //
 // Such a container has rounds: when it can execute a batch it asks the servers in which rows wait,
 // and executes what they send, together. So the replica has no free slot until it is granted one
-// ([Replica.Grant]), and its batch is made then, not before. A server that has rows says so, once
-// ([ReplicaOptions.Offer]), and a grant that it has no rows for it gives back.
+// ([Replica.Grant]), and its batch is made then, not before. A server with rows offers them, once
+// ([ReplicaOptions.Offer]), and gives back a grant for which it has no rows left.
 //
-// All servers of a round send at the same time, and none knows the others' rows. What each is told
-// is how many wait there. Rows come to servers at random, so those elsewhere have such
-// deadlines as those here: where a third of all waits here, an execution of n rows has n/3 of ours,
-// and the window of rows here that is best for three times as many rows is the part of the window
-// that is best for all. Hence the sizes of a plan are rows of this server, and its times those of
-// the whole execution (plan.whole). The profile of the replica is by the rows of the execution,
-// too, of which the answer tells.
+// All servers of a round send at the same time, and none knows the others' rows, only their
+// number. Rows reach the servers at random, so those elsewhere have deadlines like those here. If a
+// third of all rows waits here, an execution of n rows has n/3 from here, and the best window of
+// rows here is this server's part of the best window of all rows. So the sizes in a plan are rows
+// of this server, and its times are those of the whole execution (plan.whole). The replica's
+// profile, too, goes by the rows of whole executions, which answers tell.
 //
-// No state is absorbing: an offer that is not answered is repeated (repeatOffer), which also ends a
-// grant that was lost; and a container that grants nothing for as long as one that answers nothing
-// is reported as silent.
+// No state is absorbing. An offer without an answer is repeated (repeatOffer), which also ends a
+// grant that was lost. A container that grants nothing is reported as silent after the same time as
+// one that answers nothing.
 
 // A Turn is what a shared replica's container is told with a batch. All of it is zero in a batch of
 // a replica that is not shared.
 type Turn struct {
 	Grant uint64 // the grant that the batch uses; 0: none
-	Best  int    // rows of the execution that would be best as seen from here
+	Best  int    // rows of the execution that this server would find best
 	Left  int    // rows that still wait here
 }
 
-// An Offer tells a shared replica's container what waits here for it.
+// An Offer tells a shared replica's container which rows wait here for it.
 type Offer struct {
-	Grant uint64        // a grant that is given back, as no row is to be sent; 0: none
+	Grant uint64        // a grant given back, since no row is to be sent; 0: none
 	Rows  int           // rows that wait; 0 if a grant is given back
-	Due   time.Duration // until the most urgent deadline; 0: there is none
+	Due   time.Duration // until the most urgent deadline; 0: no deadline
 	Age   time.Duration // of the oldest of the rows
 }
 
-// sharing is the part of a replica that is about being shared. Guarded by the model's mutex.
+// sharing is the state of a shared replica. It is guarded by the model's mutex.
 type sharing struct {
 	on      bool
-	granted bool   // a batch may be sent now: within Grant only
-	grant   uint64 // the number of that
+	granted bool   // a batch may be sent now; true only within Grant
+	grant   uint64 // the grant's id
 	told    bool   // the container knows that rows wait, and has not granted them
-	offered int64  // when it was told last
-	repeats int64  // how often it was told again
-	paused  int64  // until then it is told of no rows
+	offered int64  // time of the latest offer
+	repeats int64  // how often that was repeated
+	paused  int64  // until then nothing is offered
 	share          // of the latest grant
-	target  int    // rows of its execution, as the others expect; 0: unknown
+	target  int    // rows of its execution that all servers expect; 0: unknown
 }
 
 const (
-	repeatOffer = int64(time.Second) // an offer without a grant is made again
-	// maxElsewhere bounds what a container may say, before anything is computed with it.
+	repeatOffer = int64(time.Second) // an offer without a grant is repeated after this time
+	// maxElsewhere bounds the numbers of a container before anything is computed with them.
 	maxElsewhere = 1 << 20
-	offerPause   = int64(time.Millisecond) // between a grant that is given back and the next offer
+	offerPause   = int64(time.Millisecond) // from a grant given back to the next offer
 )
 
-// Share says whether the container is shared: if it is, batches are only sent when granted. It is
-// called by the worker, from any goroutine but not from within Send.
+// Share sets whether the container is shared: then batches are only sent when granted. The worker
+// calls it, from any goroutine but not from within Send.
 func (r *Replica) Share(on bool) {
 	fx, now := r.m.begin()
 	if r.sharing.on != on {
@@ -70,11 +69,11 @@ func (r *Replica) Share(on bool) {
 	r.m.end(fx, now)
 }
 
-// Grant gives a shared replica a free slot: rows that wait are sent at once, and otherwise the
-// grant is given back by an [Offer]. id names it. here and elsewhere are the rows that wait in
-// this server and in the others that have been granted the same execution, as the container last
-// heard; target is how many rows all of them expect that to have, 0 if that is unknown. It is
-// called by the worker, from any goroutine but not from within Send.
+// Grant gives a shared replica a free slot. It sends waiting rows at once, or gives the grant back
+// by an [Offer]. id names the grant. here and elsewhere are the rows that wait in this server and
+// in the others that were granted the same execution, as the container last heard; target is how
+// many rows all of them expect it to have, 0 if that is unknown. The worker calls it, from any
+// goroutine but not from within Send.
 func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	fx, now := r.m.begin()
 	c, s := &r.m.core, &r.sharing
@@ -98,8 +97,8 @@ type replicaOffer struct {
 	Offer
 }
 
-// take uses the grant of a replica for a batch for which an execution of best rows is best, after
-// which left rows wait, of which the container is told so.
+// take uses a replica's grant for a batch. The container is told that an execution of best rows
+// would be best, and that left rows still wait.
 func (r *Replica) take(best, left int, now int64) Turn {
 	s := &r.sharing
 	if !s.on || !s.granted {
@@ -113,7 +112,7 @@ func (r *Replica) take(best, left int, now int64) Turn {
 	return t
 }
 
-// offer tells the containers of shared replicas of the rows that wait, if they do not know.
+// offer offers the waiting rows to the containers of shared replicas that do not know of them.
 func (c *core) offer(now int64, fx *effects) {
 	for _, r := range c.replicas {
 		s := &r.sharing
@@ -148,18 +147,18 @@ func (c *core) offer(now int64, fx *effects) {
 	}
 }
 
-// ungranted reports whether a replica has had no grant, and answered nothing, for so long that its
-// container is taken to be dead.
+// ungranted reports whether a replica has had neither a grant nor an answer for so long that its
+// container counts as dead.
 func (r *Replica) ungranted(now int64, limit time.Duration) bool {
 	s, most := &r.sharing, silentTimeouts*int64(limit)
 	return s.on && s.repeats*repeatOffer >= most && now-r.free >= most
 }
 
-// A share is the part of the rows of an execution that are this server's: mine of those waiting
-// here, of mine and others. Without others it is all.
+// A share is this server's part of the rows of an execution: mine of mine+others. Without others it
+// is all of them.
 type share struct{ mine, others int }
 
-// whole is how many rows an execution is expected to have of which n are this server's.
+// whole returns how many rows an execution is expected to have if n of them are this server's.
 func (s share) whole(n int) int {
 	if s.others == 0 {
 		return n
@@ -167,8 +166,8 @@ func (s share) whole(n int) int {
 	return n + (n*s.others+s.mine-1)/s.mine
 }
 
-// own is how many of at most n rows of an execution are this server's, at least one. Those of all
-// servers add up to no more.
+// own returns how many of at most n rows of an execution are this server's, at least one. The sum
+// over all servers is at most n.
 func (s share) own(n int) int {
 	if s.others == 0 {
 		return n
@@ -179,7 +178,7 @@ func (s share) own(n int) int {
 // near is own, rounded to the nearest number.
 func (s share) near(n int) int { return s.own(n + (s.mine+s.others)/max(1, 2*s.mine)) }
 
-// part is this server's share of a time.
+// part returns this server's share of a time.
 func (s share) part(ns int64) int64 {
 	if s.others == 0 {
 		return ns
@@ -187,7 +186,7 @@ func (s share) part(ns int64) int64 {
 	return int64(float64(ns) * float64(s.mine) / float64(s.mine+s.others))
 }
 
-// The times of batches that have n rows of this server.
+// Times of executions with n rows of this server.
 
 func (p *plan) typical(n int) float64 { return p.prof.typical(p.whole(n)) }
 func (p *plan) planned(n int) int64   { return p.prof.planned(p.whole(n)) }

@@ -11,11 +11,11 @@ import (
 
 // streams makes streams of frames and has them decoded, for one goroutine.
 type streams interface {
-	// one decodes a stream, and returns what it was.
+	// one decodes a stream, and counts what it held.
 	one() (stream, error)
 }
 
-// A stream is what has been decoded.
+// A stream counts what was decoded of one stream, or of several.
 type stream struct{ frames, bytes, messages, faults int }
 
 func (s *stream) add(o stream) {
@@ -26,13 +26,13 @@ func (s *stream) add(o stream) {
 }
 
 const (
-	longest = time.Second      // that one stream may take
-	hung    = 20 * time.Second // after which it is not waited for any more
-	// The bar: twice the bytes that have come, and so much for each stream.
+	longest = time.Second      // for decoding one stream
+	hung    = 20 * time.Second // a decoder that takes as long is given up
+	// The limit of memory is twice the bytes received, plus this for each stream.
 	perStream = 64 << 10
 )
 
-// decode decodes as many frames on all cores, and prints what became of them.
+// decode decodes that many frames on all cores, and prints the outcomes.
 func decode(ctx context.Context, name string, frames int, seed uint64, begin func(seed uint64) (streams, error)) error {
 	if frames == 0 {
 		return nil

@@ -20,40 +20,40 @@ type Model struct {
 	Status ModelStatus `json:"status,omitempty"`
 }
 
-// A ModelSpec is what is wanted.
+// A ModelSpec is the desired state.
 type ModelSpec struct {
-	Model   string `json:"model,omitempty"`   // its name at the servers; "" = that of the object
+	Model   string `json:"model,omitempty"`   // its name on the servers; "" = that of the object
 	Version string `json:"version,omitempty"` // "" = all versions count
 
 	// Admin is host:port of the servers' admin doors; "" = the controller's --admin.
 	Admin    string `json:"admin,omitempty"`
 	Replicas *Range `json:"replicas,omitempty"`
 
-	// ScaleDownAfter is how long fewer replicas must have been enough; 0 = 5m.
+	// ScaleDownAfter is how long fewer replicas must have sufficed before there are fewer; 0 = 5m.
 	ScaleDownAfter metav1.Duration `json:"scaleDownAfter,omitempty"`
 
 	// Template is a PodTemplateSpec, which the apiserver checks when the Deployment is made.
 	Template runtime.RawExtension `json:"template"`
 }
 
-// A Range is how many replicas there may be. Without one the controller does not scale.
+// A Range bounds the number of replicas. Without one the controller does not scale.
 type Range struct {
 	Min int32 `json:"min"`
 	Max int32 `json:"max"`
 }
 
-// A ModelStatus is what is.
+// A ModelStatus is the observed state.
 type ModelStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Needed is what the servers said last; nil: they have not yet.
+	// Needed is the latest number of replicas that the servers asked for; nil: none yet.
 	Needed *int32 `json:"needed,omitempty"`
-	// Replicas is how many the Deployment was told to have.
+	// Replicas is the number that the Deployment was given.
 	Replicas   int32              `json:"replicas,omitempty"`
 	Ready      int32              `json:"ready,omitempty"`
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// A ModelList is what the apiserver lists.
+// A ModelList is the apiserver's list of Models.
 type ModelList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	manager  = "shiva-controller"              // of fields
-	selected = "shivad.github.io/model-object" // label of pods: the Model's name
+	manager  = "shiva-controller"              // owns the fields that it applies
+	selected = "shivad.github.io/model-object" // a label of pods: the name of the Model
 )
 
-// A reconciler makes what is what Models want.
+// A reconciler brings Deployments to the state that their Models describe.
 type reconciler struct {
 	client.Client
 	servers *servers
@@ -72,8 +72,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: r.poll}, nil
 }
 
-// apply applies the Deployment with as many replicas as are needed. The error is one that time may
-// mend; what only a change of the Model mends is in its conditions.
+// apply applies the Deployment with the replicas that are needed. It returns an error that may pass
+// by itself; one that only a change of the Model can mend is in the Model's conditions.
 func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, say func(kind string, yes bool, reason, message string)) error {
 	is := &appsv1.Deployment{}
 	err := r.Get(ctx, client.ObjectKeyFromObject(m), is)
@@ -122,7 +122,7 @@ func lasting(err error) bool {
 		err != nil && strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
-// replicas decides how many there are; nil if others do.
+// replicas decides on the number of replicas; nil: others decide.
 func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployment, exists bool, status *ModelStatus, say func(kind string, yes bool, reason, message string)) *int32 {
 	if m.Spec.Replicas == nil {
 		meta.RemoveStatusCondition(&status.Conditions, "Scaled")
@@ -152,8 +152,8 @@ func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployme
 	return &n
 }
 
-// brief is an error without ports of this end, which differ each time: a status that differs is
-// written, and would have this Model looked at again at once.
+// brief returns the text of an error without local ports, which differ each time: a status that
+// differs is written, and would start another reconciliation at once.
 func brief(err error) string {
 	text := err.Error()
 	if len(text) > 512 {
@@ -162,7 +162,7 @@ func brief(err error) string {
 	return ports.ReplaceAllString(text, "->")
 }
 
-// ports of this end are those before the arrow, as in 10.0.0.1:40312->10.0.0.2:8002.
+// ports matches local ports, those before the arrow, as in 10.0.0.1:40312->10.0.0.2:8002.
 var ports = regexp.MustCompile(`:[0-9]+->`)
 
 func (r *reconciler) scale(of types.NamespacedName, now time.Time, running int32) *scale {
@@ -183,7 +183,7 @@ func (r *reconciler) forget(of types.NamespacedName) {
 	delete(r.scales, of)
 }
 
-// deployment is what is applied: the template, with the label that pods are selected by.
+// deployment returns the object to apply: the template, and the label that selects its pods.
 func deployment(m *Model, replicas *int32) (map[string]any, error) {
 	template := map[string]any{}
 	if err := json.Unmarshal(m.Spec.Template.Raw, &template); err != nil {

@@ -2,13 +2,12 @@ package main
 
 import "time"
 
-// A scale decides how many replicas there are, from the numbers that the servers have given lately:
-// the highest of them. So there are more at once, and fewer when fewer have been enough for all of
-// the time after which the Model wants that, however the numbers go up and down meanwhile. What
-// began at fifty replicas and is not known any more does not fall at once either: those that run
-// when the controller starts count as a number of that moment.
+// A scale decides on the number of replicas: the highest that the servers have asked for within a
+// window of time. So the number rises at once, and falls when fewer have sufficed throughout the
+// window, however the numbers went up and down meanwhile. A controller that has just started counts
+// the running replicas as a number asked for at that moment, so a restart scales nothing down.
 type scale struct {
-	// The oldest first, each lower than the one before: it counts when those before are too old.
+	// The oldest first, each lower than the one before it, and of use once that is too old.
 	samples []sample
 }
 
@@ -17,7 +16,7 @@ type sample struct {
 	number int32
 }
 
-// add notes a number.
+// add records a number that the servers ask for.
 func (s *scale) add(now time.Time, number int32) {
 	for len(s.samples) > 0 && s.samples[len(s.samples)-1].number <= number {
 		s.samples = s.samples[:len(s.samples)-1]
@@ -25,7 +24,7 @@ func (s *scale) add(now time.Time, number int32) {
 	s.samples = append(s.samples, sample{now, number})
 }
 
-// replicas is the highest number since then, within a range. Without any it is what runs.
+// replicas returns the highest number within the window, kept within r. Without any it is running.
 func (s *scale) replicas(now time.Time, window time.Duration, r Range, running int32) int32 {
 	for len(s.samples) > 1 && now.Sub(s.samples[0].at) >= window {
 		s.samples = s.samples[1:]

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Version is that of the release, as clients and containers are told.
+// Version is the release's, which clients and containers are told.
 const Version = "0.1.0"
 
-// commit is that of the sources in programs of "make dist", which sets it by the linker.
+// commit is set by the linker in the programs of "make dist".
 var commit string
 
-// Commit is that of the sources that the program was built of; "" if the build does not know it.
-// A build of changed sources ends with "+changes".
+// Commit returns the commit that the program was built from, or "" if the build does not know it.
+// It ends with "+changes" if the sources differed from the commit.
 func Commit() string {
 	if commit != "" {
 		return commit
@@ -23,7 +23,7 @@ func Commit() string {
 	return commitOf(info)
 }
 
-// commitOf is what Go itself has noted of the repository, unless GOFLAGS has -buildvcs=false.
+// commitOf returns the commit that Go recorded, which it does unless GOFLAGS has -buildvcs=false.
 func commitOf(info *debug.BuildInfo) (found string) {
 	if info == nil {
 		return ""
@@ -43,8 +43,8 @@ func commitOf(info *debug.BuildInfo) (found string) {
 	return found + changed
 }
 
-// Line is what a program says of itself when it is asked for its version: name and number, and in
-// brackets the commit, if it is known, the version of Go and the platform.
+// Line returns what a program prints for -version: its name and version, and in brackets the commit
+// if it is known, the version of Go, and the platform.
 func Line(program string) string {
 	built := strings.TrimSpace(Commit() + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH)
 	return program + " " + Version + " (" + built + ")"

@@ -18,21 +18,21 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// A scaler is the external scaler of KEDA: it tells how many replicas a model needs. That is among
-// what the admin door shows, and takes the same right.
+// A scaler is an external scaler for KEDA: it tells how many replicas a model needs. The admin door
+// shows the same number, so callers need the right to read there.
 type scaler struct {
 	pb.UnimplementedExternalScalerServer
 	door   *Door
 	needed func(model, version string) (int, error) // Config.Needed
 }
 
-// scalerMetric is the one that there is. KEDA divides it by its target and rounds up.
+// scalerMetric is the scaler's only metric. KEDA divides it by its target and rounds up.
 const scalerMetric = "replicas-needed"
 
-// ofKEDA are the keys of scalerMetadata that say how KEDA reaches the scaler.
+// ofKEDA are the keys of scalerMetadata that KEDA itself reads, to reach the scaler.
 var ofKEDA = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
 
-// asked is how many replicas the caller's model needs.
+// asked returns how many replicas the caller's model needs.
 func (s *scaler) asked(ctx context.Context, ref *pb.ScaledObjectRef) (int, error) {
 	if err := s.door.who(ctx).Check(identity.AdminRead, ""); err != nil {
 		return 0, err
@@ -67,7 +67,7 @@ func (s *scaler) IsActive(ctx context.Context, q *pb.ScaledObjectRef) (*pb.IsAct
 	return &pb.IsActiveResponse{Result: n > 0}, nil
 }
 
-// activeEvery is how often a watched model is looked at.
+// activeEvery is the interval at which StreamIsActive looks at the model.
 const activeEvery = time.Second
 
 func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse]) error {

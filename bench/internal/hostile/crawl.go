@@ -12,10 +12,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Crawl keeps connections to a server's address of TLS until ctx ends: n that begin a handshake and
-// say no more, and n that finish it and then send a byte of a message each second. One that the
-// server ends comes again a second later. ready is called once, when the latter are all there and
-// the former have begun.
+// Crawl keeps 2n connections to a server's TLS address until ctx ends: n begin a handshake and then
+// send nothing, and n finish it and then send one byte of a message each second. A connection that
+// the server ends is made again a second later. Crawl calls ready once, when the handshakes of the
+// second kind are done and the others begin.
 func Crawl(ctx context.Context, addr string, n int, ready func()) error {
 	x, err := tensor.FromSlice(tensor.Shape{}, []float32{1})
 	if err != nil {
@@ -47,7 +47,7 @@ func Crawl(ctx context.Context, addr string, n int, ready func()) error {
 	return nil
 }
 
-// again does it until ctx ends, with about a second in between.
+// again calls do until ctx ends, with about a second between the calls.
 func again(ctx context.Context, do func()) {
 	for ctx.Err() == nil {
 		do()
@@ -55,7 +55,7 @@ func again(ctx context.Context, do func()) {
 	}
 }
 
-// pause waits for d, half of it at least, or until ctx ends.
+// pause waits for d/2 to 3d/2, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -76,11 +76,11 @@ func hold(ctx context.Context, addr string, bytes []byte) {
 	}
 }
 
-// dribble sends a byte each second after its handshake, for which it waits its turn, until the
+// dribble waits for its turn, does a handshake, calls met, and sends a byte each second until the
 // server hangs up, or ctx ends.
 func dribble(ctx context.Context, addr string, message []byte, turns chan struct{}, met func()) {
 	turns <- struct{}{}
-	// Whoever answers is attacked.
+	// An attacker does not care whom it reaches.
 	c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", addr)
 	<-turns
 	if err != nil {
