@@ -24,6 +24,7 @@ type Account struct {
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
 	last            [Kinds]atomic.Int64   // time of the last refusal, since began
 	turns           atomic.Int64          // time of the last turn that was given out, since began
+	balance         balance               // of what exceeded a rate, see pace.go
 }
 
 func newAccount(whose string, pays bool, l *Limits) *Account {
@@ -112,6 +113,7 @@ func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 
 // decline is refuse for what is over a rate.
 func (a *Account) decline(k Kind, n, rate int64, again, now time.Duration) *Error {
+	a.balance.refused()
 	e := a.refuse(k, rate, 0, now)
 	e.Again, e.declined = again, &declined{a, time.Duration(price(n, rate))}
 	return e

@@ -1,21 +1,24 @@
 package quota
 
 import (
+	"sync/atomic"
 	"time"
 )
 
 // Refusals cost time, too: each request wakes the server, is read, checked and answered. A client
-// that goes on sending more than its rate admits could take any amount of that time. So a
-// connection many of whose requests exceed a rate is read in turns, and the rate admits as many
-// turns as requests. What has arrived by then is admitted or refused at once. A client that waits
-// for its answers sends less.
+// that goes on sending more than its rate admits could take any amount of that time. So the
+// connections on which a payer is refused are read in turns while many of its requests exceed a
+// rate, and the rate admits as many turns as requests. What has arrived by then is admitted or
+// refused at once. A client that waits for its answers sends less. The payer's requests are counted
+// on all of its connections together: a client on a hundred of them would otherwise be refused a
+// hundred times as often before it is read in turns.
 const (
 	// A refusal counts as much as this many admissions. A client that has one request at a time is
 	// admitted with nearly each turn: if these counted the same, it would be read without turns
 	// until as many were refused again.
 	refusal = 4
-	// A connection is read in turns when its latest refusals count for so much more than its
-	// admissions. At most mostRefused of that is remembered.
+	// A payer is read in turns when its latest refusals count for so much more than its admissions.
+	// At most mostRefused of that is remembered, of a payer and of a connection.
 	manyRefused = 16 * refusal
 	mostRefused = 2 * manyRefused
 	// A connection waits for its turn for at most longestTurn, and for at most one ofBurst-th of
@@ -30,18 +33,30 @@ type declined struct {
 	price time.Duration
 }
 
-// note counts the outcome of a request. It may miss one of several concurrent requests.
+// balance is what the latest refusals count for, less the admissions. It may miss one of several at
+// once.
+type balance struct{ atomic.Int32 }
+
+func (b *balance) refused() {
+	n := b.Load()
+	b.CompareAndSwap(n, min(n+refusal, mostRefused))
+}
+
+func (b *balance) admitted() {
+	if n := b.Load(); n > 0 {
+		b.CompareAndSwap(n, n-1)
+	}
+}
+
+// note counts the outcome of a request.
 func (c *Claims) note(err error) {
-	refused := c.refused.Load()
 	if err == nil {
-		if refused > 0 {
-			c.refused.Store(refused - 1)
-		}
+		c.balance.admitted()
 		return
 	}
 	if e, ok := err.(*Error); ok && e.declined != nil {
 		c.last.Store(e.declined)
-		c.refused.Store(min(refused+refusal, mostRefused))
+		c.balance.refused()
 	}
 }
 
@@ -56,7 +71,11 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 // several identities share, such as a proxy's, is never paused: the others would wait for what one
 // of them does.
 func (c *Claims) Pause() time.Duration {
-	if c.refused.Load() < manyRefused {
+	if c.balance.Load() == 0 {
+		return 0
+	}
+	last := c.last.Load()
+	if last.by.balance.Load() < manyRefused {
 		return 0
 	}
 	c.mu.Lock()
@@ -65,7 +84,6 @@ func (c *Claims) Pause() time.Duration {
 	if shared {
 		return 0
 	}
-	last := c.last.Load()
 	return last.by.turn(last.price, time.Now())
 }
 

@@ -70,12 +70,49 @@ func TestPace(t *testing.T) {
 				for range mostRefused {
 					ask(&conns[0], c.a)
 				}
-				if n := conns[0].refused.Load(); n != 0 {
+				if n := conns[0].balance.Load(); n != 0 {
 					t.Errorf("%d refusals are still held against it", n)
 				}
 			})
 		})
 	}
+}
+
+// A client on many connections is refused no more often before it is read in turns than one on a
+// single connection, and once more on each. A connection on which it is not refused is not held
+// back.
+func TestPaceOfManyConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := only(RequestsPerSecond, 100)
+		l.Burst = time.Second
+		a := payer(l)
+		a.began = time.Now()
+		var conns [64]Claims
+		refused := 0
+		ask := func(c *Claims) {
+			var u Use
+			if c.Begin(&u, Payers{a}, 100, time.Now()) != nil {
+				refused++
+			}
+			u.End()
+		}
+		for range 100 { // the burst
+			ask(&conns[0])
+		}
+		for range 100 {
+			for i := range conns[1:] {
+				if c := &conns[1+i]; c.Pause() == 0 {
+					ask(c)
+				}
+			}
+		}
+		if most := manyRefused/refusal + len(conns); refused > most {
+			t.Errorf("it is refused %d times on %d connections before it is read in turns, want %d at most", refused, len(conns), most)
+		}
+		if d := conns[0].Pause(); d != 0 {
+			t.Errorf("a connection without a refusal is read after %v", d)
+		}
+	})
 }
 
 // What a client may have while it is read in turns is what it may have otherwise, also of a burst

@@ -47,6 +47,11 @@ func (u *Use) Begin(of Payers, bytes int64, now time.Time) error {
 		}
 		u.of[i], limits[i] = a, l
 	}
+	for _, a := range u.of {
+		if a != nil {
+			a.balance.admitted()
+		}
+	}
 	u.bytes, u.flies = bytes, true
 	return nil
 }
@@ -183,8 +188,8 @@ type Claims struct {
 	ended bool
 
 	// See pace.go.
-	refused atomic.Int32             // what the latest refusals count for, less admissions
-	last    atomic.Pointer[declined] // of these
+	balance balance
+	last    atomic.Pointer[declined] // the latest refusal of balance
 }
 
 // Add counts the connection for an account. Adding it again, or nil, has no effect.
