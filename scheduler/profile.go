@@ -138,7 +138,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 	} else {
 		upset = false
 	}
-	if grown || upset || p.n < spreadSize || now-p.updated >= updatePause {
+	if grown || upset || p.count < spreadSize || now-p.updated >= updatePause {
 		p.update(now)
 	}
 }
