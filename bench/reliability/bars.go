@@ -45,7 +45,7 @@ var bars = []bar{
 		breaks("containers/zmtp/receive.go", "if len(m.Frames) >= c.limits.Frames {", "if false {", `peer endless-multipart is not named`)},
 	{"R14", "clients, containers and versions come and go for three minutes, and leave nothing behind",
 		[]piece{program(regexp.MustCompile(`(?m)^((?:capacity|in the end|BROKEN).*)$`), "./bench/soak", "-length", "3m")},
-		breaks("server/tcp/loop.go", "\ts := &session{\n", "\tgo func() { select {} }()\n\ts := &session{\n", `goroutines at the start`)},
+		breaks("server/tcp/loop.go", "\ts := &session{\n", "\tgo func() { select {} }()\n\ts := &session{\n", `goroutines at the start`).within("24s")},
 	{"R15", "what the server adds to a request, beside two round trips to a server that does nothing",
 		[]piece{part(5, "overhead")},
 		breaks("server/tcp/session.go", "\tc := s.line(m)\n\tc.bytes = s.clock.Bytes\n", "\tc := s.line(m)\n\ttime.Sleep(10 * time.Millisecond)\n\tc.bytes = s.clock.Bytes\n", `p50.* FAIL`)},

@@ -16,12 +16,19 @@ import (
 type fault struct {
 	file, was, is string
 	piece         int            // index of that piece
+	args          []string       // added to the piece's command, so that it shows sooner
 	seen          *regexp.Regexp // its message then, which no other failure has
 }
 
 // breaks returns a fault that the first piece must notice.
 func breaks(file, was, is, seen string) fault {
 	return fault{file: file, was: was, is: is, seen: regexp.MustCompile(seen)}
+}
+
+// within returns the fault for a piece that need not run as long as without it.
+func (f fault) within(length string) fault {
+	f.args = []string{"-length", length}
+	return f
 }
 
 // build builds shivad with the fault into a directory. It returns env extended so that tests use

@@ -122,7 +122,9 @@ func (b *bar) measure(ctx context.Context, dir string, broken bool) (holds bool,
 func (b *bar) judge(ctx context.Context, dir string, env []string, broken bool) (holds bool, figures []string, err error) {
 	pieces := b.pieces
 	if broken {
-		pieces = pieces[b.fault.piece : b.fault.piece+1]
+		p := pieces[b.fault.piece]
+		p.command = slices.Concat(p.command, b.fault.args)
+		pieces = []piece{p}
 	}
 	for i, p := range pieces {
 		out, ended := p.run(ctx, env)
