@@ -241,7 +241,7 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		single = single && p.Rows == 1
 		plain = plain && p.Parameters == nil
 		first = first && p.Priority == 0
-		traced = traced || p.Trace != ""
+		traced = traced || p.Trace.Span != [8]byte{}
 		stated = stated || p.TraceState != ""
 	}
 	if !single {
@@ -271,10 +271,10 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, ']')
 	}
 	if traced {
-		h = appendTexts(append(h, `,"traces":`...), b.Parts, func(p *scheduler.Part) string { return p.Trace })
+		h = appendTraces(append(h, `,"traces":`...), b.Parts)
 	}
 	if stated {
-		h = appendTexts(append(h, `,"trace_states":`...), b.Parts, func(p *scheduler.Part) string { return p.TraceState })
+		h = appendStates(append(h, `,"trace_states":`...), b.Parts)
 	}
 	if t := b.Turn; t.Grant != 0 {
 		h = wire.AppendTurn(h, wire.Turn{Grant: t.Grant, Best: t.Best, Left: t.Left})
@@ -282,11 +282,26 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	return append(h, '}')
 }
 
-// appendTexts appends a text for each request, null for "".
-func appendTexts(h []byte, parts []scheduler.Part, of func(*scheduler.Part) string) []byte {
+// appendTraces appends a list with the traceparent of each request that is followed, and null for
+// the others.
+func appendTraces(h []byte, parts []scheduler.Part) []byte {
 	for i := range parts {
 		h = separate(h, i)
-		if text := of(&parts[i]); text != "" {
+		if p := &parts[i].Trace; p.Span != [8]byte{} {
+			h = append(p.Append(append(h, '"')), '"')
+		} else {
+			h = append(h, "null"...)
+		}
+	}
+	return append(h, ']')
+}
+
+// appendStates appends a list with the tracestate of each request that has one, and null for the
+// others.
+func appendStates(h []byte, parts []scheduler.Part) []byte {
+	for i := range parts {
+		h = separate(h, i)
+		if text := parts[i].TraceState; text != "" {
 			h = jsontext.AppendString(h, text)
 		} else {
 			h = append(h, "null"...)

@@ -61,6 +61,7 @@ func TestV4Echo(t *testing.T) {
 func TestV4Header(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(nil))
+	parent := scheduler.Parent{Trace: [16]byte{0x0a, 15: 1}, Span: [8]byte{7: 0xff}}
 	for i, tt := range []struct {
 		q    scheduler.Request
 		want string
@@ -68,10 +69,10 @@ func TestV4Header(t *testing.T) {
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}}, `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T}`},
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}, Priority: 3, Parameters: []byte(`{"a":[1]}`)},
 			`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,4]}],"timeout_ms":T,"requests":[2],"parameters":[{"a":[1]}],"priority":[3]}`},
-		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: "00-a"}},
-			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-a"]}`},
-		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: "00-a", State: `a="b`}},
-			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-a"],"trace_states":["a=\"b"]}`},
+		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: parent}},
+			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-0a000000000000000000000000000001-00000000000000ff-01"]}`},
+		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: parent, State: `a="b`}},
+			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-0a000000000000000000000000000001-00000000000000ff-01"],"trace_states":["a=\"b"]}`},
 	} {
 		out, err := r.ask(&tt.q, echoID)
 		if err != nil {

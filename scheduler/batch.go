@@ -78,7 +78,7 @@ type Part struct {
 	Rows       int
 	Parameters []byte // JSON object, or nil
 	Priority   int
-	Trace      string // Trace.Parent of a request that is followed; "": it is not
+	Trace      Parent // Trace.Parent of a request that is followed; zero: it is not
 	TraceState string // Trace.State of it
 }
 

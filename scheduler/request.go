@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"encoding/hex"
 	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -80,7 +81,7 @@ type Request struct {
 // A Trace is what is noted of the way of a request that somebody follows. The scheduler sets all
 // but Parent and State before Owner.Complete, for the last batch that had rows of the request.
 type Trace struct {
-	Parent string // passed on with the rows (see [Part]), to name them to the container
+	Parent Parent // passed on with the rows (see [Part]), to name them to the container
 	State  string // likewise: what others keep of the trace; "": nothing
 
 	Sent      bool // some of its rows were in a batch; else the rest is not set
@@ -88,8 +89,21 @@ type Trace struct {
 	BatchRows int
 	Replica   string // its label
 	// Batch are the Parents of all requests in the batch that are followed, in the order of their
-	// rows: of the first of very many. It is shared by them.
-	Batch []string
+	// rows: of the first of very many. It is shared by them. nil: this is the only one.
+	Batch []Parent
+}
+
+// A Parent is a span whose children are those of a container. The zero Parent is none.
+type Parent struct {
+	Trace [16]byte
+	Span  [8]byte // all zeros: none
+}
+
+// Append appends the Parent in the form of W3C's traceparent, which says that it is followed.
+func (p *Parent) Append(b []byte) []byte {
+	b = hex.AppendEncode(append(b, "00-"...), p.Trace[:])
+	b = hex.AppendEncode(append(b, '-'), p.Span[:])
+	return append(b, "-01"...)
 }
 
 // executing reports whether a container has any of its rows.

@@ -5,10 +5,13 @@ const maxFollowed = 128
 
 // follow notes in the traces of a batch's requests, n of them, which batch they are in.
 func (b *Batch) follow(n int) {
-	parents := make([]string, 0, min(n, maxFollowed))
-	for i := range b.spans {
-		if r := b.spans[i].req; r != nil && r.Trace != nil && len(parents) < maxFollowed {
-			parents = append(parents, r.Trace.Parent)
+	var parents []Parent
+	if n > 1 {
+		parents = make([]Parent, 0, min(n, maxFollowed))
+		for i := range b.spans {
+			if r := b.spans[i].req; r != nil && r.Trace != nil && len(parents) < maxFollowed {
+				parents = append(parents, r.Trace.Parent)
+			}
 		}
 	}
 	for i := range b.spans {

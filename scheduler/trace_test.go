@@ -13,7 +13,17 @@ import (
 // was; its worker learns its parent. One that was never sent learns nothing.
 func TestTrace(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 8}})
-	var parents []string
+	parentOf := func(name string) (p scheduler.Parent) {
+		copy(p.Span[:], name)
+		return p
+	}
+	parentsOf := func(names ...string) (all []scheduler.Parent) {
+		for _, name := range names {
+			all = append(all, parentOf(name))
+		}
+		return all
+	}
+	var parents []scheduler.Parent
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, 0)}
 	watched := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		for _, p := range b.Parts {
@@ -28,7 +38,7 @@ func TestTrace(t *testing.T) {
 	request := func(parent string, deadline time.Duration) *scheduler.Request {
 		r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(deadline), Owner: ownerFunc(func(*scheduler.Request) {})}
 		if parent != "" {
-			r.Trace = &scheduler.Trace{Parent: parent}
+			r.Trace = &scheduler.Trace{Parent: parentOf(parent)}
 		}
 		return r
 	}
@@ -39,18 +49,18 @@ func TestTrace(t *testing.T) {
 	s.Submit(a, plain, b)
 	clock.Advance(time.Second)
 
-	if got := *first.Trace; got.Parent != "first" || !got.Sent || got.Reason != scheduler.CloseIdle || got.BatchRows != 1 || got.Replica != "gpu" || !slices.Equal(got.Batch, []string{"first"}) {
+	if got := *first.Trace; got.Parent != parentOf("first") || !got.Sent || got.Reason != scheduler.CloseIdle || got.BatchRows != 1 || got.Replica != "gpu" || got.Batch != nil {
 		t.Errorf("alone: %+v", got)
 	}
 	if got := *late.Trace; got.Sent || got.Batch != nil || late.Err == nil {
 		t.Errorf("never sent: %+v, %v", got, late.Err)
 	}
 	for _, r := range []*scheduler.Request{a, b} {
-		if got := *r.Trace; !got.Sent || got.BatchRows != 3 || !slices.Equal(got.Batch, []string{"a", "b"}) {
+		if got := *r.Trace; !got.Sent || got.BatchRows != 3 || !slices.Equal(got.Batch, parentsOf("a", "b")) {
 			t.Errorf("together: %+v", got)
 		}
 	}
-	if want := []string{"first", "a", "", "b"}; !slices.Equal(parents, want) {
-		t.Errorf("the worker is told %q, expected %q", parents, want)
+	if want := parentsOf("first", "a", "", "b"); !slices.Equal(parents, want) {
+		t.Errorf("the worker is told %v, expected %v", parents, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -55,6 +56,7 @@ type loop struct {
 	texts      []tensor.Tensor
 	spare      []mail  // the mailbox's other half
 	paused     []*conn // gnet's connections; only the event loop uses it
+	gap        trace.Gap
 
 	descriptions map[descriptionKey]description
 

@@ -415,7 +415,7 @@ func (s *session) route(c *call) (err error) {
 		}
 		q.Own, q.Keep = s.stream, cmp.Or(q.Keep, cfg.Keep)
 	}
-	c.trace = s.loop.door.gate.Follow(&q.Values, "tcp", c.arrived)
+	c.trace = s.loop.door.gate.Follow(&q.Values, "tcp", c.arrived, &s.loop.gap)
 	q.Trace = c.trace
 	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, tensors, &q.Params); err != nil {
 		return err

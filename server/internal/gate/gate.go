@@ -131,9 +131,9 @@ type Params struct {
 }
 
 // Follow begins the trace of a request that arrived at a door, if it is to be traced. The door ends
-// the trace. nil: it is not traced.
-func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time) *trace.Trace {
-	return g.cfg.Tracer.Begin(&p.Parent, p.TraceState, door, arrived)
+// the trace. nil: it is not traced. nil for the gap: see [trace.Tracer.Begin].
+func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time, gap *trace.Gap) *trace.Trace {
+	return g.cfg.Tracer.Begin(&p.Parent, p.TraceState, door, arrived, gap)
 }
 
 // Follows reports whether any request is traced.

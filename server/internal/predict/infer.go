@@ -169,7 +169,7 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
 	defer q.Release()
 	model := d.gate.Unrouted()
-	q.trace = d.gate.Follow(&q.Values, d.metrics.Name(), q.Arrived)
+	q.trace = d.gate.Follow(&q.Values, d.metrics.Name(), q.Arrived, nil)
 	target, err := d.gate.As(q.Who).Asked(q.Model, q.Version)
 	if err == nil {
 		model = target.Metrics

@@ -23,10 +23,10 @@ func BenchmarkRequest(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			batch := []string{parent, parent}
-			now := time.Now()
+			c, _ := Parse(parent)
+			batch, now, gap := []scheduler.Parent{c.Parent, c.Parent}, time.Now(), new(Gap)
 			for b.Loop() {
-				follow(tracer, batch, now)
+				follow(tracer, batch, now, gap)
 			}
 		})
 		tracer.Close()
@@ -34,8 +34,8 @@ func BenchmarkRequest(b *testing.B) {
 }
 
 // follow is a request of which one model answers, in a batch with two others that are followed.
-func follow(tracer *Tracer, batch []string, now time.Time) {
-	t := tracer.Begin(new(Context), "", "tcp", now)
+func follow(tracer *Tracer, batch []scheduler.Parent, now time.Time, gap *Gap) {
+	t := tracer.Begin(new(Context), "", "tcp", now, gap)
 	if t == nil {
 		return
 	}

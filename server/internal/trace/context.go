@@ -2,16 +2,16 @@ package trace
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/shivad/shivad/scheduler"
 )
 
 // A Context names a span for others, as W3C's traceparent does. The zero Context names none.
 type Context struct {
-	Trace   [16]byte
-	Span    [8]byte
+	scheduler.Parent
 	Sampled bool // its trace is followed
 }
 
@@ -73,15 +73,11 @@ func digit(c byte) byte {
 
 // String is the traceparent.
 func (c Context) String() string {
-	b := make([]byte, 0, parentSize)
-	b = append(b, "00-"...)
-	b = hex.AppendEncode(b, c.Trace[:])
-	b = append(b, '-')
-	b = hex.AppendEncode(b, c.Span[:])
-	if c.Sampled {
-		return string(append(b, "-01"...))
+	b := c.Append(make([]byte, 0, parentSize))
+	if !c.Sampled {
+		b[parentSize-1] = '0'
 	}
-	return string(append(b, "-00"...))
+	return string(b)
 }
 
 // state is a tracestate as it is passed on. One that is no valid one is as if it were not there; of

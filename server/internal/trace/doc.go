@@ -18,8 +18,9 @@
 //	  answer      from the last model's answer until the request's has been written
 //
 // Whether a request is followed is decided when it arrives: by its client's traceparent, if it has
-// one, else by chance. One that is not costs a random number, and nothing while nothing is traced:
-// a nil *Tracer follows nobody, and all methods of a nil *Trace and *Ask do nothing.
+// one, else by chance. One that is not costs a step of a countdown (Gap) or a random number, and
+// nothing while nothing is traced: a nil *Tracer follows nobody, and all methods of a nil *Trace and
+// *Ask do nothing.
 //
 // On the way of a request only times are noted. A goroutine makes spans of them, of hundreds of
 // requests one after the other, in the memory that is sent to the collector: five times a second,
@@ -28,7 +29,7 @@
 // A collector that is away costs nobody anything. Spans wait in a queue of queueSpans for it, and
 // those that find it full are dropped and counted.
 //
-// Concurrency: everything may be called from any goroutine.
+// Concurrency: everything may be called from any goroutine, but for a Gap, which belongs to one.
 //
 // Sources: W3C Trace Context, level 1; the OpenTelemetry protocol, OTLP/HTTP with protobuf.
 package trace

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/shivad/shivad/scheduler"
 )
 
 // The messages of OTLP as far as spans need them, written where they are sent from. With the
@@ -118,7 +120,7 @@ func (p *page) keyed(n protowire.Number, key string, size int) []byte {
 }
 
 // link links a span to another.
-func (p *page) link(c Context) {
+func (p *page) link(c *scheduler.Parent) {
 	b := protowire.AppendTag(p.bytes, 13, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(1+protowire.SizeBytes(len(c.Trace))+1+protowire.SizeBytes(len(c.Span))))
 	p.bytes = field(field(b, 1, c.Trace[:]), 2, c.Span[:])

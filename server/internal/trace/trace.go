@@ -14,21 +14,14 @@ import (
 // nil Tracer follows none.
 type Tracer struct {
 	oneIn    atomic.Int64
-	below    atomic.Uint64 // a request is followed whose random number is
 	exporter *exporter
 }
 
 // Follow has one of so many requests without a parent followed; 0: none.
 func (t *Tracer) Follow(oneIn int) {
-	if t == nil {
-		return
+	if t != nil {
+		t.oneIn.Store(int64(oneIn))
 	}
-	t.oneIn.Store(int64(oneIn))
-	below := uint64(0)
-	if oneIn > 0 {
-		below = math.MaxUint64 / uint64(oneIn)
-	}
-	t.below.Store(below)
 }
 
 // OneIn is what Follow was told last; of a nil Tracer it is 0.
@@ -39,9 +32,43 @@ func (t *Tracer) OneIn() int {
 	return int(t.oneIn.Load())
 }
 
+// A Gap counts down the requests that are not followed until the next one that is, for a goroutine
+// to which they come one after the other. It is drawn when one is followed: a random number for
+// each request costs ten times as much. The zero Gap is ready for use.
+type Gap struct {
+	oneIn int64 // for which it was drawn
+	left  int64
+}
+
+// passed counts a request, and reports whether it is followed.
+func (g *Gap) passed(oneIn int64) bool {
+	if oneIn <= 0 {
+		return false
+	}
+	if g.oneIn != oneIn {
+		g.oneIn, g.left = oneIn, gap(oneIn)
+	}
+	if g.left--; g.left >= 0 {
+		return false
+	}
+	g.left = gap(oneIn)
+	return true
+}
+
+// gap draws how many requests are not followed before the next one is, if each of them is with a
+// probability of one in so many.
+func gap(oneIn int64) int64 {
+	if oneIn == 1 {
+		return 0
+	}
+	const most = 1 << 62
+	return int64(min(math.Log(1-rand.Float64())/math.Log1p(-1/float64(oneIn)), most))
+}
+
 // Begin follows a request that arrived by a door, or returns nil. Its parent decides, if it has
-// one, and otherwise chance. The tracestate is that of the parent, as it came; "": it has none.
-func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Time) *Trace {
+// one, and otherwise chance. The tracestate is that of the parent, as it came; "": it has none. The
+// gap is the caller's; nil: its requests come from many goroutines.
+func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Time, g *Gap) *Trace {
 	switch {
 	case t == nil:
 		return nil
@@ -49,11 +76,27 @@ func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Ti
 		if !parent.Sampled {
 			return nil
 		}
-		return &Trace{tracer: t, id: parent.Trace, state: state(tracestate), parent: parent.Span, root: newSpanID(), door: door, arrived: arrived.UnixNano()}
-	case rand.Uint64() >= t.below.Load():
-		return nil
+	case g != nil:
+		if !g.passed(t.oneIn.Load()) {
+			return nil
+		}
+	default:
+		if oneIn := t.oneIn.Load(); oneIn <= 0 || rand.Int64N(oneIn) != 0 {
+			return nil
+		}
 	}
-	return &Trace{tracer: t, id: newTraceID(), root: newSpanID(), door: door, arrived: arrived.UnixNano()}
+	return t.begin(parent, tracestate, door, arrived)
+}
+
+func (t *Tracer) begin(parent *Context, tracestate, door string, arrived time.Time) *Trace {
+	f := traces.Get().(*Trace)
+	f.tracer, f.root, f.door, f.arrived = t, newSpanID(), door, arrived.UnixNano()
+	if parent.Span == [8]byte{} {
+		f.id = newTraceID()
+	} else {
+		f.id, f.parent, f.state = parent.Trace, parent.Span, state(tracestate)
+	}
+	return f
 }
 
 // Counts are the spans that the collector has taken, and those that were dropped as the queue was
@@ -156,6 +199,18 @@ func (t *Trace) asks(yield func(*Ask) bool) {
 	}
 }
 
+// traces are those whose spans have been written. New memory for each would be cold.
+var traces = sync.Pool{New: func() any { return new(Trace) }}
+
+// recycle gives the memory to another request, unless an application asks models that have not
+// answered.
+func (t *Trace) recycle() {
+	if len(t.more) == 0 && t.asked == t.first.told {
+		*t = Trace{}
+		traces.Put(t)
+	}
+}
+
 // write writes the spans of the request, and of those models that answered before its End.
 func (t *Trace) write(p *page) {
 	at := p.begin(t, &span{id: t.root, parent: t.parent, name: "infer ", of: t.name, kind: kindServer, start: t.arrived, end: t.ended})
@@ -176,6 +231,7 @@ func (t *Trace) write(p *page) {
 	if t.submitted != 0 && t.answered != 0 {
 		p.end(p.begin(t, &span{id: newSpanID(), parent: t.root, name: "answer", kind: kindInternal, start: t.answered, end: t.ended}), "")
 	}
+	t.recycle()
 }
 
 // An Ask is the way of a followed request through one model.
@@ -183,7 +239,6 @@ type Ask struct {
 	scheduler.Trace
 	of        *Trace
 	model     scheduler.ModelID
-	container [8]byte // the span
 	submitted int64
 
 	// Set by Done, under the lock of the trace.
@@ -207,8 +262,8 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	}
 	t.asked = true
 	t.mu.Unlock()
-	a.of, a.model, a.container = t, model, newSpanID()
-	a.Parent, a.State = Context{Trace: t.id, Span: a.container, Sampled: true}.String(), t.state
+	a.of, a.model = t, model
+	a.Parent, a.State = scheduler.Parent{Trace: t.id, Span: newSpanID()}, t.state
 	return a
 }
 
@@ -259,16 +314,13 @@ func (a *Ask) write(p *page) {
 	}
 	p.word(attribute, "shivad.batch.reason", a.Reason.String())
 	p.count("shivad.batch.rows", a.BatchRows)
-	for _, other := range a.Batch {
-		if other == a.Parent {
-			continue
-		}
-		if c, ok := Parse(other); ok {
-			p.link(c)
+	for i := range a.Batch {
+		if other := &a.Batch[i]; *other != a.Parent {
+			p.link(other)
 		}
 	}
 	p.end(at, "")
-	at = p.begin(a.of, &span{id: a.container, parent: a.of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
+	at = p.begin(a.of, &span{id: a.Parent.Span, parent: a.of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
 	a.attributes(p)
 	p.word(attribute, "shivad.replica", a.Replica)
 	p.count("shivad.rows", a.rows)

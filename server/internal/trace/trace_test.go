@@ -77,36 +77,50 @@ func TestSampling(t *testing.T) {
 	yes, _ := Parse(parent)
 	no := yes
 	no.Sampled = false
-	if tracer.Begin(&yes, "", "tcp", time.Now()) == nil || tracer.Begin(&no, "", "tcp", time.Now()) != nil {
+	if tracer.Begin(&yes, "", "tcp", time.Now(), nil) == nil || tracer.Begin(&no, "", "tcp", time.Now(), nil) != nil {
 		t.Error("a client's traceparent does not decide")
 	}
-	followed := 0
-	for range 4000 {
-		if tracer.Begin(new(Context), "", "tcp", time.Now()) != nil {
-			followed++
+	for name, gap := range map[string]*Gap{"a gap": new(Gap), "no gap": nil} {
+		tracer.Follow(0)
+		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil {
+			t.Errorf("%s: one in 0, at first", name)
 		}
-	}
-	if followed < 800 || followed > 1200 {
-		t.Errorf("%d of 4000 are followed, expected 1000", followed)
-	}
-	tracer.Follow(0)
-	if tracer.Begin(new(Context), "", "tcp", time.Now()) != nil || tracer.Begin(&yes, "", "tcp", time.Now()) == nil {
-		t.Error("one in 0")
-	}
-	tracer.Follow(1)
-	if tracer.Begin(new(Context), "", "tcp", time.Now()) == nil {
-		t.Error("one in 1")
-	}
-	tracer.Follow(1 << 60)
-	var off *Tracer
-	for name, tracer := range map[string]*Tracer{"off": off, "on": tracer} {
-		if n := testing.AllocsPerRun(100, func() {
-			followed := tracer.Begin(new(Context), "", "tcp", time.Time{})
-			followed.Ask(scheduler.ModelID{}).Submitted(time.Time{})
-			followed.Answered()
-			followed.End("m", "ok", nil)
-		}); n > 0 {
-			t.Errorf("%s: a request that is not followed allocates %v times", name, n)
+		tracer.Follow(4)
+		followed, pairs, before := 0, 0, false
+		for range 4000 {
+			now := tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil
+			if now {
+				followed++
+			}
+			if now && before {
+				pairs++
+			}
+			before = now
+		}
+		// Each for itself: after one that is followed, the next one is as likely to be.
+		if followed < 800 || followed > 1200 || pairs < 125 || pairs > 400 {
+			t.Errorf("%s: %d of 4000 are followed, expected 1000, and %d after such a one, expected 250", name, followed, pairs)
+		}
+		tracer.Follow(0)
+		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil || tracer.Begin(&yes, "", "tcp", time.Now(), gap) == nil {
+			t.Errorf("%s: one in 0", name)
+		}
+		tracer.Follow(1)
+		for range 2 {
+			if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) == nil {
+				t.Errorf("%s: one in 1", name)
+			}
+		}
+		tracer.Follow(1 << 60)
+		for name, tracer := range map[string]*Tracer{"off": nil, "on": tracer} {
+			if n := testing.AllocsPerRun(100, func() {
+				followed := tracer.Begin(new(Context), "", "tcp", time.Time{}, gap)
+				followed.Ask(scheduler.ModelID{}).Submitted(time.Time{})
+				followed.Answered()
+				followed.End("m", "ok", nil)
+			}); n > 0 {
+				t.Errorf("%s: a request that is not followed allocates %v times", name, n)
+			}
 		}
 	}
 }
@@ -141,7 +155,7 @@ func TestCollectorIsAway(t *testing.T) {
 		})
 		ask := func(n int) {
 			for range n {
-				tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+				tracer.Begin(new(Context), "", "tcp", time.Now(), nil).End("m", "ok", nil)
 			}
 		}
 		ask(10)
@@ -190,7 +204,7 @@ func TestFewRequestsToTheCollector(t *testing.T) {
 			return w.Code, nil
 		})
 		for range 10_000 { // in a second
-			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+			tracer.Begin(new(Context), "", "tcp", time.Now(), nil).End("m", "ok", nil)
 			time.Sleep(100 * time.Microsecond)
 		}
 		tracer.Close()
@@ -200,16 +214,53 @@ func TestFewRequestsToTheCollector(t *testing.T) {
 	})
 }
 
-// A request that is followed is one thing in memory, and the text for the container another: its
-// spans are written once, where they are sent from.
+// A request that is followed is one thing in memory, which the next one gets when its spans have
+// been written.
 func TestFollowedAllocates(t *testing.T) {
 	tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
 	tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) { return http.StatusOK, nil })
 	defer tracer.Close()
-	batch, now := []string{parent, parent}, time.Now()
-	if n := testing.AllocsPerRun(1000, func() { follow(tracer, batch, now) }); n > 2 {
-		t.Errorf("%v allocations, expected 2", n)
+	c, _ := Parse(parent)
+	batch, now := []scheduler.Parent{c.Parent, c.Parent}, time.Now()
+	if n := testing.AllocsPerRun(1000, func() { follow(tracer, batch, now, nil) }); n > 1 {
+		t.Errorf("%v allocations, expected at most one", n)
 	}
+}
+
+// The memory of a trace is not another's while models of its application have not answered: what
+// they say then is sent, and changes nobody else's spans.
+func TestLateAnswersKeepTheirTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		collector := &tracetest.Collector{}
+		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
+			w := httptest.NewRecorder()
+			collector.ServeHTTP(w, r)
+			return w.Code, nil
+		})
+		begin := func() *Trace { return tracer.Begin(new(Context), "", "tcp", time.Now(), nil) }
+		late := begin()
+		first, shadow := late.Ask(scheduler.ModelID{Name: "first"}), late.Ask(scheduler.ModelID{Name: "shadow"})
+		id := fmt.Sprintf("%x", first.Parent.Trace)
+		first.Done(new(scheduler.Request))
+		late.Answered()
+		late.End("app", "ok", nil)
+		time.Sleep(2 * pause)
+		others := []*Trace{begin(), begin(), begin()}
+		shadow.Done(new(scheduler.Request))
+		late.Answered()
+		for _, other := range others {
+			other.End("m", "ok", nil)
+		}
+		tracer.Close()
+		// infer, door and the first model's at End, the shadow's after it.
+		if n := len(collector.Spans(id)); n != 4 {
+			t.Errorf("%d spans of the application's, expected 4", n)
+		}
+		if n := len(collector.Spans("")); n != 4+2*len(others) {
+			t.Errorf("%d spans in all, expected %d", n, 4+2*len(others))
+		}
+	})
 }
 
 // An HTTP client that has not read a page to its end when it has an answer does not see the next
@@ -231,7 +282,7 @@ func TestPageIsWithdrawn(t *testing.T) {
 			return http.StatusOK, nil
 		})
 		for range 3 {
-			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+			tracer.Begin(new(Context), "", "tcp", time.Now(), nil).End("m", "ok", nil)
 			time.Sleep(2 * pause)
 		}
 		tracer.Close()
@@ -258,7 +309,7 @@ func TestCollectorRefuses(t *testing.T) {
 			return code, nil
 		})
 		for range 2 {
-			tracer.Begin(new(Context), "", "tcp", time.Now()).End("m", "ok", nil)
+			tracer.Begin(new(Context), "", "tcp", time.Now(), nil).End("m", "ok", nil)
 			time.Sleep(time.Minute)
 		}
 		if exported, dropped := tracer.Counts(); exported != 2 || dropped != 2 {
