@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +106,20 @@ func TestStopWhileParting(t *testing.T) {
 	}
 	if words := <-goodbyes; len(words) != 5 {
 		t.Errorf("goodbye was % x", words)
+	}
+}
+
+// A server that ends in good order has no error in its log: nobody writes what is closed, and that
+// it is closed is no fault.
+func TestStopLogsNoError(t *testing.T) {
+	var log logged
+	at := filepath.Join(t.TempDir(), "state.db")
+	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) { c.State.At = at })
+	o := operator{t, s}
+	o.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4","slo":"2s"}`, 201)
+	o.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
+	stop(t, s)
+	if text := log.String(); strings.Contains(text, "level=ERROR") {
+		t.Errorf("the log has an error:\n%s", text)
 	}
 }

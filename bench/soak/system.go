@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -32,6 +33,7 @@ type system struct {
 	frames                 [][]byte
 	server                 *process.Process
 	replicas               []*process.Process // oldest first
+	looking                sync.Mutex         // what one look allocates is not another's heap
 }
 
 // start builds and starts the processes, and returns once the model answers.
@@ -133,6 +135,8 @@ type sample struct {
 // profile: by /metrics it would be with what making that page takes, which is megabytes when there
 // are hundreds of models.
 func (s *system) look(ctx context.Context) (state, error) {
+	s.looking.Lock()
+	defer s.looking.Unlock()
 	var profile strings.Builder
 	if err := s.get(ctx, "/debug/pprof/heap?gc=1&debug=1", &profile); err != nil {
 		return state{}, err

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +64,25 @@ func TestGoodbye(t *testing.T) {
 			if s.loop.leave(false); !m.shut {
 				t.Errorf("%s: still open to a client that is quiet", name)
 			}
+		}
+	})
+}
+
+// When there is no time to part, connections are cut, and none is left.
+func TestShutdownWithoutTime(t *testing.T) {
+	onAll(t, func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+		r := newRig(t, nil)
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.close(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Errorf("%d bytes, %v", n, err)
 		}
 	})
 }

@@ -119,6 +119,25 @@ func TestLoopsHaveTheirShare(t *testing.T) {
 	}
 }
 
+// A wake-up that comes before a loop waits for one is not lost.
+func TestEarlyWakeUp(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the loop begins when this waits
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(newRig(t, nil).door, 1)
+		l := s.loops[0]
+		l.wake()
+		synctest.Wait()
+		l.turns.Lock()
+		if l.ended.IsZero() {
+			t.Error("it has taken no turn")
+		}
+		l.turns.Unlock()
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A spy remembers where the last bytes were read to; nil: the last time, there were none.
 type spy struct {
 	medium
