@@ -126,6 +126,8 @@ def compare(client: Client, pictures: int) -> int:
         if got != wanted:
             different += 1
             print(f"picture {seed}: the package reads {wanted}, the models {got}", file=sys.stderr)
+        if (seed + 1) % 10 == 0:
+            print(f"  {seed + 1} of {pictures}", flush=True)
     print(f"{pictures - different} of {pictures} pictures, {count} lines: the same texts as the package's")
     return different
 
