@@ -182,10 +182,19 @@ func TestOthersThanDetectors(t *testing.T) {
 }
 
 // A detector that stops in the middle of an image, or takes nothing of its answers, is let go, and
-// what it had goes with it.
+// what it had goes with it. Another one notices nothing.
 func TestDetectorsThatDisappear(t *testing.T) {
 	play(t, func(c *Config) { c.MessageTimeout, c.Limits.MessageBytes = time.Second, 8<<20 }, func(r *rig) {
-		r.model("yolo", []tensor.Spec{rows}, 150*time.Millisecond, one)
+		r.model("yolo", []tensor.Spec{rows}, 50*time.Millisecond, one)
+		other := r.detector("10.2.0.2:1")
+		defer other.conn.Close()
+		other.about("yolo.onnx")
+		served := func(while string) {
+			t.Helper()
+			if got := other.detects(9); len(got.rows) != 1 {
+				t.Errorf("beside one that %s another detector got %+v", while, got)
+			}
+		}
 		part := frames("", header24, strings.Repeat("x", 200<<10))
 		still := r.detector("10.2.0.1:1")
 		_, _ = still.link.Write(part[:len(part)-100<<10])
@@ -193,9 +202,10 @@ func TestDetectorsThatDisappear(t *testing.T) {
 		_, _ = cut.link.Write(part[:len(part)-10])
 		cut.link.Cut()
 		synctest.Wait()
-		if n := r.metrics.Door("frigate").Connections(); n != 1 {
+		if n := r.metrics.Door("frigate").Connections(); n != 2 {
 			t.Errorf("%d connections", n)
 		}
+		served("is cut in the middle of an image")
 		time.Sleep(9 * time.Second) // a second, and one for each 16 KiB of 100
 		if n := r.ends(metrics.ClosedMessageTimeout); n != 1 || r.pool.InUse() != 0 {
 			t.Errorf("%d timeouts, %d bytes", n, r.pool.InUse())
@@ -208,6 +218,7 @@ func TestDetectorsThatDisappear(t *testing.T) {
 		synctest.Wait()
 		gone.link.Cut()
 		synctest.Wait()
+		served("is gone")
 		if text := r.series(); !strings.Contains(text, `shivad_door_requests_total{door="frigate",outcome="canceled"} 1`) {
 			t.Errorf("the image is still to be answered:\n%s", text)
 		}
@@ -223,6 +234,8 @@ func TestDetectorsThatDisappear(t *testing.T) {
 				}
 			}
 		}()
+		time.Sleep(time.Second)
+		served("reads nothing")
 		time.Sleep(time.Minute)
 		if n := r.ends(metrics.ClosedStalled); n != 1 {
 			t.Errorf("%d connections ended because their detector does not read", n)
