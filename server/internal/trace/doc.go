@@ -19,8 +19,8 @@
 //
 // Whether a request is followed is decided when it arrives: by its client's traceparent, if it has
 // one, else by chance. One that is not costs a step of a countdown (Gap) or a random number, and
-// nothing while nothing is traced: a nil *Tracer follows nobody, and all methods of a nil *Trace and
-// *Ask do nothing.
+// nothing while nothing is traced: a nil *Tracer follows nobody, and all methods of a nil *Trace
+// and *Ask do nothing.
 //
 // On the way of a request only times are noted. A goroutine makes spans of them, of hundreds of
 // requests one after the other, in the memory that is sent to the collector: five times a second,
