@@ -10,6 +10,9 @@ import (
 // the time of what happens to a fleet.
 func draw(ctx context.Context, file string, acts []act, results []*Result, steady int) error {
 	f := figure.Figure{Columns: 2, Width: 11, Height: 6.5}
+	if len(results) == 1 {
+		f.Columns = 1
+	}
 	if sizes := results[steady:]; len(sizes) > 2 {
 		share := figure.Panel{Title: "frames in time, of the oracle's", X: figure.Axis{Label: "servers", Log: true}, Y: figure.Axis{Min: figure.At(0.8), Max: figure.At(1)}, Legend: &figure.Legend{Up: 0.5}}
 		messages := figure.Panel{Title: "messages between servers and containers", X: share.X, Y: figure.Axis{Label: "a frame", Min: figure.At(0)}}

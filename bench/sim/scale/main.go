@@ -21,16 +21,13 @@ func run() error {
 	var (
 		sizes   = flag.String("sizes", "1,4,16,64,256,1000", "how many servers the fleets of the curve have")
 		servers = flag.Int("servers", 1000, "how many the fleet has to which something happens")
-		only    = flag.String("only", "", "curve, or events; both if it is empty")
+		only    = flag.String("only", "", "curve, events, or a word of one of these; all of it if it is empty")
 		subset  = flag.Int("subset", sessions, "with how many servers a container has sessions")
 		seed    = flag.Uint64("seed", 1, "of all that is random")
 		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes 2 GB")
 		chart   = flag.String("chart", "", "`file` to draw the curve and the events into, .svg or .png")
 	)
 	flag.Parse()
-	if *only != "" && *only != "curve" && *only != "events" {
-		return fmt.Errorf("-only: expected curve or events, got %q", *only)
-	}
 	var many []int
 	for _, one := range strings.Split(*sizes, ",") {
 		n, err := strconv.Atoi(one)
@@ -43,12 +40,17 @@ func run() error {
 		return fmt.Errorf("-servers %d, -at-once %d, -subset %d: expected all above 0", *servers, *atOnce, *subset)
 	}
 	var acts []act
-	if *only != "curve" {
-		acts = events(*servers, *seed)
+	for _, a := range events(*servers, *seed) {
+		if *only == "" || *only == "events" || strings.Contains(a.name, *only) {
+			acts = append(acts, a)
+		}
 	}
 	steady := len(acts)
-	if *only != "events" {
+	if *only == "" || *only == "curve" {
 		acts = append(acts, curve(many, *seed)...)
+	}
+	if len(acts) == 0 {
+		return fmt.Errorf("-only: expected curve, events, or a word of one of these, got %q", *only)
 	}
 	for i := range acts {
 		acts[i].fleet.Subset = *subset
@@ -58,11 +60,11 @@ func run() error {
 		return err
 	}
 	fmt.Printf("%d servers for a container; seed %d\n", *subset, *seed)
-	if *only != "events" {
+	if len(acts) > steady {
 		fmt.Print("\n", curveTable(results[steady:]))
-		fmt.Print("\n", redisTable(results[steady:]))
+		fmt.Print("\n", redisTable(many))
 	}
-	if *only != "curve" {
+	if steady > 0 {
 		fmt.Print("\n", eventTable(acts[:steady], results[:steady]))
 	}
 	if *chart == "" {

@@ -44,14 +44,14 @@ func curve(sizes []int, seed uint64) (all []act) {
 func events(servers int, seed uint64) []act {
 	at := func(name string, length time.Duration, change func(f *Fleet)) act {
 		f := fleetOf(servers, seed)
-		f.Length, f.Rise = length, 5*time.Second
+		f.Settle, f.Length, f.Rise = time.Minute, length, 5*time.Second
 		change(&f)
 		return act{name, f}
 	}
 	return []act{
-		at("1 % of all fail in a minute", time.Minute, func(f *Fleet) { f.Failing = 0.01 }),
+		at("1 % of all fail in a minute", 30*time.Second, func(f *Fleet) { f.Failing = 0.01 }),
 		at("a rack of twenty goes", 20*time.Second, func(f *Fleet) { f.Rack = 1.0 / racks }),
-		at("a fifth of the servers is replaced", 60*time.Second, func(f *Fleet) { f.Roll = 0.2 }),
-		at("half as much load again", 40*time.Second, func(f *Fleet) { f.Step, f.Scale = 1.5, true }),
+		at("a tenth of the servers is replaced", 45*time.Second, func(f *Fleet) { f.Roll = 0.1 }),
+		at("half as much load again", 35*time.Second, func(f *Fleet) { f.Step, f.Scale = 1.5, true }),
 	}
 }

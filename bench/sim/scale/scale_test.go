@@ -2,8 +2,10 @@ package main
 
 import (
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -102,7 +104,7 @@ func TestFleetEvents(t *testing.T) {
 	for _, a := range events(4, 1) {
 		f := a.fleet
 		f.Subset, f.Settle, f.Warm, f.Length = 2, 20*time.Second, 8*time.Second, min(f.Length, 30*time.Second)
-		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, 5*f.Roll/4
+		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, 5*f.Roll/2
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			r := played(t, f)
@@ -135,5 +137,17 @@ func TestRefused(t *testing.T) {
 		if _, err := simulate(f); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// TestPage: the page has the table of Redis that the program prints. The figures of the others move
+// with each change of the scheduler.
+func TestPage(t *testing.T) {
+	text, err := os.ReadFile("../SCALE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table := redisTable([]int{1, 4, 16, 64, 256, 1000}); !strings.Contains(string(text), table) {
+		t.Errorf("the page has not this table:\n%s", table)
 	}
 }

@@ -46,30 +46,14 @@ func curveTable(results []*Result) string {
 
 // eventTable is of a fleet to which something happens.
 func eventTable(acts []act, results []*Result) string {
-	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
+	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there", "loads into Redis, in the busiest second")
 	for i, r := range results {
 		t.row(acts[i].name, fmt.Sprintf("%.4f", r.Share()), fmt.Sprintf("%.2f", r.worst()),
 			fmt.Sprintf("%s (%.1f %%)", number(r.Begun), 100*float64(r.Begun)/float64(r.Fleet.sessions())), number(r.Tried), number(r.Attempts), number(r.Moved), r.Connected,
-			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))))
+			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))), r.MostWrites)
 	}
 	return t.String()
 }
-
-// redisTable is what Redis gets of fleets: each server looks four times a second, writes its load
-// at times, and hears of each writing.
-func redisTable(results []*Result) string {
-	t := newTable("servers", "looks a second", "loads written a second", "the most in a second", "messages to servers a second")
-	for i := 0; i < len(results); i += 2 {
-		r := results[i]
-		written := float64(r.Writes) / r.Fleet.Length.Seconds()
-		t.row(number(r.Fleet.Servers), number(looks*r.Fleet.Servers), fmt.Sprintf("%.0f", written), r.MostWrites, number(int(written*float64(r.Fleet.Servers)+0.5)))
-	}
-	return t.String()
-}
-
-// looks is how often a server asks Redis in a second whether it has missed something: see
-// server/state/follow.go.
-const looks = 4
 
 func last(list []int) int {
 	if len(list) == 0 {
