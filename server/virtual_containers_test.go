@@ -195,11 +195,23 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 	if h.model == "d" {
 		outputs = detections
 	}
-	return containertest.Start(conn, containertest.Model{
+	m := containertest.Model{
 		Name: h.model, Version: h.version, Inputs: pairs, Outputs: outputs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
 		Feedback: s.troubles.learning,
 		Answer:   func(b *containertest.Batch) containertest.Reply { return h.answer(name, b, calm) },
-	})
+	}
+	if s.troubles.shared {
+		m.Grant = func(rows int) containertest.Grant { return h.grant(rows, calm) }
+	}
+	return containertest.Start(conn, m)
+}
+
+// grant is what a container that other servers have, too, grants this one.
+func (h *host) grant(rows int, calm bool) (g containertest.Grant) {
+	n := h.script.IntN(100) / h.scene.plan.harm
+	g = containertest.Grant{Delay: time.Duration(h.script.Int64N(int64(20 * time.Millisecond))), Elsewhere: h.script.IntN(3) * rows, Target: h.script.IntN(2 * mostRows)}
+	g.Silent, g.Alone = !calm && n < 2, !calm && n == 2
+	return g
 }
 
 // end has a life end by itself, after some time.
@@ -284,6 +296,9 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	out, err := h.outputs(b.Rows, values)
 	if err != nil {
 		panic(err)
+	}
+	if s.troubles.shared && h.old == "" {
+		r.Together = b.Rows + h.script.IntN(mostRows)
 	}
 	s.history.fate(runs, fateAnswered, r.Delay)
 	r.Outputs = []tensor.Tensor{out}

@@ -75,6 +75,7 @@ type troubles struct {
 	addresses  bool // have quotas, where nobody shows who he is
 	clocks     bool // are set: back, and forth
 	detectors  bool // of Frigate ask a model of their own
+	shared     bool // other servers have the containers, too, which grant batches
 }
 
 // A plan is what a seed says at once; the rest its actors draw as they go, each by itself.
@@ -128,6 +129,7 @@ func newScene(t *testing.T, seed uint64) *scene {
 	if d := draw(seed, "detectors"); d.IntN(4) == 0 {
 		s.troubles.detectors, s.plan.detectors, s.plan.hosts["d"] = true, 1+d.IntN(3), 1+d.IntN(2)
 	}
+	s.troubles.shared = draw(seed, "shared").IntN(3) == 0
 	if s.troubles.regions {
 		s.memory = t.TempDir()
 	}

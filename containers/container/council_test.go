@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,90 @@ func TestRowsOfTwoServers(t *testing.T) {
 			t.Error("a server that is alone does not know it")
 		}
 		asks(t, a, 0, 40, nil)
+	})
+}
+
+// TestServersComeAndGo: of two servers that share a container and are asked all the time one gets
+// other settings again and again, and the other is replaced. No request of the first fails, and of
+// the other none but those that it had when it ended.
+func TestServersComeAndGo(t *testing.T) {
+	slow := func(n *network) container.Model {
+		return model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			time.Sleep(5*time.Millisecond + time.Duration(b.Rows)*time.Millisecond/2)
+			return b.Inputs, nil
+		})
+	}
+	pair(t, slow, func(t *testing.T, n *network, a, b *server) {
+		over := make(chan struct{})
+		asked := func(s *server, f func(err error)) (wait func()) {
+			var wg sync.WaitGroup
+			for i := range 12 {
+				wg.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						default:
+						}
+						out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{row(float32(i), 0)}})
+						f(err)
+						if err != nil {
+							return
+						}
+						out[0].Release()
+					}
+				})
+			}
+			return wg.Wait
+		}
+		var first, second, third atomic.Int64
+		wait := asked(a, func(err error) {
+			if first.Add(1); err != nil {
+				t.Errorf("a server that goes on: %v", err)
+			}
+		})
+		lost := asked(b, func(err error) {
+			if second.Add(1); err != nil && !errors.Is(err, scheduler.ErrUnavailable) && !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrDraining) {
+				t.Errorf("a server that ended: %v", err)
+			}
+		})
+		for i := range 10 {
+			time.Sleep(20 * time.Millisecond)
+			c := scheduler.ModelConfig{Strategy: scheduler.Strategies()[i%4], MaxBatch: []int{0, 3, 64}[i%3], Slots: i % 3, ExecTimeout: time.Duration(1+i) * time.Second}
+			if err := a.sched.Configure(id.Name, c); err != nil {
+				t.Error(err)
+			}
+		}
+		n.set(secondAddr, nil)
+		b.Close()
+		lost()
+		before := first.Load()
+		time.Sleep(50 * time.Millisecond)
+		if n := first.Load() - before; n == 0 || shared(a) {
+			t.Errorf("%d answers in 50 ms without the other server; shared: %v", n, shared(a))
+		}
+		c := newServer(t)
+		n.set(secondAddr, c)
+		for c.live() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		again := asked(c, func(err error) {
+			if third.Add(1); err != nil {
+				t.Errorf("the server that came: %v", err)
+			}
+		})
+		time.Sleep(200 * time.Millisecond)
+		if !shared(a) || !shared(c) {
+			t.Error("the servers do not know that they share it")
+		}
+		close(over)
+		wait()
+		again()
+		if x, y, z := first.Load(), second.Load(), third.Load(); min(x, y, z) < 100 {
+			t.Errorf("answers: %d of the first server, %d and %d of the other two", x, y, z)
+		}
+		n.set(secondAddr, nil)
+		c.stop(t)
 	})
 }
 

@@ -32,6 +32,19 @@ type Model struct {
 	Token           string
 	// Answer returns the reply to a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
+	// Grant returns what is granted when rows wait in the server, for a container that says that
+	// other servers have it, too. It is called by the goroutine of Answer. nil: it says nothing,
+	// and batches come as ever.
+	Grant func(rows int) Grant
+}
+
+// A Grant is what a container that several servers share grants one of them.
+type Grant struct {
+	Delay     time.Duration // before it
+	Elsewhere int           // rows that it says wait in other servers
+	Target    int           // rows of its execution, as it says; 0: it does not say
+	Silent    bool          // it grants nothing
+	Alone     bool          // it says that it has no other server any more, and later that it has
 }
 
 // A Batch is a batch that the container received. The test may retain it.
@@ -56,9 +69,11 @@ type Reply struct {
 	Error   string          // error of the whole batch
 	ID      uint64          // id in the answer; 0: that of the batch
 	Twice   bool            // answer it twice
-	Frames  [][]byte        // send these frames instead
-	Silent  bool            // never answer
-	Die     bool            // end the connection, as Kill does
+	// Together is how many rows of several servers were executed in one call; 0: it does not say.
+	Together int
+	Frames   [][]byte // send these frames instead
+	Silent   bool     // never answer
+	Die      bool     // end the connection, as Kill does
 }
 
 // A Container is a connected container that serves its model until it is closed.
@@ -68,6 +83,9 @@ type Container struct {
 	beat  time.Duration
 
 	wg sync.WaitGroup
+
+	grants uint64              // of the reader
+	open   map[uint64]struct{} // grants that are neither used nor given back; of the reader
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -121,7 +139,7 @@ func Start(raw net.Conn, m Model) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Peer: p, model: m, gone: make(chan struct{}), delayed: make(map[*time.Timer]struct{})}
+	c := &Container{Peer: p, model: m, gone: make(chan struct{}), open: make(map[uint64]struct{}), delayed: make(map[*time.Timer]struct{})}
 	if err := c.register(); err != nil {
 		p.Close()
 		return nil, err
@@ -143,7 +161,7 @@ func Hello(m Model) []byte {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
-		Feedback: m.Feedback, Subset: subset, Token: m.Token,
+		Feedback: m.Feedback, Grants: m.Grant != nil, Subset: subset, Token: m.Token,
 	})
 	if err != nil {
 		return []byte(err.Error())
@@ -166,6 +184,9 @@ func (c *Container) register() error {
 			return err
 		}
 		c.beat = time.Duration(w.HeartbeatMS) * time.Millisecond
+		if c.model.Grant != nil {
+			return c.each(true)
+		}
 		return nil
 	case string(f[0]) == wire.Refused && len(f) == 2:
 		var r wire.RefusedMessage
@@ -197,6 +218,13 @@ func (c *Container) serve() {
 			switch string(f[0]) {
 			case wire.Batch:
 				err = c.take(f)
+			case wire.Offer:
+				var o wire.OfferMessage
+				if err = json.Unmarshal(f[1], &o); err == nil && o.Pass > 0 {
+					err = c.use(o.Pass)
+				} else if err == nil {
+					err = c.offered(o.Rows)
+				}
 			case wire.Goodbye:
 				var g wire.GoodbyeMessage
 				err = json.Unmarshal(f[1], &g)
@@ -245,6 +273,11 @@ func (c *Container) take(f [][]byte) error {
 		}
 		b.Inputs = append(b.Inputs, t)
 	}
+	if h.Grant > 0 {
+		if err := c.use(h.Grant); err != nil {
+			return err
+		}
+	}
 	c.mu.Lock()
 	c.seen = append(c.seen, b)
 	b.N = len(c.seen)
@@ -257,23 +290,77 @@ func (c *Container) take(f [][]byte) error {
 	if c.model.Answer != nil {
 		r = c.model.Answer(b)
 	}
-	if r.Delay <= 0 {
-		return c.reply(b, r)
+	if h.Left > 0 {
+		if err := c.offered(h.Left); err != nil {
+			return err
+		}
+	}
+	return c.later(r.Delay, func() error { return c.reply(b, r) })
+}
+
+// later calls f after a while, unless the container is closed before.
+func (c *Container) later(d time.Duration, f func() error) error {
+	if d <= 0 {
+		return f()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var t *time.Timer
-	t = time.AfterFunc(r.Delay, func() {
+	t = time.AfterFunc(d, func() {
 		c.mu.Lock()
 		_, wanted := c.delayed[t]
 		delete(c.delayed, t)
 		c.mu.Unlock()
 		if wanted {
-			_ = c.reply(b, r) // the reader reports a failure
+			_ = f() // the reader reports a failure
 		}
 	})
 	c.delayed[t] = struct{}{}
 	return nil
+}
+
+// each says whether batches are to be sent with a grant only.
+func (c *Container) each(on bool) error { return c.tell(wire.GrantMessage{Each: &on}) }
+
+// offered answers an offer of rows by the script.
+func (c *Container) offered(rows int) error {
+	c.mu.Lock()
+	muted := c.muted
+	c.mu.Unlock()
+	if muted || c.model.Grant == nil {
+		return nil
+	}
+	g := c.model.Grant(rows)
+	switch {
+	case g.Silent:
+		return nil
+	case g.Alone:
+		if err := c.each(false); err != nil {
+			return err
+		}
+		return c.later(g.Delay, func() error { return c.each(true) })
+	}
+	c.grants++
+	c.open[c.grants] = struct{}{}
+	m := wire.GrantMessage{Grant: c.grants, Here: rows, Elsewhere: g.Elsewhere, Target: g.Target}
+	return c.later(g.Delay, func() error { return c.tell(m) })
+}
+
+// use takes a grant back that a batch uses, or that is given back.
+func (c *Container) use(grant uint64) error {
+	if _, is := c.open[grant]; !is {
+		return fmt.Errorf("containertest: grant %d of %d came back, and was not made or has come back before", grant, c.grants)
+	}
+	delete(c.open, grant)
+	return nil
+}
+
+func (c *Container) tell(m wire.GrantMessage) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return c.Send([]byte(wire.Grant), text)
 }
 
 var errScript = errors.New("containertest: the script ends the connection")
@@ -321,6 +408,9 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 		h = wire.AppendTensor(h, name, t.DType, -1, t.Shape)
 	}
 	h = append(h, ']')
+	if r.Together > 0 {
+		h = wire.AppendTogether(h, r.Together, 0)
+	}
 	if len(r.Rows) > 0 {
 		var list []wire.RowError
 		for row, text := range r.Rows {
