@@ -39,7 +39,7 @@ func main() {
 	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
 	servers := flag.Int("servers", 0, "measure this `number` of servers that share containers")
 	replicas := flag.Int("replicas", 1, "`number` of containers with -servers")
-	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 5s on the wire")
+	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, 5s on the wire, and 3s with -servers")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "`number` of simulations at once")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
@@ -63,7 +63,7 @@ func main() {
 				log.Fatal(err)
 			}
 		}
-		exit(shared(ctx, sim.Profiles()[1], *servers, max(1, *replicas), at, cmp.Or(*length, 5*time.Second), *seed))
+		exit(shared(ctx, sim.Profiles()[1], *servers, max(1, *replicas), at, cmp.Or(*length, 3*time.Second), *seed))
 	}
 	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }

@@ -17,6 +17,8 @@ import (
 const (
 	ofTwo  = 0.95
 	ofMore = 0.92
+	// Of each load with one server and with several, in turn; the median counts.
+	sharedRounds = 7
 )
 
 // A fleet is servers that share containers, as processes. The processes are the first one's.
@@ -113,7 +115,7 @@ func shared(ctx context.Context, p sim.Profile, servers, replicas int, loads []f
 	for _, at := range loads {
 		var ratios []float64
 		var shares [2]float64
-		for round := range rounds {
+		for round := range sharedRounds {
 			for i, f := range []fleet{one, many} {
 				good, all, err := f.inTime(ctx, at*p.Capacity(), length, seed+uint64(round))
 				if err != nil {
@@ -124,8 +126,8 @@ func shared(ctx context.Context, p sim.Profile, servers, replicas int, loads []f
 			ratios = append(ratios, shares[1]/max(shares[0], 1e-9))
 		}
 		slices.Sort(ratios)
-		ratio := ratios[rounds/2]
-		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.3f to %.3f\t\n", at, 100*shares[0], 100*shares[1], ratio, ratios[0], ratios[rounds-1])
+		ratio := ratios[sharedRounds/2]
+		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.3f to %.3f\t\n", at, 100*shares[0], 100*shares[1], ratio, ratios[0], ratios[sharedRounds-1])
 		bar := ofTwo
 		if servers > 2 {
 			bar = ofMore
