@@ -17,6 +17,11 @@ import (
 // outcomes are set already; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
+	if f := m.sched.hooks.Delivering; f != nil && len(b.spans) > 1 {
+		if over := f(); over != nil {
+			defer over()
+		}
+	}
 	for i := range b.spans {
 		s := &b.spans[i]
 		r, rows := s.req, s.hi-s.lo

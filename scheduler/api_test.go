@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -406,6 +407,27 @@ func TestExecutionOfPipelinedBatches(t *testing.T) {
 	}
 	if got := st.Profile[0].Typical; wrong > 0 || got < exec*3/4 || got > exec {
 		t.Errorf("%d of 200 batches were not measured to take %v; the profile says %v", wrong, exec, got)
+	}
+}
+
+// TestDelivering: the hook is called before the owners of a batch of several requests, and over
+// after them; not for a request alone.
+func TestDelivering(t *testing.T) {
+	var order []string
+	note := func(what string) { order = append(order, what) }
+	s, clock := newVirtual(t, scheduler.Config{
+		Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 3, Slots: 1},
+		Hooks:   scheduler.Hooks{Delivering: func() func() { note("begins"); return func() { note("over") } }},
+	})
+	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
+	for range 4 { // one goes out at once, the others wait for it
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) { note("answer") })})
+	}
+	for model.Stats().Requests > 0 {
+		clock.Step()
+	}
+	if want := []string{"answer", "begins", "answer", "answer", "answer", "over"}; !slices.Equal(order, want) {
+		t.Errorf("called: %q, expected %q", order, want)
 	}
 }
 

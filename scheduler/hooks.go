@@ -17,6 +17,9 @@ type Hooks struct {
 	// could start on it; predicted is the planned upper quantile, 0 if nothing was known. err is
 	// nil for an answer.
 	BatchDone func(id ModelID, rows int, exec, predicted time.Duration, err error)
+	// Delivering is called before the owners of a batch of several requests are called. over, if it
+	// is not nil, is called after the last of them, on the same goroutine.
+	Delivering func() (over func())
 	// RowsWasted is called with the number of rows that a container executed after their requests
 	// had been answered.
 	RowsWasted func(id ModelID, rows int)

@@ -99,7 +99,7 @@ server:                      server/frigate server/internal/trace server/interna
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/unixsocket server server/config server/memory server/build
+cmd/shivad:                 shiva/unixsocket server server/config server/memory server/build server/tcp
 cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor

@@ -45,6 +45,7 @@ func (s *Server) openDoors(c config.Config) error {
 		if err != nil {
 			return err
 		}
+		s.tcp.Store(d)
 		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(s.tcpSettings(c)) }, d.Shutdown, nil})
 	}
 	if len(c.REST.Listen) > 0 {

@@ -27,6 +27,7 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -70,7 +71,8 @@ type Server struct {
 	// that, and has what shows them wait.
 	opened chan struct{}
 	admin  *admin.Server
-	doors  []door // that are not left out
+	doors  []door                   // that are not left out
+	tcp    atomic.Pointer[tcp.Door] // of doors; the scheduler's hook asks for it
 
 	share   atomic.Pointer[share] // of the process's descriptors
 	secured atomic.Pointer[config.Secured]
@@ -145,6 +147,12 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		s.gate.ModelChanged(m)
 		s.containers.Changed()
 		s.history.Look()
+	}
+	hooks.Delivering = func() (over func()) {
+		if d := s.tcp.Load(); d != nil {
+			return d.Gather()
+		}
+		return nil
 	}
 	var err error
 	if s.clock, err = around.clock(); err != nil {

@@ -89,3 +89,11 @@ func TestManagementWaitsForTheStore(t *testing.T) {
 	}
 	told(t.Context(), "after a start that failed")
 }
+
+// A server with a TCP door gathers the answers of a batch there.
+func TestGathers(t *testing.T) {
+	s, _ := loaded(t, new(logged), nil)
+	if s.tcp.Load() == nil {
+		t.Error("the scheduler does not know of the TCP door")
+	}
+}

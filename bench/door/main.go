@@ -55,7 +55,7 @@ func addrs(list string) config.Addrs {
 func run(cfg config.Config, maxBatch int, models []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	runtime.GOMAXPROCS(2 * runtime.NumCPU()) // as shivad does for its event loops
+	runtime.GOMAXPROCS(2 * runtime.NumCPU()) // more than cores, as in shivad, for its loops
 	s, err := server.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err

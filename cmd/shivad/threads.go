@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -19,8 +20,8 @@ func threads(c config.TCP, processors int) int {
 	switch {
 	case !slices.ContainsFunc(c.Listen, func(addr string) bool { _, unix := unixsocket.Cut(addr); return !unix }):
 		return processors
-	case c.Loops == 0: // one per core
-		return 2 * processors
+	case c.Loops == 0:
+		return processors + tcp.DefaultLoops(processors)
 	}
 	return processors + c.Loops
 }

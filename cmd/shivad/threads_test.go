@@ -14,7 +14,7 @@ func TestThreads(t *testing.T) {
 	}{
 		{config.TCP{}, 4},
 		{config.TCP{Loops: 3}, 4}, // the door is closed
-		{config.TCP{Listen: config.Addrs{":0"}}, 8},
+		{config.TCP{Listen: config.Addrs{":0"}}, 6},
 		{config.TCP{Listen: config.Addrs{":0"}, Loops: 3}, 7},
 	} {
 		if got := threads(c.tcp, 4); got != c.want {

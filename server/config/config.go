@@ -109,7 +109,8 @@ type TCP struct {
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
 	TLS Certificates `toml:"tls"` // its settings override TLS of all doors
-	// Loops is the number of event loops; 0 = one per core.
+	// Loops is the number of event loops; 0 = one for two cores, and for Unix sockets and TLS one
+	// per core.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most that may be open; the process's descriptors may allow fewer.
 	// ConnectionsPerAddress is the most for one client address; 0 = half of them. See

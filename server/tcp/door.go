@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type Config struct {
 	Log        *slog.Logger
 
 	Metrics *metrics.Door
-	Loops   int // event loops; 0: one per core
+	Loops   int // event loops; 0: DefaultLoops for TCP, and one per core for Unix sockets and TLS
 
 	Settings // the first ones
 }
@@ -77,6 +78,9 @@ type Door struct {
 	copies    sync.WaitGroup // to and from shared memory
 	settings  atomic.Pointer[Settings]
 	opened    atomic.Uint64 // connections ever accepted
+	loops     atomic.Pointer[[]*loop]
+	gathering atomic.Int32 // how many goroutines gather
+	over      func()       // gathered, bound once
 }
 
 // Listen opens the door. It returns when clients can connect.
@@ -134,8 +138,59 @@ func newDoor(cfg Config) *Door {
 	if d.identities == nil {
 		d.identities = new(identity.Registry)
 	}
+	d.over = d.gathered
 	d.Configure(cfg.Settings)
 	return d
+}
+
+// Gather has the calls that complete from now on wait in their loops' mailboxes until over is
+// called, so that the answers of a batch are written in one turn. Any goroutine may gather.
+func (d *Door) Gather() (over func()) {
+	d.gathering.Add(1)
+	return d.over
+}
+
+// gathered ends Gather. If all answers are of one loop that is idle, this goroutine takes its turn:
+// to wake the loop costs more than most batches, and its thread may have to wait for a core.
+func (d *Door) gathered() {
+	d.gathering.Add(-1) // first: what is delivered from here on is seen below, or wakes its loop
+	loops := d.loops.Load()
+	if loops == nil {
+		return
+	}
+	var first *loop
+	several := false
+	for _, l := range *loops {
+		switch {
+		case !l.waits():
+		case first == nil:
+			first = l
+		default:
+			several = true
+			l.wake()
+		}
+	}
+	switch {
+	case several:
+		first.wake()
+	case first != nil:
+		first.take()
+	}
+}
+
+// enlist adds a loop to those that gathered looks at.
+func (d *Door) enlist(l *loop) {
+	for {
+		before := d.loops.Load()
+		var all []*loop
+		if before != nil {
+			all = slices.Clone(*before)
+		}
+		all = append(all, l)
+		if d.loops.CompareAndSwap(before, &all) {
+			return
+		}
+	}
 }
 
 // refuse is what a connection above a limit gets.

@@ -22,7 +22,8 @@ import (
 // before it runs need no wake-up. One wake-up costs about as much as a small request, and much more
 // on an idle machine, where a core has to be woken as well. A batch of 64 rows pays it once. A
 // request that was alone in its batch does not pay it, nor does one whose deadline has passed: the
-// goroutine that completed it takes the turn.
+// goroutine that completed it takes the turn. So does the one that completes a batch all of whose
+// requests are of one loop, after the last of them (Door.Gather).
 type loop struct {
 	// Set once.
 	door *Door
@@ -75,7 +76,9 @@ type mail struct {
 }
 
 func newLoop(d *Door, wake, arm func()) *loop {
-	return &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm}
+	l := &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm}
+	d.enlist(l)
+	return l
 }
 
 // post delivers a completed call. Any goroutine may call it.
@@ -83,12 +86,21 @@ func (l *loop) post(c *call) {
 	alone := c.gate.Alone
 	switch {
 	case !l.deliver(mail{call: c}):
-	case alone && l.turns.TryLock():
-		l.start()
-		l.end()
+	case alone:
+		l.take()
 	default:
 		l.wake()
 	}
+}
+
+// take takes a turn on this goroutine, or wakes the loop if it has one just now.
+func (l *loop) take() {
+	if !l.turns.TryLock() {
+		l.wake()
+		return
+	}
+	l.start()
+	l.end()
 }
 
 // postRoom reports that a session's transport has room again, or that its peer has gone. Any
@@ -104,9 +116,23 @@ func (l *loop) deliver(m mail) (idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mails = append(l.mails, m)
-	idle = !l.awake
+	if l.awake || l.door.gathering.Load() > 0 { // whoever gathers finds it: see Door.gathered
+		return false
+	}
 	l.awake = true
-	return idle
+	return true
+}
+
+// waits reports whether there is something in the mailbox and nobody is on the way to it; the
+// caller is then.
+func (l *loop) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.awake || len(l.mails) == 0 {
+		return false
+	}
+	l.awake = true
+	return true
 }
 
 // input is a turn with bytes that have come on one session's transport.

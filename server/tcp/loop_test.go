@@ -3,8 +3,10 @@ package tcp
 import (
 	"testing"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A loop has ticks while a clock of a session runs, or idle connections are to be closed, and none
@@ -43,4 +45,77 @@ func testTicks(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r.door.Configure(next)
 	budgettest.Until(t, "the idle connection to be closed", func() bool { return r.open() == 0 })
 	budgettest.Until(t, "a loop at rest without connections", ticks(false))
+}
+
+// Answers that are gathered leave in one turn, of the goroutine that gathers them where they are of
+// one loop, and of their loops otherwise.
+func TestGather(t *testing.T) {
+	var batch *scheduler.Batch
+	s, m := newSession(t, func(b *scheduler.Batch) error { batch = b; return nil }, nil)
+	l, woken := s.loop, 0
+	l.wake = func() { woken++ }
+	question, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// answered asks, and has it answered between Gather and over.
+	answered := func() (over func()) {
+		m.out, batch = nil, nil
+		s.take(question)
+		if batch == nil {
+			t.Fatal("no batch is out")
+		}
+		x, err := tensor.FromSlice(tensor.Shape{1, 4}, make([]float32, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		over = l.door.Gather()
+		if err := batch.Complete([]tensor.Tensor{x}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.out) > 0 || woken > 0 {
+			t.Fatalf("%d bytes are written, and the loop is woken %d times, before all is there", len(m.out), woken)
+		}
+		return over
+	}
+	whole := func() bool { return s.waiting == 0 && len(m.out) > 0 }
+
+	over := answered()
+	if over(); !whole() || woken != 0 {
+		t.Errorf("after all is there %d answers wait, and the loop was woken %d times", s.waiting, woken)
+	}
+
+	over = answered()
+	l.turns.Lock()
+	over()
+	l.turns.Unlock()
+	if woken != 1 || whole() {
+		t.Errorf("in a turn of the loop it was woken %d times, expected 1, and all was written: %t", woken, whole())
+	}
+	if l.turn(); !whole() {
+		t.Errorf("after the turn %d answers wait", s.waiting)
+	}
+
+	woken = 0
+	others := 0
+	other := newLoop(l.door, func() { others++ }, func() {})
+	other.begin()
+	second := other.newSession(2, &memory{})
+	other.end()
+	over = answered()
+	other.postRoom(second, false)
+	if over(); woken != 1 || others != 1 || whole() {
+		t.Errorf("of two loops one was woken %d times and the other %d times, expected once each, and all was written: %t", woken, others, whole())
+	}
+	l.turn()
+	other.turn()
+	woken = 0
+	if over = l.door.Gather(); !l.deliver(mail{session: s}) {
+		over()
+	} else {
+		t.Error("what is delivered while answers are gathered wakes a loop")
+	}
+	if l.postRoom(s, false); woken != 1 {
+		t.Errorf("what is delivered after it wakes the loop %d times", woken)
+	}
 }

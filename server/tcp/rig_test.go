@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,8 @@ type rig struct {
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
 	door    *Door
-	net     *shivatest.Net // nil: clients are on sockets
+	gathers *atomic.Pointer[Door] // for the scheduler, once it is open
+	net     *shivatest.Net        // nil: clients are on sockets
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
@@ -125,12 +127,13 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)
 	}
+	r.gathers.Store(r.door)
 	return r
 }
 
 func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	t.Helper()
-	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer)}
+	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer), gathers: new(atomic.Pointer[Door])}
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
@@ -138,7 +141,13 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 		Ready:   func() (bool, string) { return true, "" },
 	})
 	var err error
-	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged}}); err != nil {
+	delivering := func() (over func()) {
+		if d := r.gathers.Load(); d != nil {
+			return d.Gather()
+		}
+		return nil
+	}
+	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged, Delivering: delivering}}); err != nil {
 		t.Fatal(err)
 	}
 	r.gate.Attach(r.sched)
