@@ -543,7 +543,7 @@ func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 		shared.disconnect()
 		return false
 	}
-	c.conn, c.shared, c.leaves, c.left = conn, shared, false, ""
+	c.conn, c.shared, c.leaves, c.left, c.gone = conn, shared, false, "", nil
 	if c.among {
 		c.up.Store(true)
 		c.changed()
