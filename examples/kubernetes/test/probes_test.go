@@ -205,22 +205,28 @@ func TestProbesLargeRequest(t *testing.T) {
 	}
 }
 
-// A Redis that goes, and one that is away at the start: servers are live and ready, and say what is
-// missing. With redis.required a server does not start without it, and says why.
-func TestProbesRedisAway(t *testing.T) {
+// newRedis starts a Redis, of which the values of the chart are to have the address.
+func newRedis(t *testing.T) (values string, stop func()) {
+	t.Helper()
 	port := freePort(t)
 	redis := exec.Command("redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
 	redis.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := redis.Start(); err != nil {
 		t.Fatalf("%v: \"make redis\" installs it", err)
 	}
-	stop := func() { _ = redis.Process.Kill(); _ = redis.Wait() }
+	stop = func() { _ = redis.Process.Kill(); _ = redis.Wait() }
 	t.Cleanup(stop)
-	values := fmt.Sprintf("redis: {url: \"redis://127.0.0.1:%d/0\"}", port)
-	templates, config := rendered(t, values)
 	until(t, "redis", func() bool {
 		return exec.Command("redis-cli", "-p", fmt.Sprint(port), "ping").Run() == nil
 	})
+	return fmt.Sprintf("redis: {url: \"redis://127.0.0.1:%d/0\"}\n", port), stop
+}
+
+// A Redis that goes, and one that is away at the start: servers are live and ready, and say what is
+// missing. With redis.required a server does not start without it, and says why.
+func TestProbesRedisAway(t *testing.T) {
+	values, stop := newRedis(t)
+	templates, config := rendered(t, values)
 	server := serve(t, templates, config)
 	server.becomes(server.container.ReadinessProbe, true)
 	stop()
