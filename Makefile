@@ -91,7 +91,7 @@ run-ocr: build ## read 50 pictures and eight cameras with three models (fetches 
 # Nobody debugs what the checks compile, three times over: without DWARF that is a fifth less work,
 # and with a compiler that seldom collects its garbage a third less again.
 quick test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(CURDIR)/.ci/tool
-quick: ## go test ./... as "make test" compiles, without vet: what a change broke, in half a minute
+quick: ## go test ./... as "make test" compiles, without vet: what a change broke, in half a minute to a minute
 	@go test $(AT_ONCE) -vet=off $(LONGEST) ./...
 
 test: ## every check below, with the time that each took
