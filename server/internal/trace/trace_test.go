@@ -217,14 +217,24 @@ func TestFewRequestsToTheCollector(t *testing.T) {
 // A request that is followed is one thing in memory, which the next one gets when its spans have
 // been written.
 func TestFollowedAllocates(t *testing.T) {
-	tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
-	tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) { return http.StatusOK, nil })
-	defer tracer.Close()
-	c, _ := Parse(parent)
-	batch, now := []scheduler.Parent{c.Parent, c.Parent}, time.Now()
-	if n := testing.AllocsPerRun(1000, func() { follow(tracer, batch, now, nil) }); n > 1 {
-		t.Errorf("%v allocations, expected at most one", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+		tracer.exporter.client.Transport = transport(func(*http.Request) (int, error) { return http.StatusOK, nil })
+		defer tracer.Close()
+		c, _ := Parse(parent)
+		batch, now := []scheduler.Parent{c.Parent, c.Parent}, time.Now()
+		thousand := func() float64 {
+			return testing.AllocsPerRun(1000, func() { follow(tracer, batch, now, nil) })
+		}
+		if n := thousand(); n > 1 {
+			t.Errorf("%v allocations, expected at most one", n)
+		}
+		time.Sleep(2 * pause)
+		synctest.Wait()
+		if n := thousand(); n > 0 {
+			t.Errorf("%v allocations when others' spans have been written, expected none", n)
+		}
+	})
 }
 
 // The memory of a trace is not another's while models of its application have not answered: what
