@@ -13,7 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The load of the overhead is that of an edge device which has time to spare.
+// The load of the overhead, as a share of the rate of a closed loop. Requests that come one by one
+// cost three times as much as those of a closed loop, which come in bursts: on two cores, with the
+// load generator beside server and container, this keeps both cores busy.
 const ofSaturation = 0.3
 
 // overheadLoads are 64 floats of many clients, and a picture of one at a time.
