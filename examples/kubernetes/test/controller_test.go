@@ -307,7 +307,8 @@ func TestControllerMendsDrift(t *testing.T) {
 }
 
 // A Model that is deleted is not made again by its controller. The cluster deletes what it owned,
-// by a controller of its own, which does not run here.
+// by a controller of its own, which is played here: a Deployment that was made by one who had not
+// heard of the end of its Model yet goes as well.
 func TestControllerDeletes(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -316,10 +317,18 @@ func TestControllerDeletes(t *testing.T) {
 	if err := g.dynamic.Resource(models).Namespace(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	g.still("there is no Deployment", func() bool { return g.deployment() == nil })
+	gone := 0 // polls of the controller
+	until(t, "no Deployment to come again", func() bool {
+		gone++
+		if g.deployment() != nil {
+			gone = 0
+			if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		return gone == 10
+	})
 }
 
 // A controller that is killed and started again goes on where the other one was: what was changed
