@@ -82,7 +82,8 @@ static void adds(const uint8_t *data, size_t size)
     n = size < sizeof text ? size : sizeof text - 1;
     memcpy(text, data, n);
     text[n] = 0;
-    must(shiva_add_number(object, room, "n", (int64_t)size) == SHIVA_OK || room < 12);
+    /* Five digits at most, which {"n":12345} has room for in 12 bytes. */
+    must(shiva_add_number(object, room, "n", (int64_t)(size % 100000)) == SHIVA_OK || room < 12);
     if (shiva_add_text(object, room, key, text) == SHIVA_OK) {
         const char *found = shiva_member(object, key);
 
