@@ -130,17 +130,16 @@ class Runner:
         self._ready(None)
         return True
 
-    def compute(self, job: Job, now: float) -> None:
-        """Call the function and answer the batch."""
-        _, _, session = job
+    def compute(self, job: Job, now: float, ends: Joint | None = None) -> None:
+        """Call the function and answer the batch, the last one of an execution if that is given.
+
+        The next execution is granted before this one is answered: a server hands answers to its
+        clients before it reads on, so that a grant behind them comes late.
+        """
+        delivery, link, session = job
         if session.joint is not None:
             self._compute_joint(session.joint, now)
-        else:
-            _send([self._call(job, now)])
-
-    def _call(self, job: Job, now: float) -> Answer:
-        """Call the function with a batch."""
-        delivery, link, session = job
+            return
         self._calls[id(delivery)] = now
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -160,19 +159,16 @@ class Runner:
         del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
-        return job, frames
+        if ends is not None:
+            self.council.done(ends)
+        link.answer(session, batch_id, frames)
 
-    async def compute_async(self, job: Job) -> None:
-        """The same with an async function."""
-        _, _, session = job
-        if session.joint is not None:
-            await self._compute_joint_async(session.joint)
-        else:
-            _send([await self._call_async(job)])
-
-    async def _call_async(self, job: Job) -> Answer:
+    async def compute_async(self, job: Job, ends: Joint | None = None) -> None:
         """The same with an async function."""
         delivery, link, session = job
+        if session.joint is not None:
+            await self._compute_joint_async(session.joint)
+            return
         self._calls[id(delivery)] = now = time.monotonic()
         if now - link.called >= EXCUSE_SECONDS:
             self._excuse(link, now)
@@ -192,7 +188,9 @@ class Runner:
         del self._calls[id(delivery)]
         if lent:
             self._batches.settle(lent)
-        return job, frames
+        if ends is not None:
+            self.council.done(ends)
+        link.answer(session, batch_id, frames)
 
     def _compute_joint(self, joint: Joint, now: float) -> None:
         """Compute batches of several servers in one call; each alone if that fails."""
@@ -209,10 +207,9 @@ class Runner:
             except BaseException as e:  # one of them may be to blame
                 log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
             del self._calls[id(joint)]
+        self._answer(joint, answers, union.unanswered)
         for job in union.unanswered:
-            _send(answers)
-            answers = [self._call(job, now)]
-        self._joined(joint, answers)
+            self.compute(job, now, joint if job is union.unanswered[-1] else None)
 
     async def _compute_joint_async(self, joint: Joint) -> None:
         """The same with an async function."""
@@ -229,18 +226,16 @@ class Runner:
             except BaseException as e:
                 log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
             del self._calls[id(joint)]
+        self._answer(joint, answers, union.unanswered)
         for job in union.unanswered:
-            _send(answers)
-            answers = [await self._call_async(job)]
-        self._joined(joint, answers)
+            await self.compute_async(job, joint if job is union.unanswered[-1] else None)
 
-    def _joined(self, joint: Joint, answers: list[Answer]) -> None:
-        """Grant the next execution, and then answer this one.
-
-        A server hands answers to its clients before it reads on: a grant behind them comes late.
-        """
-        self.council.done(joint)
-        _send(answers)
+    def _answer(self, joint: Joint, answers: list[Answer], unanswered: list[Job]) -> None:
+        """Answer the batches that were computed together; the others are computed after that."""
+        if not unanswered:
+            self.council.done(joint)
+        for (delivery, link, session), frames in answers:
+            link.answer(session, delivery.batch_id, frames)
 
     def _excuse(self, link: Link, now: float) -> None:
         """The first call in a while begins, and may hold the interpreter while it takes."""
@@ -323,11 +318,6 @@ class Runner:
         """What an async hook returns: from the model's own event loop, if it has one."""
         loop = self._worker.loop if isinstance(self._worker, Tasks) else None
         return _run(value) if loop is None else asyncio.run_coroutine_threadsafe(contained(value), loop).result()
-
-
-def _send(answers: list[Answer]) -> None:
-    for (delivery, link, session), frames in answers:
-        link.answer(session, delivery.batch_id, frames)
 
 
 def _run(value: Awaitable[object]) -> object:
