@@ -115,3 +115,32 @@ func TestNoAbsorbingState(t *testing.T) {
 		})
 	}
 }
+
+// TestNoAbsorbingStateShared: the same of servers that share a container, each of which believes
+// something else of it: within half a minute, which is how long many measurements of a size count
+// while it is not executed, they answer what they answer without such beliefs. The long form is
+// go test ./scheduler -run TestNoAbsorbingStateShared -beliefs 200.
+func TestNoAbsorbingStateShared(t *testing.T) {
+	sum := 0.0
+	for i := range *beliefs {
+		rng := rand.New(rand.NewPCG(uint64(i), 19))
+		f := sim.Fleet{Servers: 2 + 2*(i%2), Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, Serve: 20 * time.Microsecond}
+		f.Cell = sim.Cell{Profile: sim.Profiles()[1], Load: []float64{1.2, 2, 1.5}[i%3], Light: 2 * time.Second, Warm: 40 * time.Second, Length: learnLength / 2, Seed: uint64(i)}
+		good := func() float64 {
+			r, err := sim.RunFleet(f, sim.Strategies()[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return float64(r.Good)
+		}
+		sound := good()
+		f.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rng) }
+		of := good() / sound
+		if sum += of; of < learnLuck {
+			t.Errorf("profiles %d of %d servers at %v: %.3f of what they answer without", i, f.Servers, f.Load, of)
+		}
+	}
+	if mean := sum / float64(*beliefs); mean < learnShare {
+		t.Errorf("%d profiles: %.3f of what they answer without in the mean, want %g", *beliefs, mean, learnShare)
+	}
+}

@@ -60,6 +60,9 @@ func (p *profile) update(now int64) {
 		}
 		p.points = append(p.points, pt)
 	}
+	if p.shared {
+		p.dropStale()
+	}
 	p.trimStale()
 	p.refute()
 	p.lean()
@@ -67,6 +70,16 @@ func (p *profile) update(now int64) {
 	p.interpolate()
 	p.spread.derive(p)
 	p.encourage(now)
+}
+
+// dropStale drops stale points if there is a fresh one. All servers of a shared container decide
+// which sizes it executes, so sizes that one of them alone is wrong about may never be measured.
+// Without old points the curve is what it is when a server begins.
+func (p *profile) dropStale() {
+	stale := func(at point) bool { return at.weight < freshWeight }
+	if slices.ContainsFunc(p.points, func(at point) bool { return !stale(at) }) {
+		p.points = slices.DeleteFunc(p.points, stale)
+	}
 }
 
 // trimStale bounds stale points by the fresh ones around them: one batch of 2n rows takes no

@@ -19,7 +19,8 @@ import "slices"
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
-	max            int // sizes are at most this
+	max            int  // sizes are at most this
+	shared         bool // several servers decide which sizes are executed; see dropStale
 	classes        []sizeClass
 	largest        int // the largest measured size
 	count          int // measurements ever
@@ -87,7 +88,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 	// The first batch of a replica includes one-time costs: loading, compiling, filling caches.
 	// It is used to plan the second one, and then forgotten.
 	if p.count == 1 {
-		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
+		*p = profile{max: p.max, shared: p.shared, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
 	}
 	ratio := 1.0
 	if p.n > 0 {

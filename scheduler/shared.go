@@ -20,7 +20,7 @@ import (
 //
 // No state is absorbing. An offer without an answer is repeated (repeatOffer), which also ends a
 // grant that was lost. A container that grants nothing is reported as silent after the same time as
-// one that answers nothing.
+// one that answers nothing. What was measured long ago counts for nothing (profile.dropStale).
 
 // A Turn is what a shared replica's container is told with a batch. All of it is zero in a batch of
 // a replica that is not shared.
@@ -63,7 +63,7 @@ const (
 func (r *Replica) Share(on bool) {
 	fx, now := r.m.begin()
 	if r.sharing.on != on {
-		r.sharing = sharing{on: on}
+		r.sharing, r.profile.shared = sharing{on: on}, on
 		r.m.core.dispatch(now, fx)
 	}
 	r.m.end(fx, now)
