@@ -92,7 +92,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
 	if heading {
-		time.Sleep(c.Pause())
+		c.pause()
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
 	n, err := c.Conn.Read(p)
@@ -111,6 +111,19 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.Because(metrics.ClosedMessageTimeout)
 	}
 	return n, err
+}
+
+// pause waits if most of what the client asks is refused. net/http's Shutdown does not wait for a
+// goroutine that is here.
+func (c *conn) pause() {
+	pause := c.Pause()
+	if pause <= 0 {
+		return
+	}
+	select {
+	case <-time.After(pause):
+	case <-c.door.closing:
+	}
 }
 
 // headDue is when a connection without a complete head is closed; zero: never.

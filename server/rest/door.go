@@ -71,7 +71,8 @@ type Door struct {
 
 	settings  atomic.Pointer[Settings]
 	draining  atomic.Bool
-	largeJSON sync.Once // warns once about large tensors as text
+	closing   chan struct{} // closed by Shutdown: what pauses goes on
+	largeJSON sync.Once     // warns once about large tensors as text
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -79,7 +80,7 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, log: cfg.Log, failed: make(chan error, 1), conns: make(map[*conn]struct{})}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
 	if d.identities == nil {
 		d.identities = new(identity.Registry)
@@ -133,6 +134,7 @@ func (d *Door) Settings() Settings { return *d.settings.Load() }
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining.Store(true) // no connection is added from here on
+	close(d.closing)
 	for c := range d.conns {
 		c.interrupt()
 	}
