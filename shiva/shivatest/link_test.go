@@ -39,5 +39,17 @@ func TestFaultsOfLinks(t *testing.T) {
 		far.Close()
 		_, err = near.Read(buf)
 		wantErr(t, "what was closed unread", err, syscall.ECONNRESET)
+
+		near, far = n.Pair("a", "b")
+		n.Stall(true)
+		_, _ = near.Write([]byte("12"))
+		near.Close()
+		n.Stall(false)
+		if k, err := far.TryRead(buf); k != 2 || err != nil {
+			t.Errorf("of what was closed while all stood still %d bytes came, %v", k, err)
+		}
+		if k, err := far.TryRead(buf); k != 0 || err != nil { // as read(2) tells an end
+			t.Errorf("instead of its end: %d bytes, %v", k, err)
+		}
 	})
 }

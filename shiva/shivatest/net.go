@@ -31,6 +31,7 @@ type Net struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
 	conns     map[*Link]struct{} // the dialing ends
+	stalled   []*Link            // by Stall: also those that have been closed since
 }
 
 // Listen listens on an address, which may be any text.
@@ -114,7 +115,11 @@ func (n *Net) Cut() {
 // Stall stalls all present connections in both directions, or resumes them. See Link.Stall.
 func (n *Net) Stall(on bool) {
 	n.mu.Lock()
-	conns := slices.Collect(maps.Keys(n.conns))
+	conns := slices.AppendSeq(n.stalled, maps.Keys(n.conns))
+	n.stalled = nil
+	if on {
+		n.stalled = conns
+	}
 	n.mu.Unlock()
 	for _, c := range conns {
 		c.Stall(on, on)
