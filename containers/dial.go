@@ -36,6 +36,9 @@ type DialConfig struct {
 	Log          *slog.Logger
 }
 
+// DialRPC is the protocol of containers that Dial connects to. All others connect by themselves.
+const DialRPC = "v0"
+
 // A Dialer connects to one container of RPC v0, retries while it fails, and is a replica of its
 // model while it is connected. Its methods may be called from any goroutine.
 type Dialer struct {
@@ -89,12 +92,12 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Log = cfg.Log.With("container", cfg.Name, "model", cfg.Model.String(), "rpc", "v0", "remote", cfg.Addr)
+	cfg.Log = cfg.Log.With("container", cfg.Name, "model", cfg.Model.String(), "rpc", DialRPC, "remote", cfg.Addr)
 	d := &Dialer{cfg: cfg, network: network, address: address}
 	d.SetWriteTimeout(cfg.WriteTimeout)
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	now := time.Now()
-	d.info = SessionInfo{State: "calling", Generation: "v0", Model: cfg.Model, Remote: cfg.Addr, Label: cfg.Name, Since: now, LastSeen: now}
+	d.info = SessionInfo{State: "calling", RPC: DialRPC, Model: cfg.Model, Remote: cfg.Addr, Label: cfg.Name, Since: now, LastSeen: now}
 	d.wg.Go(d.run) // ends after Shutdown or Close, which join it
 	return d, nil
 }

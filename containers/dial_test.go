@@ -161,7 +161,7 @@ func TestDial(t *testing.T) {
 		asking.Wait()
 	}
 	ask()
-	if i := d.Session(); i.State != "serving" || i.Generation != "v0" || i.Rows != 200 || i.Failures != 0 {
+	if i := d.Session(); i.State != "serving" || i.RPC != "v0" || i.Rows != 200 || i.Failures != 0 {
 		t.Errorf("%+v", i)
 	}
 	c.Close()

@@ -304,7 +304,7 @@ func TestUnaskedACK(t *testing.T) {
 	} {
 		t.Run(g.rpc, func(t *testing.T) {
 			r := newRig(t, containers.Config{Others: []containers.Address{{Addr: "tcp://127.0.0.1:0", Dialect: g.dialect}}, Addrs: []string{"tcp://127.0.0.1:0"}})
-			c, err := net.Dial("tcp", r.Others()[0].String())
+			c, err := net.Dial("tcp", r.AddrsOf(g.dialect)[0].String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -349,7 +349,7 @@ func TestUnaskedACK(t *testing.T) {
 					o.Release()
 				}
 			}
-			if i := r.Sessions()[0]; i.Strays != 1 || i.Failures != 1 || i.Generation != g.rpc {
+			if i := r.Sessions()[0]; i.Strays != 1 || i.Failures != 1 || i.RPC != g.rpc {
 				t.Errorf("the status has %+v", i)
 			}
 			r.logs(t, "failed a batch", "model=old/1", "rpc="+g.rpc, "acknowledgement of feedback")
@@ -400,7 +400,7 @@ func TestUnserved(t *testing.T) {
 				}
 				budgettest.Until(t, "it to be shown", func() bool { return len(r.Unserved()) == 1 && len(r.Sessions()) == 0 })
 				i := r.Unserved()[0]
-				if i.State != containers.StateUnserved || i.Generation != c.rpc || !strings.Contains(i.Reason, c.want) || i.Remote == "" {
+				if i.State != containers.StateUnserved || i.RPC != c.rpc || !strings.Contains(i.Reason, c.want) || i.Remote == "" {
 					t.Errorf("the status has %+v", i)
 				}
 				r.logs(t, "ended before it registered", c.want)

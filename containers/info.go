@@ -15,8 +15,9 @@ type SessionInfo struct {
 	Number uint64 `json:"number"` // counts connections from 1
 	// Connecting, serving, failing (every batch), hung (no answer), draining, leaving.
 	State string `json:"state"`
-	// V1, v1b, v2, v2a, v3, v4; empty until its first message.
-	Generation string            `json:"rpc,omitempty"`
+	// RPC is the protocol that the container speaks, as a word for operators: v0, v1, v1b, v2, v2a,
+	// v3, v4; empty until its first message.
+	RPC        string            `json:"rpc,omitempty"`
 	Model      scheduler.ModelID `json:"model"`              // zero until it has registered
 	Remote     string            `json:"remote"`             // its address
 	Label      string            `json:"label,omitempty"`    // its own name for itself
@@ -118,8 +119,8 @@ func (s *session) log(level slog.Level, text string, args ...any) {
 	if i.Model != (scheduler.ModelID{}) {
 		all = append(all, "model", i.Model.String())
 	}
-	if i.Generation != "" {
-		all = append(all, "rpc", i.Generation)
+	if i.RPC != "" {
+		all = append(all, "rpc", i.RPC)
 	}
 	if i.Label != "" {
 		all = append(all, "label", i.Label)

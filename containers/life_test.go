@@ -512,7 +512,7 @@ func TestV3Serves(t *testing.T) {
 			}
 			out[0].Release()
 		}
-		if s := r.Sessions()[0]; s.Generation != "v3" || s.Model != id {
+		if s := r.Sessions()[0]; s.RPC != "v3" || s.Model != id {
 			t.Errorf("session %+v", s)
 		}
 		p.Close()

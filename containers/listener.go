@@ -98,16 +98,21 @@ func (l *Listener) Configure(s Settings) error {
 // Settings returns the settings for the next container.
 func (l *Listener) Settings() Settings { return *l.settings.Load() }
 
-// Addrs returns the addresses in use, in the order of Config.Addrs.
-func (l *Listener) Addrs() []net.Addr { return addrsOf(l.listeners[:len(l.cfg.Addrs)]) }
-
-// Others returns the addresses in use, in the order of Config.Others.
-func (l *Listener) Others() []net.Addr { return addrsOf(l.listeners[len(l.cfg.Addrs):]) }
-
-func addrsOf(listeners []net.Listener) []net.Addr {
-	addrs := make([]net.Addr, len(listeners))
-	for i, listener := range listeners {
+// Addrs returns the addresses in use: those of Config.Addrs, then of Config.Others.
+func (l *Listener) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(l.listeners))
+	for i, listener := range l.listeners {
 		addrs[i] = listener.Addr()
+	}
+	return addrs
+}
+
+// AddrsOf returns the addresses in use that are for containers of a dialect.
+func (l *Listener) AddrsOf(d Dialect) (addrs []net.Addr) {
+	for i, a := range l.cfg.addresses() {
+		if a.Dialect == d {
+			addrs = append(addrs, l.listeners[i].Addr())
+		}
 	}
 	return addrs
 }

@@ -210,7 +210,7 @@ func (s *session) adopt(c codec) {
 	k.register = s.settings.HandshakeTimeout
 	k.pings = s.conn.Peer().Minor >= 1
 	s.machine.clocks = k
-	s.info.Generation = c.generation()
+	s.info.RPC = c.generation()
 }
 
 // step feeds an event to the machine.

@@ -59,7 +59,7 @@ func (s *session) unfitness(reason error) *unfit {
 // unserve stores the status of a session that ended before it registered.
 func (l *Listener) unserve(i SessionInfo, u *unfit) {
 	key := unservedKey{hostOf(i.Remote), u.generation}
-	i.State, i.Generation, i.Reason = StateUnserved, u.generation, u.text
+	i.State, i.RPC, i.Reason = StateUnserved, u.generation, u.text
 	i.LastSeen = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +86,7 @@ func (l *Listener) served(i SessionInfo) {
 	defer l.mu.Unlock()
 	host := hostOf(i.Remote)
 	maps.DeleteFunc(l.unserved, func(k unservedKey, _ SessionInfo) bool {
-		return k.host == host && i.Generation[:2] == k.generation
+		return k.host == host && i.RPC[:2] == k.generation
 	})
 }
 

@@ -52,7 +52,7 @@ func TestV4Echo(t *testing.T) {
 	if largest < 2 {
 		t.Error("no batch had more than one row")
 	}
-	if i := r.Sessions()[0]; i.Generation != "v4" || i.Model != echoID || i.Rows != 64*3-2 || i.InFlight != 0 || i.State != "serving" {
+	if i := r.Sessions()[0]; i.RPC != "v4" || i.Model != echoID || i.Rows != 64*3-2 || i.InFlight != 0 || i.State != "serving" {
 		t.Errorf("session %+v", i)
 	}
 }

@@ -1,73 +1,91 @@
 package server
 
 import (
+	"crypto/tls"
+	"log/slog"
 	"maps"
+	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// tls is that of a door; nil of one without an address of TLS.
-func (s *Server) tls(door string) *secure.Config { return (*s.secured.Load())[door] }
+// certificates are those of all doors. Any goroutine may use them.
+type certificates struct {
+	wall func() time.Time // certificates are valid by it
+	log  *slog.Logger
+	read atomic.Pointer[config.Secured] // nil before the first load
+}
 
-// secure reads the doors' certificates. After an error they are what they were.
-func (s *Server) secure(c config.Config) error {
-	var old config.Secured
-	if p := s.secured.Load(); p != nil {
-		old = *p
+// of returns what a door speaks TLS with; nil if it has no address of TLS.
+func (cs *certificates) of(door string) *secure.Config { return cs.all()[door] }
+
+func (cs *certificates) all() config.Secured {
+	if p := cs.read.Load(); p != nil {
+		return *p
 	}
-	read, err := c.Secure(old, s.around.wall)
+	return nil
+}
+
+// load reads the files that a configuration names. After an error nothing has changed.
+func (cs *certificates) load(c config.Config) error {
+	old := cs.all()
+	read, err := c.Secure(old, cs.wall)
 	if err != nil {
 		return err
 	}
 	for door, now := range read {
 		if old != nil && old[door] != now {
-			s.log.Info("certificates were read again", "door", door, "the first expires on", now.Until.UTC().Format(time.RFC3339))
+			cs.log.Info("certificates were read again", "door", door, "the first expires on", now.Until.UTC().Format(time.RFC3339))
 		}
 	}
-	s.secured.Store(&read)
-	s.warnOfCertificates()
+	cs.read.Store(&read)
+	cs.warn()
 	return nil
 }
 
-// expiring are the doors whose certificates expire within two weeks, or have, and when.
-func (s *Server) expiring() map[string]time.Time {
+// demanded reports whether a listener of a door accepts only clients that show a certificate.
+func (cs *certificates) demanded(a net.Addr, door string) bool {
+	return a.Network() == secure.Network && cs.of(door).ClientAuth == tls.RequireAndVerifyClientCert
+}
+
+// expiring returns when each certificate expires that does so within two weeks, or has, by door.
+func (cs *certificates) expiring() map[string]time.Time {
 	const soon = 14 * 24 * time.Hour
 	doors := map[string]time.Time{}
-	if p := s.secured.Load(); p != nil {
-		for door, now := range *p {
-			if now.Until.Sub(s.around.wall()) < soon {
-				doors[door] = now.Until.UTC()
-			}
+	for door, now := range cs.all() {
+		if now.Until.Sub(cs.wall()) < soon {
+			doors[door] = now.Until.UTC()
 		}
 	}
 	return doors
 }
 
-// warnOfCertificates has the log say which expire.
-func (s *Server) warnOfCertificates() {
-	doors := s.expiring()
+// warn logs those that are expiring.
+func (cs *certificates) warn() {
+	doors := cs.expiring()
 	for _, door := range slices.Sorted(maps.Keys(doors)) {
 		text := "a certificate expires soon"
-		if !doors[door].After(s.around.wall()) {
+		if !doors[door].After(cs.wall()) {
 			text = "a certificate has expired: clients refuse it"
 		}
-		s.log.Warn(text, "door", door, "on", doors[door].Format(time.RFC3339))
+		cs.log.Warn(text, "door", door, "on", doors[door].Format(time.RFC3339))
 	}
 }
 
-// watchCertificates warns of them again and again, until the server stops.
-func (s *Server) watchCertificates(every time.Duration) {
+// watch warns again and again until stop is closed.
+func (cs *certificates) watch(every time.Duration, stop <-chan struct{}) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-s.stopping:
+		case <-stop:
 			return
 		case <-ticker.C:
-			s.warnOfCertificates()
+			cs.warn()
 		}
 	}
 }

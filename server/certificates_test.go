@@ -235,19 +235,19 @@ func TestReloadByAnotherClock(t *testing.T) {
 		ahead time.Duration
 		why   string
 	}{{-72 * time.Hour, "holds from 2"}, {20 * 365 * 24 * time.Hour, "expired on 2"}} {
-		before := s.tls("rest")
+		before := s.certificates.of("rest")
 		wall.ahead.Store(int64(one.ahead))
 		file.Defaults.Objective++
-		if done, err := s.Reload(); err != nil || len(done.Changed) != 1 || s.tls("rest") != before {
+		if done, err := s.Reload(); err != nil || len(done.Changed) != 1 || s.certificates.of("rest") != before {
 			t.Errorf("%v ahead, with the same certificate: %+v, %v", one.ahead, done, err)
 		}
 		k.renew(nil)
 		file.Defaults.Objective++
-		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.tls("rest") != before {
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.certificates.of("rest") != before {
 			t.Errorf("%v ahead, with another: %v", one.ahead, err)
 		}
 		wall.ahead.Store(0)
-		if _, err := s.Reload(); err != nil || s.tls("rest") == before {
+		if _, err := s.Reload(); err != nil || s.certificates.of("rest") == before {
 			t.Errorf("when the clock is right again: %v", err)
 		}
 	}
@@ -271,11 +271,11 @@ func TestCertificatesThatExpire(t *testing.T) {
 	if n := strings.Count(log.String(), "a certificate expires soon"); n != 1 {
 		t.Errorf("%d warnings at the start", n)
 	}
-	s.watching.Go(func() { s.watchCertificates(time.Millisecond) })
+	s.watching.Go(func() { s.certificates.watch(time.Millisecond, s.stopping) })
 	budgettest.Until(t, "more warnings", func() bool { return strings.Count(log.String(), "a certificate expires soon") > 2 })
-	expired := *s.tls("rest")
+	expired := *s.certificates.of("rest")
 	expired.Until = time.Now().Add(-time.Minute)
-	s.secured.Store(&config.Secured{"rest": &expired})
+	s.certificates.read.Store(&config.Secured{"rest": &expired})
 	status("the certificate of rest expired on 2")
 	budgettest.Until(t, "the log to say so", func() bool {
 		return strings.Contains(log.String(), `"a certificate has expired: clients refuse it" door=rest on=2`)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 
 	"golang.org/x/sys/unix"
 
@@ -31,9 +32,9 @@ func (h share) of(c config.Config) config.Config {
 	return c
 }
 
-// split divides the process's descriptors among the connections that a configuration allows,
-// and logs if it is to be fewer.
-func (s *Server) split(c config.Config) (share, error) {
+// split divides the process's descriptors among the connections that a configuration allows, and
+// logs if there are fewer.
+func split(c config.Config, log *slog.Logger) (share, error) {
 	processes := 0
 	for _, c := range c.Supervised {
 		processes += max(c.Replicas.Max, 1)
@@ -45,18 +46,18 @@ func (s *Server) split(c config.Config) (share, error) {
 	if c.SharedMemory.Directory != "" {
 		wanted.regions = c.SharedMemory.Regions
 	}
-	got, err := split(wanted, processes)
+	got, err := divide(wanted, processes)
 	if err == nil && got != wanted {
-		s.log.Info("fewer connections or regions than configured, as the process may not open more files",
+		log.Info("fewer connections or regions than configured, as the process may not open more files",
 			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "frigate.connections", got.frigate, "containers.sessions", got.containers, "shared_memory.regions", got.regions)
 	}
 	return got, err
 }
 
-// split divides the process's descriptors among those that are wanted. Containers get at most a
-// quarter, and clients over HTTP, those over gRPC, whose connections carry many calls, detectors,
-// and regions of shared memory an eighth each.
-func split(wanted share, processes int) (share, error) {
+// divide gives containers at most a quarter of the process's descriptors, and an eighth each to
+// clients over HTTP, clients over gRPC, whose connections carry many calls, detectors, and regions
+// of shared memory. The rest is for clients over TCP.
+func divide(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return share{}, fmt.Errorf("server: how many files may be open: %w", err)

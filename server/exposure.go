@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/tls"
 	"maps"
 	"net"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // warnOfStrangers says which of the listeners can be reached from other machines by whoever shows
@@ -20,7 +18,7 @@ import (
 func (s *Server) warnOfStrangers() {
 	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
-			if !predict.Local(a) && !s.authenticates(a, door) {
+			if !predict.Local(a) && !s.certificates.demanded(a, door) {
 				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
 			}
 		}
@@ -30,8 +28,7 @@ func (s *Server) warnOfStrangers() {
 		warn("change and stop everything", "admin", "admin.listen", s.admin.Addr())
 	}
 	if strangers.MayAny(identity.Serve) {
-		l := s.containers.Listener()
-		warn("serve and replace models", "containers", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
+		warn("serve and replace models", "containers", "containers.listen", s.containers.Listener().Addrs()...)
 	}
 	for _, d := range s.doors {
 		if !s.identities.Declared() {
@@ -42,11 +39,6 @@ func (s *Server) warnOfStrangers() {
 			warn("load and unload models", d.name, "server.repository", d.listener.Addrs()...)
 		}
 	}
-}
-
-// authenticates tells whether a listener of a door wants a certificate of every client.
-func (s *Server) authenticates(a net.Addr, door string) bool {
-	return a.Network() == secure.Network && s.tls(door).ClientAuth == tls.RequireAndVerifyClientCert
 }
 
 // patternsAfter is how long after the start containers should have registered.

@@ -45,7 +45,7 @@ func TestDetectorsOfFrigate(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if list := s.listening(); fmt.Sprint(list.Frigate) != "[10.0.0.1:5555]" {
+		if list := listening(s.Addrs()); fmt.Sprint(list.Frigate) != "[10.0.0.1:5555]" {
 			t.Errorf("status: %+v", list)
 		}
 		victim, other := newDetecting(t, surroundings), newDetecting(t, surroundings)

@@ -146,14 +146,14 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
 	}
 	asked := &predict.Question{Model: q.Name, Version: q.Version, ID: q.ID, Arrived: time.Now()}
-	if err := s.parameters(q, asked); err != nil {
+	if err := parameters(q, asked, s.settings.Now().Limits.JSONDepth); err != nil {
 		return nil, err
 	}
 	var err error
 	for _, t := range q.Inputs {
 		if err = t.Check(); err != nil {
 			err = fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, t.Name, err)
-		} else if t, err = s.own(t); err == nil {
+		} else if t, err = own(t, s.pool); err == nil {
 			asked.Inputs = append(asked.Inputs, t)
 		}
 		if err != nil {
@@ -167,10 +167,10 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 }
 
 // parameters reads those of a question, and leaves the container's.
-func (s *Server) parameters(q *Question, asked *predict.Question) error {
+func parameters(q *Question, asked *predict.Question, depth int) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
-		if q.Parameters[0] != '{' || !jsontext.Valid(q.Parameters, s.settings.Now().Limits.JSONDepth) {
+		if q.Parameters[0] != '{' || !jsontext.Valid(q.Parameters, depth) {
 			return fmt.Errorf("%w: parameters: expected a JSON object without space before it", scheduler.ErrInvalidInput)
 		}
 		var forward []byte
@@ -201,13 +201,13 @@ func (s *Server) parameters(q *Question, asked *predict.Question) error {
 
 // own returns a tensor that lives on when its owner does something else with his: a container
 // that was given up may still read it.
-func (s *Server) own(t tensor.Tensor) (tensor.Tensor, error) {
+func own(t tensor.Tensor, pool *tensor.Pool) (tensor.Tensor, error) {
 	t.Shape = slices.Clone(t.Shape)
 	if t.Buf != nil {
 		t.Retain()
 		return t, nil
 	}
-	buf, err := s.pool.Get(len(t.Data))
+	buf, err := pool.Get(len(t.Data))
 	if err != nil {
 		return t, fmt.Errorf("%w: input %q: %w", scheduler.ErrOverloaded, t.Name, err)
 	}

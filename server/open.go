@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -32,36 +33,40 @@ type door struct {
 
 // openDoors opens those that have an address, and that of containers in any case.
 func (s *Server) openDoors(c config.Config) error {
-	s.regions.Configure(regionSettings(c))
-	s.addresses.Configure(c.Limits.AddressQuota(), c.Server.LimitLoopback)
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
+	s.configure(c)
+	describe := func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
+		return s.predict.As(who).Describe(path, onlyReady)
+	}
+	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Open: s.around.open, Gate: s.gate, Describe: s.describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
-			Loops: c.TCP.Loops, Settings: s.tcpSettings(c),
+			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Open: s.around.open, Gate: s.gate, Describe: describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
 		})
 		if err != nil {
 			return err
 		}
 		s.tcp.Store(d)
-		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(s.tcpSettings(c)) }, d.Shutdown, nil})
+		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c, certs)) }, d.Shutdown, nil})
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addrs: c.REST.Listen, Access: c.REST.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"),
+			Settings: restSettings(c, certs, memory),
 		})
 		if err != nil {
 			return err
 		}
-		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(s.restSettings(c)) }, d.Shutdown, d.Failed()})
+		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(restSettings(c, certs, memory)) }, d.Shutdown, d.Failed()})
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
 			Addrs: g.Listen, Access: g.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("grpc"), Needed: s.demand.Needed, Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
-			Settings: s.grpcSettings(c),
+			Settings: grpcSettings(c, certs, memory),
 		})
 		if err != nil {
 			return err
@@ -70,38 +75,24 @@ func (s *Server) openDoors(c config.Config) error {
 			d.Shutdown(ctx)
 			return nil
 		}
-		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(s.grpcSettings(c)) }, shutdown, d.Failed()})
+		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(grpcSettings(c, certs, memory)) }, shutdown, d.Failed()})
 	}
 	if f := c.Frigate; len(f.Listen) > 0 {
 		d, err := frigate.Listen(frigate.Config{
 			Addrs: f.Listen, Access: f.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Trail: s.trail, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("frigate"),
-			ModelDirectory: f.ModelDirectory, Settings: s.frigateSettings(c),
+			ModelDirectory: f.ModelDirectory, Settings: frigateSettings(c, certs),
 		})
 		if err != nil {
 			return err
 		}
-		s.doors = append(s.doors, door{d, "frigate", func(c config.Config) { d.Configure(s.frigateSettings(c)) }, d.Shutdown, nil})
+		s.doors = append(s.doors, door{d, "frigate", func(c config.Config) { d.Configure(frigateSettings(c, certs)) }, d.Shutdown, nil})
 	}
 	return nil
 }
 
-// describe answers a path of the Predict Protocol for an identity.
-func (s *Server) describe(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error) {
-	return s.predict.As(who).Describe(path, onlyReady)
-}
-
-// addrs are where the door of that name listens; nil if it is left out.
-func (s *Server) addrs(name string) []net.Addr {
-	for _, d := range s.doors {
-		if d.name == name {
-			return d.listener.Addrs()
-		}
-	}
-	return nil
-}
-
-// configureDoors gives the doors that are open what of a configuration can change meanwhile.
-func (s *Server) configureDoors(c config.Config) {
+// configure applies what of a configuration can change meanwhile to the doors that are open, and to
+// what they share.
+func (s *Server) configure(c config.Config) {
 	s.regions.Configure(regionSettings(c))
 	s.addresses.Configure(c.Limits.AddressQuota(), c.Server.LimitLoopback)
 	s.containers.Configure(c.Containers)
@@ -110,17 +101,27 @@ func (s *Server) configureDoors(c config.Config) {
 	}
 }
 
-// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not
-// take theirs are cut off in the end, which is no failure of the server.
-func (s *Server) shutDoors(ctx context.Context) error {
+// addrs returns where the door of that name listens; nil if it is left out.
+func addrs(doors []door, name string) []net.Addr {
+	for _, d := range doors {
+		if d.name == name {
+			return d.listener.Addrs()
+		}
+	}
+	return nil
+}
+
+// shut lets the last answers leave, through all doors at the same time. Clients that do not take
+// theirs are cut off in the end, which is no failure of the server.
+func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	faults := make([]error, len(s.doors))
+	faults := make([]error, len(doors))
 	var all sync.WaitGroup
-	for i, d := range s.doors {
+	for i, d := range doors {
 		all.Go(func() {
 			if faults[i] = d.shutdown(ctx); errors.Is(faults[i], context.DeadlineExceeded) {
-				s.log.Warn("clients that did not take their answers were cut off", "door", d.name)
+				log.Warn("clients that did not take their answers were cut off", "door", d.name)
 				faults[i] = nil
 			}
 		})
@@ -129,10 +130,10 @@ func (s *Server) shutDoors(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-func (s *Server) tcpSettings(c config.Config) tcp.Settings {
+func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 	t := c.TCP
 	return tcp.Settings{
-		Connections: connections(c, t.Connections, t.ConnectionsPerAddress), TLS: s.tls("tcp"), InFlight: t.InFlightPerConnection,
+		Connections: connections(c, t.Connections, t.ConnectionsPerAddress), TLS: certs.of("tcp"), InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
@@ -141,28 +142,32 @@ func (s *Server) tcpSettings(c config.Config) tcp.Settings {
 	}
 }
 
-func (s *Server) restSettings(c config.Config) rest.Settings {
+// restSettings are those of the door over HTTP, with the memory for its requests, of which those
+// that come compressed have a part.
+func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest.Settings {
 	r := c.REST
+	memory.Ratio = c.Limits.UnpackRatio
 	return rest.Settings{
-		Connections: connections(c, r.Connections, r.ConnectionsPerAddress), TLS: s.tls("rest"), IdleTimeout: r.IdleTimeout,
+		Connections: connections(c, r.Connections, r.ConnectionsPerAddress), TLS: certs.of("rest"), IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
-		Memory: s.memory(c), Limits: limits(c),
+		Memory: memory, Limits: limits(c),
 	}
 }
 
-func (s *Server) grpcSettings(c config.Config) grpc.Settings {
+func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc.Settings {
 	g := c.GRPC
+	memory.Ratio = c.Limits.UnpackRatio
 	return grpc.Settings{
-		Connections: connections(c, g.Connections, g.ConnectionsPerAddress), TLS: s.tls("grpc"), InFlight: g.InFlightPerStream,
+		Connections: connections(c, g.Connections, g.ConnectionsPerAddress), TLS: certs.of("grpc"), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
-		Memory: s.memory(c), Limits: limits(c),
+		Memory: memory, Limits: limits(c),
 	}
 }
 
-func (s *Server) frigateSettings(c config.Config) frigate.Settings {
+func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	f := c.Frigate
 	return frigate.Settings{
-		Connections: connections(c, f.Connections, f.ConnectionsPerAddress), TLS: s.tls("frigate"), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
+		Connections: connections(c, f.Connections, f.ConnectionsPerAddress), TLS: certs.of("frigate"), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
 		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
 	}
 }
@@ -195,9 +200,4 @@ func limits(c config.Config) gate.Limits {
 		MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
 		Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
 	}
-}
-
-// memory is where doors that take compressed requests get that of requests.
-func (s *Server) memory(c config.Config) gate.Memory {
-	return gate.Memory{Pool: s.pool, Part: s.unpacked, Ratio: c.Limits.UnpackRatio}
 }

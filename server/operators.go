@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/manage"
@@ -19,16 +20,18 @@ func (s *Server) manage() {
 	started := time.Now()
 	s.store = manage.NewStore(s.cfg.State, s.around.store, s.log)
 	s.containers, s.processes = fleet.New(fleet.Config{
-		Name:        "shivad/" + Version,
-		Scheduler:   s.sched,
-		Gate:        s.gate,
-		Pool:        s.pool,
-		Arena:       s.arena,
-		Network:     s.around.containers,
-		Supervise:   s.around.supervise,
-		Admit:       s.store.Admit,
-		Identities:  &s.identities,
-		Secure:      func(c net.Conn) (*tls.Conn, error) { return intake.Handshake(c, s.tls("containers").Config) },
+		Name:       "shivad/" + Version,
+		Scheduler:  s.sched,
+		Gate:       s.gate,
+		Pool:       s.pool,
+		Arena:      s.arena,
+		Network:    s.around.containers,
+		Supervise:  s.around.supervise,
+		Admit:      s.store.Admit,
+		Identities: &s.identities,
+		Secure: func(c net.Conn) (*tls.Conn, error) {
+			return intake.Handshake(c, s.certificates.of("containers").Config)
+		},
 		Trail:       s.trail,
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
@@ -43,8 +46,8 @@ func (s *Server) manage() {
 		Version:   Version,
 		Started:   started,
 		Phase:     func() string { return *s.phase.Load() },
-		Listening: s.listening,
-		Expiring:  s.expiring,
+		Listening: func() admin.Addresses { return listening(s.Addrs()) },
+		Expiring:  s.certificates.expiring,
 		Settings:  s.settings,
 		Store:     s.store,
 		Gate:      s.gate,
@@ -52,7 +55,7 @@ func (s *Server) manage() {
 		Metrics:   s.metrics,
 		Pool:      s.pool,
 		Unpacked:  s.unpacked,
-		Arena:     s.arenaUsage,
+		Arena:     s.arena.Usage,
 		Regions:   s.regions,
 		Sessions:  s.containers,
 		Processes: s.processes,
@@ -112,8 +115,8 @@ func (c configuration) Config() any {
 // Reload is the server's.
 func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload() }
 
-func (s *Server) listening() admin.Addresses {
-	a := s.Addrs()
+// listening converts addresses to the admin door's type.
+func listening(a Addrs) admin.Addresses {
 	list := admin.Addresses{
 		TCP: spelled(a.TCP), REST: spelled(a.REST), GRPC: spelled(a.GRPC), Frigate: spelled(a.Frigate),
 		Containers: spelled(a.Containers), V1b: spelled(a.ContainersV1b), V2: spelled(a.ContainersV2), V2a: spelled(a.ContainersV2a),
@@ -131,15 +134,15 @@ func spelled(addrs []net.Addr) (list []string) {
 	return list
 }
 
-// identity is how this server is called beside others that share its store, the same after a
-// restart.
-func (s *Server) identity() string {
+// nameOf returns the name of a server among others that share its store, the same after a restart:
+// the machine's, and where it listens for containers.
+func nameOf(c config.State, a Addrs) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "server"
 	}
-	if list := s.Addrs().Containers; s.cfg.State.Shared() && len(list) > 0 {
-		host += " " + list[0].String()
+	if c.Shared() && len(a.Containers) > 0 {
+		host += " " + a.Containers[0].String()
 	}
 	return host
 }

@@ -47,13 +47,13 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	var done admin.Reloaded
 	var connections share
 	if err == nil {
-		c, done, err = s.adopt(next)
+		c, done, err = adopt(*s.settings.File(), next)
 	}
 	if err == nil {
-		connections, err = s.split(c)
+		connections, err = split(c, s.log)
 	}
 	if err == nil {
-		err = s.secure(c)
+		err = s.certificates.load(c)
 	}
 	if err != nil {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
@@ -63,7 +63,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.identities.Replace(c.Declarations())
 	s.containers.Review()
 	s.share.Store(&connections)
-	s.configureDoors(connections.of(c))
+	s.configure(connections.of(c))
 	if err := s.processes.Supervise(c.Supervised); err != nil {
 		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "reloaded, but for processes: " + err.Error()}
 	}
@@ -75,9 +75,10 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	return done, nil
 }
 
-// adopt makes the configuration that can hold now of the one that was loaded.
-func (s *Server) adopt(next config.Config) (config.Config, admin.Reloaded, error) {
-	c, list := s.settings.File().Adopt(next)
+// adopt returns what of the next configuration can take effect after the present one while the
+// server runs.
+func adopt(present config.Config, next config.Config) (config.Config, admin.Reloaded, error) {
+	c, list := present.Adopt(next)
 	done := admin.Reloaded{Changed: []admin.Setting{}, Waiting: []admin.Setting{}}
 	for _, one := range list {
 		setting := admin.Setting{Key: one.Key, Before: one.Before, After: one.After}

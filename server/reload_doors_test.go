@@ -63,7 +63,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "frigate": e.Frigate.TLS, "containers": s.tls("containers"), "admin": s.tls("admin")} {
+	for door, c := range map[string]*secure.Config{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "frigate": e.Frigate.TLS, "containers": s.certificates.of("containers"), "admin": s.certificates.of("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}

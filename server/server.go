@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
@@ -37,20 +38,21 @@ const Version = build.Version
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
 	// Set by New.
-	around     surroundings
-	cfg        config.Config // of the start, for what cannot change
-	log        *slog.Logger  // its last lines are in the journal
-	journal    *journal.Journal
-	arena      *arena.Arena // where large buffers of it lie; nil: nowhere
-	pool       *tensor.Pool
-	unpacked   *tensor.Pool // a part of it
-	metrics    *metrics.Metrics
-	tracer     *trace.Tracer // nil: no request is followed
-	gate       *gate.Gate
-	identities identity.Registry
-	addresses  quota.Addresses // of clients that show none
-	regions    *regions.Registry
-	predict    *predict.Service
+	around       surroundings
+	cfg          config.Config // of the start, for what cannot change
+	log          *slog.Logger  // its last lines are in the journal
+	journal      *journal.Journal
+	arena        *arena.Arena // where large buffers of it lie; nil: nowhere
+	pool         *tensor.Pool
+	unpacked     *tensor.Pool // a part of it
+	metrics      *metrics.Metrics
+	tracer       *trace.Tracer // nil: no request is followed
+	gate         *gate.Gate
+	identities   identity.Registry
+	addresses    quota.Addresses // of clients that show none
+	certificates certificates
+	regions      *regions.Registry
+	predict      *predict.Service
 	// library is the way in of the program that the server is part of, which counts as a door of
 	// that name.
 	library func() *predict.Door
@@ -74,10 +76,9 @@ type Server struct {
 	doors  []door                   // that are not left out
 	tcp    atomic.Pointer[tcp.Door] // of doors; the scheduler's hook asks for it
 
-	share   atomic.Pointer[share] // of the process's descriptors
-	secured atomic.Pointer[config.Secured]
-	phase   atomic.Pointer[string] // admin.Starting, Serving, Draining
-	failed  chan error
+	share  atomic.Pointer[share]  // of the process's descriptors
+	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
+	failed chan error
 
 	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
 	load      func() (config.Config, error)
@@ -123,7 +124,8 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.trail = audit.New(s.log)
 	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
-	s.makePool()
+	s.certificates.wall, s.certificates.log = around.wall, s.log
+	s.pool, s.arena = newPool(cfg, s.log, func(segment *arena.Segment) { s.containers.RetireSegment(segment) })
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setPhase(admin.Starting)
 	if t := cfg.Traces; t.Endpoint != "" {
@@ -226,16 +228,16 @@ func (s *Server) Start() (err error) {
 			_ = s.Shutdown(ctx)
 		}
 	}()
-	connections, err := s.split(s.cfg)
+	connections, err := split(s.cfg, s.log)
 	if err != nil {
 		return err
 	}
 	s.share.Store(&connections)
-	if err := s.secure(s.cfg); err != nil {
+	if err := s.certificates.load(s.cfg); err != nil {
 		return err
 	}
 	if a := s.cfg.Admin; a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.around.open, func() *secure.Config { return s.tls("admin") }, admin.Handler(s.sources()), s.log); err != nil {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.around.open, func() *secure.Config { return s.certificates.of("admin") }, admin.Handler(s.sources()), s.log); err != nil {
 			return err
 		}
 	}
@@ -263,11 +265,12 @@ func (s *Server) Start() (err error) {
 		s.watching.Go(func() { s.past.Run(s.stopping) })
 	}
 	s.watching.Go(s.watchPatterns)
-	s.watching.Go(func() { s.watchCertificates(24 * time.Hour) })
+	s.watching.Go(func() { s.certificates.watch(24*time.Hour, s.stopping) })
 	s.watching.Go(s.containers.Retire)
 	s.watching.Go(s.processes.Scale)
-	s.watching.Go(func() { s.history.Run(s.identity()) })
-	s.watching.Go(func() { s.demand.Run(s.identity(), s.stopping) })
+	name := nameOf(s.cfg.State, s.Addrs())
+	s.watching.Go(func() { s.history.Run(name) })
+	s.watching.Go(func() { s.demand.Run(name, s.stopping) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
 	s.setPhase(admin.Serving)
 	return nil
@@ -287,12 +290,11 @@ func (s *Server) watch(door <-chan error) {
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	a := Addrs{TCP: s.addrs("tcp"), REST: s.addrs("rest"), GRPC: s.addrs("grpc"), Frigate: s.addrs("frigate")}
+	a := Addrs{TCP: addrs(s.doors, "tcp"), REST: addrs(s.doors, "rest"), GRPC: addrs(s.doors, "grpc"), Frigate: addrs(s.doors, "frigate")}
 	if l := s.containers.Listener(); l != nil {
-		a.Containers = l.Addrs()
-		others, c := l.Others(), s.cfg.Containers
-		v2, v2a := len(c.ListenV1b), len(c.ListenV1b)+len(c.ListenV2)
-		a.ContainersV1b, a.ContainersV2, a.ContainersV2a = others[:v2], others[v2:v2a], others[v2a:]
+		a.Containers = l.AddrsOf(containers.DialectV3)
+		a.ContainersV1b, a.ContainersV2 = l.AddrsOf(containers.DialectV1b), l.AddrsOf(containers.DialectV2)
+		a.ContainersV2a = l.AddrsOf(containers.DialectV2a)
 	}
 	if s.admin != nil {
 		a.Admin = s.admin.Addr()
@@ -325,7 +327,7 @@ func (s *Server) stop(ctx context.Context) error {
 	s.clock.Close()
 
 	// The rest is quick, and must happen even when the drain took all the time there was.
-	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
+	faults = append(faults, shut(context.WithoutCancel(ctx), s.doors, s.log))
 	s.gate.Close()
 	s.tracer.Close()
 	s.regions.Close()
@@ -338,9 +340,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.admin != nil {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
-	if s.arena != nil {
-		s.arena.Renew() // it goes with the last answer that a client has not read
-	}
+	s.arena.Renew() // it goes with the last answer that a client has not read
 	return errors.Join(faults...)
 }
 

@@ -19,7 +19,8 @@ const (
 )
 
 // An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
-// can map for reading. All methods may be called from any goroutine.
+// can map for reading. All methods may be called from any goroutine. A nil Arena takes no memory,
+// and has the methods Watch, Usage, Shared and Renew, which then do nothing.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
 // part. When that lasts for minutes (Trim) the next buffers lie in a new segment, and the old one
@@ -222,7 +223,11 @@ func (a *Arena) NewOutputs(bytes int64, gone func()) (*Segment, error) {
 
 // Watch has f called, without locks, each time that the memory of all segments has changed by a
 // sixteenth of a segment's size.
-func (a *Arena) Watch(f func()) { a.watcher.Store(&f) }
+func (a *Arena) Watch(f func()) {
+	if a != nil {
+		a.watcher.Store(&f)
+	}
+}
 
 func (a *Arena) notify() {
 	steps := (a.resident.Load() + a.outputs.Load()) / max(a.size/16, 1)
@@ -242,6 +247,9 @@ type Usage struct {
 
 // Usage returns what the arena takes.
 func (a *Arena) Usage() Usage {
+	if a == nil {
+		return Usage{}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u := Usage{Limit: a.size, Resident: a.resident.Load(), Used: a.used.Load(), Outputs: a.outputs.Load()}
@@ -267,7 +275,12 @@ func (a *Arena) Taken(s *Segment) int64 {
 func (a *Arena) Resident() int64 { return a.resident.Load() }
 
 // Shared is the memory of all segments.
-func (a *Arena) Shared() int64 { return a.resident.Load() + a.outputs.Load() }
+func (a *Arena) Shared() int64 {
+	if a == nil {
+		return 0
+	}
+	return a.resident.Load() + a.outputs.Load()
+}
 
 // Idle is the part of Resident that is in no buffer.
 func (a *Arena) Idle() int64 { return max(0, a.resident.Load()-a.used.Load()) }
@@ -304,6 +317,9 @@ func (a *Arena) Spare() {
 
 // Renew retires the segment, so that its idle memory can go: the next buffers lie in a new one.
 func (a *Arena) Renew() {
+	if a == nil {
+		return
+	}
 	a.mu.Lock()
 	s := a.current
 	a.current = nil

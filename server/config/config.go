@@ -253,6 +253,19 @@ func (k Containers) Settings() containers.Settings {
 	}
 }
 
+// Others returns the addresses for containers that Listen cannot distinguish.
+func (k Containers) Others() (list []containers.Address) {
+	for _, of := range []struct {
+		dialect containers.Dialect
+		addrs   Addrs
+	}{{containers.DialectV1b, k.ListenV1b}, {containers.DialectV2, k.ListenV2}, {containers.DialectV2a, k.ListenV2a}} {
+		for _, a := range of.addrs {
+			list = append(list, containers.Address{Addr: a, Dialect: of.dialect})
+		}
+	}
+	return list
+}
+
 // Admin is the operator's HTTP door.
 type Admin struct {
 	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as in TCP.Listen

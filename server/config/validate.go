@@ -283,8 +283,8 @@ func calledFaults(p Container) (fs setting.Faults) {
 			fs.Add("address", `%q is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`, p.Address)
 		}
 	}
-	if p.RPC != "v0" {
-		fs.Add("rpc", `expected "v0", got %q: containers of all other generations call the server`, p.RPC)
+	if p.RPC != containers.DialRPC {
+		fs.Add("rpc", `expected %q, got %q: containers of all other generations call the server`, containers.DialRPC, p.RPC)
 	}
 	fs.Check("model", naming.CheckModel(p.Model))
 	fs.Check("version", naming.CheckVersion(p.Version))

@@ -23,7 +23,7 @@ type retirement struct {
 	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
 
 	mu sync.Mutex
-	// idle are sessions of versions that should be gone, whose generations have no goodbye.
+	// idle are sessions of versions that should be gone, whose containers know no goodbye.
 	idle map[scheduler.ModelID][]uint64
 }
 
@@ -35,8 +35,8 @@ func (ss *Sessions) Changed() {
 	}
 }
 
-// stays reports whether a session should have been retired and stays because its generation of the
-// protocol has no goodbye.
+// stays reports whether a session should have been retired and stays because its container knows no
+// goodbye.
 func (r *retirement) stays(i containers.SessionInfo) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,9 +78,9 @@ const retireAgain = 50 * time.Millisecond
 // The pause gives operators time to go back (shivactl models set-version), and lets the old version
 // serve requests that were on their way to it when the new one registered.
 //
-// RPC v1 to v3 has no goodbye. Their containers stay connected and idle until somebody stops them:
-// if the server hung up, they would reconnect at once, again and again. Their version is checked
-// again after each retire_after, in case others have registered.
+// Containers of Clipper know no goodbye. They stay connected and idle until somebody stops them: if
+// the server hung up, they would reconnect at once, again and again. Their version is checked again
+// after each retire_after, in case others have registered.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)

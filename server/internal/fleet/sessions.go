@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
@@ -39,7 +39,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	l, err := containers.Listen(containers.Config{
 		Addrs:     c.Listen,
 		Access:    c.Access(),
-		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
+		Others:    c.Others(),
 		Open:      ss.cfg.Network.Open,
 		Secure:    ss.cfg.Secure,
 		Scheduler: ss.cfg.Scheduler,
@@ -99,7 +99,7 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 		RPC      string `json:"rpc"`
 		Instance string `json:"instance,omitempty"`
 		Reason   string `json:"reason,omitempty"`
-	}{i.Generation, i.Label, i.Reason})
+	}{i.RPC, i.Label, i.Reason})
 	ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: i.Identity, Address: i.Remote, Door: "containers"},
 		Action: action, What: "container", Name: i.Model.String(), After: string(about)})
 }
@@ -117,14 +117,6 @@ func (ss *Sessions) Configure(c config.Containers) {
 	for _, d := range ss.called() {
 		d.SetWriteTimeout(c.WriteTimeout)
 	}
-}
-
-// dialect gives addresses one.
-func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
-	for _, a := range addrs {
-		list = append(list, containers.Address{Addr: a, Dialect: d})
-	}
-	return list
 }
 
 // Call dials every [[container]] that has an address, and redials until Shutdown.
@@ -171,7 +163,7 @@ func (ss *Sessions) called() []*containers.Dialer {
 	return ss.dialers
 }
 
-// connected returns the sessions of containers that speak a generation of the protocol.
+// connected returns the sessions with containers that have connected by themselves.
 func (ss *Sessions) connected() []containers.SessionInfo {
 	if l := ss.Listener(); l != nil {
 		return l.Sessions()
@@ -192,10 +184,17 @@ func (ss *Sessions) List() []containers.SessionInfo {
 	for k := range list {
 		if i := &list[k]; ss.retiring.stays(*i) {
 			i.State = "retired"
-			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.Generation)
+			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.RPC)
 		}
 	}
 	return list
+}
+
+// RetireSegment has the containers that have connected unmap a segment of shared memory.
+func (ss *Sessions) RetireSegment(segment *arena.Segment) {
+	if l := ss.Listener(); l != nil {
+		l.RetireSegment(segment)
+	}
 }
 
 // Readable is the size of the inputs in shared memory that containers may be reading.

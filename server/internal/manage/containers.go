@@ -112,7 +112,7 @@ func Sessions(list []containers.SessionInfo) []admin.Session {
 			Version:   i.Model.Version,
 			Instance:  i.Label,
 			Remote:    i.Remote,
-			RPC:       i.Generation,
+			RPC:       i.RPC,
 			State:     i.State,
 			Connected: now.Sub(i.Since).Seconds(),
 			Batches:   int64(i.Batches),

@@ -101,7 +101,7 @@ func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 	if i.Label != "" {
 		by = i.Label + " at " + by
 	}
-	h.arrivedAs(i.Model, by+", RPC "+i.Generation)
+	h.arrivedAs(i.Model, by+", RPC "+i.RPC)
 }
 
 func (h *History) arrivedAs(id scheduler.ModelID, by string) {
