@@ -113,6 +113,7 @@ examples/selection/container: examples/digits examples/selection containers/cont
 examples/selection/run:     examples/internal/process examples/selection shiva shiva/tensor gonum.org/v1/plot
 
 bench/internal/declare:     shiva/tensor
+bench/internal/direct:      containers/zmtp shiva/tensor
 bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf
 bench/internal/metrics:
 bench/internal/process:     golang.org/x/sys
@@ -130,7 +131,7 @@ bench/alarm:                shiva
 bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/load scheduler/sim shiva shiva/tensor
 bench/sim:                  scheduler/sim
 bench/sim/scale:            bench/internal/figure containers/subset scheduler scheduler/rounds shiva/tensor
-bench/run:                  bench/load bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
+bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor

@@ -27,25 +27,27 @@ func TestBars(t *testing.T) {
 		t.Errorf("%d bars", len(bars))
 	}
 	for i, b := range bars {
-		if want := fmt.Sprintf("R%d", i+1); b.name != want || b.fault.piece >= len(b.pieces) {
-			t.Errorf("%s: expected the name %s, and a piece %d", b.name, want, b.fault.piece)
+		if want := fmt.Sprintf("R%d", i+1); b.name != want || len(b.faults) == 0 {
+			t.Errorf("%s: expected the name %s, and a fault", b.name, want)
 		}
 		if !bytes.Contains(manual, []byte("\n| "+b.name+" |")) {
 			t.Errorf("%s: bench/README.md has no row for it", b.name)
 		}
-		if b.fault.seen.MatchString("") {
-			t.Errorf("%s: %q is no sign of a fault", b.name, b.fault.seen)
-		}
-		text, err := b.fault.text()
-		if err != nil {
-			t.Errorf("%s: %v", b.name, err)
-			continue
-		}
-		if !bytes.Contains(text, []byte(b.fault.is)) {
-			t.Errorf("%s: the fault is not there", b.name)
-		}
-		if _, err := parser.ParseFile(token.NewFileSet(), b.fault.file, text, 0); err != nil {
-			t.Errorf("%s: %v", b.name, err)
+		for _, f := range b.faults {
+			if f.piece >= len(b.pieces) || f.seen.MatchString("") {
+				t.Errorf("%s: piece %d of %d, and %q as the sign of a fault", b.name, f.piece, len(b.pieces), f.seen)
+			}
+			text, err := f.text()
+			if err != nil {
+				t.Errorf("%s: %v", b.name, err)
+				continue
+			}
+			if !bytes.Contains(text, []byte(f.is)) {
+				t.Errorf("%s: the fault is not there", b.name)
+			}
+			if _, err := parser.ParseFile(token.NewFileSet(), f.file, text, 0); err != nil {
+				t.Errorf("%s: %v", b.name, err)
+			}
 		}
 	}
 	if all, err := choose(""); err != nil || len(all) != len(bars) {
@@ -80,14 +82,18 @@ func TestMeasure(t *testing.T) {
 		{[]piece{says("one", 1), says("something else", 1)}, true, true, "something else it fails, and does not say"},
 		{[]piece{says("one", 1), says("the fault", 0)}, true, true, "the fault"},
 	} {
-		b := bar{name: "R0", pieces: c.pieces, fault: fault{piece: 1, seen: regexp.MustCompile("fault")}}
-		holds, figures, err := b.judge(t.Context(), t.TempDir(), os.Environ(), c.broken)
+		b := bar{name: "R0", pieces: c.pieces}
+		var planted *fault
+		if c.broken {
+			planted = &fault{piece: 1, seen: regexp.MustCompile("fault")}
+		}
+		holds, figures, err := b.judge(t.Context(), t.TempDir(), os.Environ(), planted)
 		if text := strings.Join(figures, " "); err != nil || holds != c.holds || !strings.HasPrefix(text, c.figures) {
 			t.Errorf("holds: %t, figures %q, %v; expected %t, %q", holds, text, err, c.holds, c.figures)
 		}
 	}
 	b := bar{pieces: []piece{says("testing: warning: no tests to run", 0)}}
-	if _, _, err := b.judge(t.Context(), t.TempDir(), nil, false); err == nil {
+	if _, _, err := b.judge(t.Context(), t.TempDir(), nil, nil); err == nil {
 		t.Error("a piece without a test is one")
 	}
 }

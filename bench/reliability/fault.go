@@ -12,6 +12,9 @@ import (
 	"strings"
 )
 
+// faults are those of a bar, each of which must be noticed.
+type faults []fault
+
 // A fault is a change of one place in a file that one of a bar's pieces must notice.
 type fault struct {
 	file, was, is string
@@ -21,14 +24,19 @@ type fault struct {
 }
 
 // breaks returns a fault that the first piece must notice.
-func breaks(file, was, is, seen string) fault {
-	return fault{file: file, was: was, is: is, seen: regexp.MustCompile(seen)}
+func breaks(file, was, is, seen string) faults {
+	return faults{}.and(0, file, was, is, seen)
 }
 
-// within returns the fault for a piece that need not run as long as without it.
-func (f fault) within(length string) fault {
-	f.args = []string{"-length", length}
-	return f
+// and adds a fault that another piece must notice.
+func (fs faults) and(piece int, file, was, is, seen string) faults {
+	return append(fs, fault{piece: piece, file: file, was: was, is: is, seen: regexp.MustCompile(seen)})
+}
+
+// within has the last fault's piece run for that long only.
+func (fs faults) within(length string) faults {
+	fs[len(fs)-1].args = []string{"-length", length}
+	return fs
 }
 
 // build builds shivad with the fault into a directory. It returns env extended so that tests use

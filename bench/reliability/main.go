@@ -105,30 +105,40 @@ func choose(names string) (chosen []bar, err error) {
 // Limits of what is printed of a piece: figures, and characters of each. Its log has everything.
 const maxFigures, maxWidth = 8, 200
 
-// measure runs the pieces of a bar, with its fault planted if broken is set.
+// measure runs the pieces of a bar. If broken is set it does so with each of its faults planted
+// alone; the bar then holds if one of them is not noticed.
 func (b *bar) measure(ctx context.Context, dir string, broken bool) (holds bool, figures []string, err error) {
-	env := os.Environ()
-	if broken {
-		if env, err = b.fault.build(ctx, filepath.Join(dir, b.name), env); err != nil {
-			return false, nil, err
-		}
+	if !broken {
+		return b.judge(ctx, dir, os.Environ(), nil)
 	}
-	return b.judge(ctx, dir, env, broken)
+	for i := range b.faults {
+		f := &b.faults[i]
+		env, err := f.build(ctx, filepath.Join(dir, fmt.Sprintf("%s-fault-%d", b.name, i+1)), os.Environ())
+		if err != nil {
+			return false, figures, err
+		}
+		unnoticed, shown, err := b.judge(ctx, dir, env, f)
+		if figures = append(figures, shown...); err != nil {
+			return false, figures, err
+		}
+		holds = holds || unnoticed
+	}
+	return holds, figures, nil
 }
 
-// judge runs the pieces of a bar until one fails. If broken is set it runs only the piece that must
-// notice the fault; the bar then holds unless that piece fails with a message that belongs to the
-// fault.
-func (b *bar) judge(ctx context.Context, dir string, env []string, broken bool) (holds bool, figures []string, err error) {
-	pieces := b.pieces
-	if broken {
-		p := pieces[b.fault.piece]
-		p.command = slices.Concat(p.command, b.fault.args)
+// judge runs the pieces of a bar until one fails. With a fault it runs only the piece that must
+// notice it; the bar then holds unless that piece fails with a message that belongs to the fault.
+func (b *bar) judge(ctx context.Context, dir string, env []string, planted *fault) (holds bool, figures []string, err error) {
+	pieces, first := b.pieces, 0
+	if planted != nil {
+		first = planted.piece
+		p := pieces[first]
+		p.command = slices.Concat(p.command, planted.args)
 		pieces = []piece{p}
 	}
 	for i, p := range pieces {
 		out, ended := p.run(ctx, env)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", b.name, i+1)), out, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", b.name, first+i+1)), out, 0o600); err != nil {
 			return false, nil, err
 		}
 		if ctx.Err() != nil {
@@ -140,8 +150,8 @@ func (b *bar) judge(ctx context.Context, dir string, env []string, broken bool) 
 		figures = append(figures, p.figures(out)...)
 		switch {
 		case ended == nil:
-		case broken && !b.fault.seen.Match(out):
-			return true, append(figures, fmt.Sprintf("it fails, and does not say %q", b.fault.seen)), nil
+		case planted != nil && !planted.seen.Match(out):
+			return true, append(figures, fmt.Sprintf("it fails, and does not say %q", planted.seen)), nil
 		default:
 			return false, append(figures, strings.Join(p.command, " ")+": "+ended.Error()), nil
 		}

@@ -16,7 +16,7 @@ type bar struct {
 	name   string
 	what   string
 	pieces []piece
-	fault  fault
+	faults faults
 }
 
 // A piece is a command that fails when the bar does not hold.

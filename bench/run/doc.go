@@ -20,6 +20,7 @@
 //	idle     10,000 connections without a request: memory, CPU, and the p99 of others
 //	slow     5,000 clients at a byte a second: when they are closed, and the wait of new ones
 //	overhead latency at 30 % of the rate, against two round trips to the bare echo
+//	direct   rate of a container at its limit, against a program that drives it directly
 //	unread   p99 of requests beside clients that read no answers, against the same without them
 //	tls      the TCP door over TLS, against a bare crypto/tls echo
 //	handshakes

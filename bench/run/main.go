@@ -115,6 +115,10 @@ var parts = slices.Concat([]part{
 		f.ratios, f.table, err = overhead(ctx, o, bin)
 		return f, err
 	}},
+	{"direct", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = driving(ctx, o, bin)
+		return f, err
+	}},
 	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideUnread(ctx, o, bin))
 	}},

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/direct"
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// directTurns is the length of a turn here for one of other parts: answers come in batches, and of
+// few batches one more or less is a percent.
+const directTurns = 2
+
+// A driven load is that of a container at its limit: its model takes a and b for each row, and the
+// requests in flight are three of its largest batches.
+type driven struct {
+	workload
+	a, b  time.Duration
+	batch int
+	limit float64 // 0: none
+}
+
+// drivenLoads are models whose time is what holds them back, as a graphics card's does: the
+// processors are with the server and its clients. The last takes no time, so that nothing but
+// processors bounds it, and who drives it directly has them all.
+var drivenLoads = []*driven{
+	{workload{name: "64 floats, 2 ms + 20 µs a row", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 48},
+		2 * time.Millisecond, 20 * time.Microsecond, 256, 0.9},
+	{workload{name: "3x224x224 float32, 8 ms + 2 ms a row", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 8, inFlight: 3},
+		8 * time.Millisecond, 2 * time.Millisecond, 8, 0.9},
+	{workload{name: "64 floats, a model without work", model: "nothing", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 48},
+		0, 0, 256, 0},
+}
+
+// driving compares the rows a second that clients get through the server out of a container at its
+// limit with those that a program gets that drives the same container directly, in batches of the
+// size that is best for it.
+func driving(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/sleeper"); err != nil {
+		return nil, err
+	}
+	for _, d := range drivenLoads {
+		r, err := d.measure(ctx, o, bin)
+		if err != nil {
+			return nil, fmt.Errorf("run: %s: %w", d.name, err)
+		}
+		rs = append(rs, r)
+	}
+	return rs, nil
+}
+
+// measure has both take turns, every other round in reverse order.
+func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: "through shivad / directly: rate, " + d.name}
+	if d.limit > 0 {
+		r.Bound, r.Limit = ratio.AtLeast, d.limit
+	}
+	if d.frames, err = load.Frames(d.conns, d.model, d.dtype, d.shape); err != nil {
+		return r, err
+	}
+	s, err := d.serve(ctx, bin)
+	if err != nil {
+		return r, err
+	}
+	defer s.Stop()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return r, err
+	}
+	defer l.Close()
+	if err := d.start(&s.Group, bin, l.Addr().String()); err != nil {
+		return r, err
+	}
+	c, err := direct.Take(ctx, l)
+	if err != nil {
+		return r, err
+	}
+	defer c.Close()
+	best, err := d.best(ctx, o, c)
+	if err != nil {
+		return r, err
+	}
+	length := directTurns * o.duration
+	ways := []func() (float64, error){
+		func() (float64, error) { return c.Drive(ctx, d.rows(best), o.duration/5, length) },
+		func() (float64, error) { return d.through(ctx, s, o.duration/5, length) },
+	}
+	for round := range o.rounds {
+		var rates [2]float64
+		for turn := range ways {
+			way := (turn + round) % 2
+			if rates[way], err = ways[way](); err != nil {
+				return r, err
+			}
+		}
+		fmt.Printf("BenchmarkDirect/%s/batch=%d\t1\t%10.1f direct-req/s\t%10.1f req/s\n", d.key(), best, rates[0], rates[1])
+		r.Rounds = append(r.Rounds, rates[1]/rates[0])
+	}
+	return r, nil
+}
+
+// serve starts a server with the container and waits until it answers.
+func (d *driven) serve(ctx context.Context, bin string) (_ *system, err error) {
+	var addrs [2]string
+	for i := range addrs {
+		if addrs[i], err = process.FreeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	s := &system{name: "driven", addr: addrs[0], containers: addrs[1]}
+	err = s.Start(bin, filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers)
+	if err == nil {
+		err = errors.Join(d.start(&s.Group, bin, s.containers), s.await(ctx, []*workload{&d.workload}))
+	}
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// start starts the container, which connects to an address.
+func (d *driven) start(g *process.Group, bin, servers string) error {
+	return g.Start(bin, filepath.Join(bin, "sleeper"), "-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration())
+}
+
+// best returns the size of batch that has the highest rate directly: the largest, a half or a
+// quarter of it.
+func (d *driven) best(ctx context.Context, o options, c *direct.Container) (size int, err error) {
+	most := 0.0
+	for _, n := range []int{d.batch, d.batch / 2, d.batch / 4} {
+		rate, err := c.Drive(ctx, d.rows(n), o.duration/5, o.duration)
+		if err != nil {
+			return 0, err
+		}
+		if rate > most {
+			size, most = n, rate
+		}
+	}
+	return size, nil
+}
+
+// rows returns a batch of them.
+func (d *driven) rows(n int) tensor.Tensor {
+	x := tensor.Tensor{Name: "x", DType: d.dtype, Shape: slices.Concat(tensor.Shape{n}, d.shape)}
+	elements, _ := x.Shape.Elements()
+	x.Data = make([]byte, elements*d.dtype.Size())
+	for i := range x.Data {
+		x.Data[i] = byte(i)
+	}
+	return x
+}
+
+// through offers the load to the server, and returns the answers a second.
+func (d *driven) through(ctx context.Context, s *system, warmup, length time.Duration) (float64, error) {
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: d.frames, Conns: d.conns, InFlight: d.inFlight, Warmup: warmup, Duration: length, Check: load.SameTensors})
+	if err := errors.Join(err, s.Alive()); err != nil {
+		return 0, err
+	}
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("%d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return got.Rate(), nil
+}
