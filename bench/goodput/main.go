@@ -4,7 +4,7 @@
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
-//	goodput -servers 2 [-replicas 1]
+//	goodput -servers 2 [-replicas 1] [-slow 1]
 //
 // With -wire it measures shivad itself, with real sockets and a container process that sleeps,
 // beside the simulation. With -deadlines it measures the lateness of answers on the same pair, and
@@ -39,6 +39,7 @@ func main() {
 	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
 	servers := flag.Int("servers", 0, "measure this `number` of servers that share containers")
 	replicas := flag.Int("replicas", 1, "`number` of containers with -servers")
+	slow := flag.Int("slow", 1, "with -servers, containers and deadlines that are so many `times` as slow, and as little load")
 	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, 5s on the wire, and 3s with -servers")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "`number` of simulations at once")
@@ -63,7 +64,10 @@ func main() {
 				log.Fatal(err)
 			}
 		}
-		exit(shared(ctx, sim.Profiles()[1], *servers, max(1, *replicas), at, cmp.Or(*length, 3*time.Second), *seed))
+		if *replicas < 1 || *slow < 1 {
+			log.Fatalf("-replicas %d, -slow %d: expected both above 0", *replicas, *slow)
+		}
+		exit(sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}.run(ctx))
 	}
 	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }

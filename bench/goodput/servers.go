@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/scheduler/sim"
 )
@@ -20,6 +22,27 @@ const (
 	// Of each load with one server and with several, in turn; the median counts.
 	sharedRounds = 7
 )
+
+// A sharing is servers that share containers, and what they are offered.
+type sharing struct {
+	profile           sim.Profile // of one container
+	servers, replicas int
+	loads             []float64 // as shares of the capacity of all containers
+	slow              int       // all times of the profile are so many times as long
+	length            time.Duration
+	seed              uint64
+}
+
+// slowed is a profile all of whose times are so many times as long: the same system at a part of
+// the rate, but for what the processors and the network need.
+func slowed(p sim.Profile, times int) sim.Profile {
+	by := time.Duration(times)
+	p.A, p.B, p.SLO = by*p.A, by*p.B, by*p.SLO
+	if times > 1 {
+		p.Name = fmt.Sprintf("%s, all %d times as slow", p.Name, times)
+	}
+	return p
+}
 
 // A fleet is servers that share containers, as processes. The processes are the first one's.
 type fleet []*rig
@@ -66,16 +89,29 @@ func startFleet(ctx context.Context, p sim.Profile, servers, replicas int) (f fl
 	return f, nil
 }
 
-// inTime offers a rate to all servers together, and returns how many rows were answered in time and
-// how many were offered.
-func (f fleet) inTime(ctx context.Context, rate float64, length time.Duration, seed uint64) (good, all int64, err error) {
+// A turn is what became of one load.
+type turn struct {
+	good, all int64         // rows that were answered in time, and that were offered
+	idle      float64       // share of the time of all processors that nobody used
+	late      time.Duration // of the load itself, in one of a hundred requests
+}
+
+func (t turn) share() float64 { return float64(t.good) / float64(max(1, t.all)) }
+
+// offer offers a rate to all servers together, and returns what became of it. It counts from ramp
+// on.
+func (f fleet) offer(ctx context.Context, rate float64, ramp, length time.Duration, seed uint64) (t turn, err error) {
 	results := make([]*load.Result, len(f))
 	errs := make(chan error)
+	idle, all, err := process.Processors()
+	if err != nil {
+		return turn{}, err
+	}
 	for i, r := range f {
 		go func() { // ends with its load; joined below
 			var err error
 			results[i], err = r.offer(ctx, load.Config{
-				Conns: connections / len(f), Rate: rate / float64(len(f)), Seed: seed + uint64(i), Warmup: warmup, Duration: length, Check: load.SameTensors,
+				Conns: connections / len(f), Rate: rate / float64(len(f)), Seed: seed + uint64(i), Warmup: ramp, Duration: length, Check: load.SameTensors,
 			}, r.profile.SLO)
 			errs <- err
 		}()
@@ -86,54 +122,66 @@ func (f fleet) inTime(ctx context.Context, rate float64, length time.Duration, s
 		}
 	}
 	if err != nil {
-		return 0, 0, err
+		return turn{}, err
 	}
+	idleThen, allThen, err := process.Processors()
+	if err != nil {
+		return turn{}, err
+	}
+	t.idle = float64(idleThen-idle) / float64(max(1, allThen-all))
 	for i, r := range f {
-		good += results[i].Latency.Within(r.profile.SLO + grace)
-		all += results[i].Latency.Count() + results[i].Refusal.Count()
+		t.good += results[i].Latency.Within(r.profile.SLO + grace)
+		t.all += results[i].Latency.Count() + results[i].Refusal.Count()
+		t.late = max(t.late, results[i].Lag.Quantile(0.99))
 	}
-	return good, all, nil
+	return t, nil
 }
 
-// shared prints what share of one server's goodput several servers reach that share as many
+// run prints what share of one server's goodput several servers reach that share as many
 // containers, at the same loads, and returns the broken promises.
-func shared(ctx context.Context, p sim.Profile, servers, replicas int, loads []float64, length time.Duration, seed uint64) (broken []string, err error) {
-	one, err := startFleet(ctx, p, 1, replicas)
+func (s sharing) run(ctx context.Context) (broken []string, err error) {
+	p := slowed(s.profile, s.slow)
+	one, err := startFleet(ctx, p, 1, s.replicas)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { one[0].stop() }()
-	many, err := startFleet(ctx, p, servers, replicas)
+	many, err := startFleet(ctx, p, s.servers, s.replicas)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { many[0].stop() }()
-	p.Replicas = replicas
-	fmt.Printf("%s; Poisson, one SLO; %d servers share %d containers, beside one server with as many; capacity %.0f rows/s\n", p.Name, servers, replicas, p.Capacity())
+	p.Replicas = s.replicas
+	fmt.Printf("%s; Poisson, one SLO; %d servers share %d containers, beside one server with as many; capacity %.0f rows/s\n", p.Name, s.servers, s.replicas, p.Capacity())
+	bound := ratio.Ratio{Bound: ratio.AtLeast, Limit: ofTwo}
+	if s.servers > 2 {
+		bound.Limit = ofMore
+	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "load\tone server\t%d servers\tof one\trounds\t\n", servers)
-	for _, at := range loads {
-		var ratios []float64
-		var shares [2]float64
+	fmt.Fprintf(w, "load\tone server\t%d servers\tof one\tlimit\trounds\tprocessors idle\tload late, p99\t\n", s.servers)
+	for _, at := range s.loads {
+		bound.Rounds = nil
+		var shares [2][]float64
+		var idle, late []float64
 		for round := range sharedRounds {
-			for i, f := range []fleet{one, many} {
-				good, all, err := f.inTime(ctx, at*p.Capacity(), length, seed+uint64(round))
+			var turns [2]turn
+			for i := range turns {
+				which := (i + round) % 2 // every other round begins with the others
+				f := []fleet{one, many}[which]
+				turns[which], err = f.offer(ctx, at*p.Capacity(), time.Duration(s.slow)*warmup, s.length, s.seed+uint64(round))
 				if err != nil {
 					return nil, fmt.Errorf("%d servers at %.2f: %w", len(f), at, err)
 				}
-				shares[i] = float64(good) / float64(max(all, 1))
+				shares[which] = append(shares[which], turns[which].share())
+				idle, late = append(idle, turns[which].idle), append(late, turns[which].late.Seconds()*1e3)
 			}
-			ratios = append(ratios, shares[1]/max(shares[0], 1e-9))
+			bound.Rounds = append(bound.Rounds, turns[1].share()/max(turns[0].share(), 1e-9))
 		}
-		slices.Sort(ratios)
-		ratio := ratios[sharedRounds/2]
-		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.3f to %.3f\t\n", at, 100*shares[0], 100*shares[1], ratio, ratios[0], ratios[sharedRounds-1])
-		bar := ofTwo
-		if servers > 2 {
-			bar = ofMore
-		}
-		if ratio < bar {
-			broken = append(broken, fmt.Sprintf("%d servers at %.2f of the capacity: %.3f of one server's goodput, want %.2f", servers, at, ratio, bar))
+		of := ratio.Median(bound.Rounds)
+		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.2f\t%.3f to %.3f\t%.0f %%\t%.2f ms\t\n", at, 100*ratio.Median(shares[0]), 100*ratio.Median(shares[1]),
+			of, bound.Limit, slices.Min(bound.Rounds), slices.Max(bound.Rounds), 100*ratio.Median(idle), ratio.Median(late))
+		if !bound.Holds() {
+			broken = append(broken, fmt.Sprintf("%d servers at %.2f of the capacity: %.3f of one server's goodput, want %.2f", s.servers, at, of, bound.Limit))
 		}
 	}
 	w.Flush()

@@ -21,6 +21,30 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
+// processors reads the first line of /proc/stat: all processors since the machine began, in user
+// programs, in nice ones, in the kernel, idle, waiting for a disk, and others.
+func processors() (idle, all uint64, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, 0, fmt.Errorf("process: expected /proc/stat to begin with \"cpu\" and eight times, got %q", line)
+	}
+	for i, field := range fields[1:9] { // behind these is the time of guests, once more
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("process: /proc/stat has %q: %w", line, err)
+		}
+		if all += n; i == 3 || i == 4 {
+			idle += n
+		}
+	}
+	return idle, all, nil
+}
+
 // treeOf returns a process and all that descend from it, by their parents' numbers in /proc.
 func treeOf(root int) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")

@@ -118,6 +118,11 @@ func (p *Process) Output() string {
 // CPU returns the processor time of the process, user and system, to the nanosecond.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
+// Processors returns how long all processors of the machine together have been idle, and how long
+// they have been there, in ticks of the kernel: the quotient of two differences is the share of a
+// while that nobody used.
+func Processors() (idle, all uint64, err error) { return processors() }
+
 // Memory returns what of the process is in memory now, and what was at the most, in bytes.
 func (p *Process) Memory() (now, most int64, err error) { return memoryOf(p.cmd.Process.Pid) }
 

@@ -74,3 +74,23 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d bytes now, %d at the most, %v", now, most, err)
 	}
 }
+
+// The processors are there for as long as time passes, and idle for a part of that.
+func TestProcessors(t *testing.T) {
+	_, before, err := Processors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		idle, all, err := Processors()
+		if err != nil || idle == 0 || idle > all {
+			t.Fatalf("idle for %d of %d: %v", idle, all, err)
+		}
+		if all > before {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("in 20 s there are still %d ticks", all)
+		}
+	}
+}
