@@ -33,7 +33,7 @@ type Fleet struct {
 	// processes, which are started again, and half with their machines.
 	Failing float64
 	Rack    float64 // share of servers and of containers whose machines fail at once, at Rise
-	Roll    float64 // share of servers that are replaced, a twentieth of all at once, from Rise on
+	Roll    float64 // share of servers that are replaced, a tenth of all at once, from Rise on
 	Rise    time.Duration
 	Step    float64 // the load is so many times as much from Rise on; 0: as before
 	Scale   bool    // containers are added as servers say that they are needed

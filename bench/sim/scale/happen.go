@@ -8,7 +8,7 @@ import (
 const (
 	racks     = 20               // a server is in one of so many, as is a container
 	wave      = 10 * time.Second // from one wave of a roll to the next
-	waveParts = 20               // of all servers, in a wave
+	waveParts = 10               // of all servers, in a wave
 	// ahead is how many waves the new servers of one are there before the old ones end.
 	ahead = 2
 	// scaleEvery is how often KEDA asks, and scaleTime until what it asks for serves.

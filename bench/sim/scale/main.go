@@ -66,6 +66,7 @@ func run() error {
 	}
 	if steady > 0 {
 		fmt.Print("\n", eventTable(acts[:steady], results[:steady]))
+		fmt.Print("\n", trafficTable(acts[:steady], results[:steady]))
 	}
 	if *chart == "" {
 		return nil

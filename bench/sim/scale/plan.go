@@ -51,7 +51,7 @@ func events(servers int, seed uint64) []act {
 	return []act{
 		at("1 % of all fail in a minute", 30*time.Second, func(f *Fleet) { f.Failing = 0.01 }),
 		at("a rack of twenty goes", 20*time.Second, func(f *Fleet) { f.Rack = 1.0 / racks }),
-		at("a tenth of the servers is replaced", 45*time.Second, func(f *Fleet) { f.Roll = 0.1 }),
+		at("all servers are replaced", 130*time.Second, func(f *Fleet) { f.Roll = 1 }),
 		at("half as much load again", 35*time.Second, func(f *Fleet) { f.Step, f.Scale = 1.5, true }),
 	}
 }

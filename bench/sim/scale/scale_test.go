@@ -104,7 +104,7 @@ func TestFleetEvents(t *testing.T) {
 	for _, a := range events(4, 1) {
 		f := a.fleet
 		f.Subset, f.Settle, f.Warm, f.Length = 2, 20*time.Second, 8*time.Second, min(f.Length, 30*time.Second)
-		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, 5*f.Roll/2
+		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, f.Roll/4
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			r := played(t, f)
@@ -124,6 +124,36 @@ func TestFleetEvents(t *testing.T) {
 				t.Errorf("with half as much load again there are %d containers where there were %d", last(r.Had), f.Containers)
 			}
 		})
+	}
+}
+
+// TestTraffic: what Redis gets in a simulation is what is computed for a fleet to which nothing
+// happens, and of several Redis one has as much of the feedback as the hash of names gives it.
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	r := played(t, small(6))
+	var all second
+	for _, s := range r.Redis {
+		all.Loads += s.Loads
+		if s.Servers != 6 {
+			t.Errorf("%d servers look for changes, want 6", s.Servers)
+		}
+	}
+	if n := len(r.Redis); n != 5 || all.Loads < 1 || all.Loads > 12 {
+		t.Errorf("6 servers write %d loads in %d seconds, each at most one in 5 s", all.Loads, n)
+	}
+	feedback := newTraffic(1)
+	for range 2_000_000 {
+		feedback.frame()
+	}
+	n := feedback.now.busiest(1).feedback
+	if n < 1900 || n > 2100 {
+		t.Errorf("%.0f of 2,000,000 frames have feedback, want one of %d", n, feedbackOf)
+	}
+	for _, of := range []int{4, shards} {
+		if share := feedback.now.busiest(of).feedback / n; share < hottest(of)-0.03 || share > hottest(of)+0.03 {
+			t.Errorf("one of %d Redis has %.3f of the feedback, want %.3f", of, share, hottest(of))
+		}
 	}
 }
 

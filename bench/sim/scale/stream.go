@@ -31,6 +31,7 @@ func (w *world) connect(stream int) {
 // frame is what happens to a frame of a stream.
 func (w *world) frame(stream int) {
 	w.tally.offered(w.clock.since())
+	w.traffic.frame()
 	s := w.streams[stream]
 	if s == nil || s.state == killed || s.state == up && !s.ready() || s.state == vanished && w.clock.now-s.since > int64(noticed) {
 		w.connect(stream)

@@ -46,11 +46,22 @@ func curveTable(results []*Result) string {
 
 // eventTable is of a fleet to which something happens.
 func eventTable(acts []act, results []*Result) string {
-	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there", "loads into Redis, in the busiest second")
+	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
 	for i, r := range results {
 		t.row(acts[i].name, fmt.Sprintf("%.4f", r.Share()), fmt.Sprintf("%.2f", r.worst()),
 			fmt.Sprintf("%s (%.1f %%)", number(r.Begun), 100*float64(r.Begun)/float64(r.Fleet.sessions())), number(r.Tried), number(r.Attempts), number(r.Moved), r.Connected,
-			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))), r.MostWrites)
+			fmt.Sprintf("%s, %s", number(last(r.Needed)), number(last(r.Had))))
+	}
+	return t.String()
+}
+
+// trafficTable is what Redis gets of a fleet to which something happens, in the second in which it
+// has most to do.
+func trafficTable(acts []act, results []*Result) string {
+	t := newTable("what happens", "looks", "feedback", "loads", "operations", "messages to servers", "busy", "the busiest of 4", "of 16")
+	for i, r := range results {
+		one := r.busiest(1)
+		t.row(acts[i].name, whole(one.looks), whole(one.feedback), whole(one.loads), whole(one.operations()), whole(one.messages), busy(one), busy(r.busiest(4)), busy(r.busiest(shards)))
 	}
 	return t.String()
 }

@@ -25,10 +25,9 @@ type Result struct {
 	Moved            int            // streams that connected to another server since then
 	Connected        Spread         // streams of servers in the end
 
-	Writes     int   // of servers' loads into Redis
-	MostWrites int   // in the second with most of them
-	Needed     []int // containers, as any server says every demandEvery
-	Had        []int // those that there were
+	Redis  []second // what it gets
+	Needed []int    // containers, as any server says every demandEvery
+	Had    []int    // those that there were
 }
 
 // A Bin is the frames of a moment.
@@ -66,7 +65,6 @@ type tally struct {
 	from, end    time.Duration
 	messages     [kinds]int
 	took         [latencies + 1]int
-	writes       map[time.Duration]int // by second
 	begun, tried int
 	attempts     int
 	moved        int
@@ -80,7 +78,6 @@ func (t *tally) init(f Fleet) {
 	t.res.Fleet = f
 	t.from, t.end = f.from(), f.end()
 	t.res.Bins = make([]Bin, (f.Length+bin-1)/bin)
-	t.writes = map[time.Duration]int{}
 }
 
 func (t *tally) counts(at time.Duration) bool { return at >= t.from && at < t.end }
@@ -117,13 +114,6 @@ func (t *tally) answered(w *world, at int64, took time.Duration, good bool) {
 	}
 }
 
-func (t *tally) write(at time.Duration) {
-	if t.counts(at) {
-		t.res.Writes++
-		t.writes[at/time.Second]++
-	}
-}
-
 func (t *tally) came(c *container) {
 	c.life = len(t.lives)
 	t.lives = append(t.lives, life{c.clock.since(), math.MaxInt64})
@@ -149,9 +139,7 @@ func (t *tally) result(w *world) *Result {
 		r.Messages[kindNames[k]] = n
 	}
 	r.P50, r.P99 = t.quantile(0.5), t.quantile(0.99)
-	for _, n := range t.writes {
-		r.MostWrites = max(r.MostWrites, n)
-	}
+	r.Redis = w.traffic.seconds
 	connected := map[*server]int{}
 	for _, s := range w.streams {
 		connected[s]++

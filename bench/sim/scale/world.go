@@ -27,8 +27,9 @@ type world struct {
 	spare   []*message
 	frames  []*frame // likewise
 
-	tally tally
-	err   error
+	tally   tally
+	traffic *traffic
+	err     error
 }
 
 const (
@@ -52,7 +53,7 @@ func play(f Fleet) (*world, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	w := &world{Fleet: f, rng: rand.New(rand.NewPCG(f.Seed, 2)), arrivals: newArrivals(f), byAddress: map[string]*server{}}
+	w := &world{Fleet: f, rng: rand.New(rand.NewPCG(f.Seed, 2)), arrivals: newArrivals(f), byAddress: map[string]*server{}, traffic: newTraffic(f.Seed)}
 	w.tally.init(f)
 	for rows := range maxBatch + 1 {
 		t, err := tensor.FromSlice(tensor.Shape{max(1, rows), 4}, make([]uint8, 4*max(1, rows)))
@@ -69,7 +70,7 @@ func play(f Fleet) (*world, error) {
 		w.contain()
 	}
 	w.clock.AfterFunc(f.Settle, w.load)
-	w.clock.AfterFunc(f.from(), func() { w.tally.starts(w) })
+	w.clock.AfterFunc(f.from(), func() { w.tally.starts(w); w.listen() })
 	w.happen()
 	w.run()
 	return w, w.err
