@@ -128,7 +128,7 @@ bench/noop:                 bench/internal/declare containers/container shiva/te
 bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
-bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/load scheduler/sim shiva shiva/tensor
+bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/ratio bench/load scheduler/sim shiva shiva/tensor
 bench/sim:                  scheduler/sim
 bench/sim/scale:            bench/internal/figure containers/subset scheduler scheduler/rounds shiva/tensor
 bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
