@@ -17,10 +17,10 @@ const (
 	perProcess = 4  // pipes and what starting one takes
 )
 
-// A share is how many connections of each kind there may be, and regions of shared memory.
+// A share is how many connections of each kind, and regions of shared memory, may be open.
 type share struct{ tcp, rest, grpc, frigate, containers, regions int }
 
-// of is the configuration with so many connections.
+// of returns the configuration with these limits.
 func (h share) of(c config.Config) config.Config {
 	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
 	if h.frigate > 0 {

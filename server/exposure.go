@@ -11,10 +11,9 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// warnOfStrangers says which of the listeners can be reached from other machines by whoever shows
-// no token, and for what. Where identities are declared these are the rights of identity.Anonymous,
-// of which those to ask models are nothing to warn of: somebody has written them down. It is called
-// by Start, when all are open.
+// warnOfStrangers logs which listeners clients without a token can reach from other machines, and
+// what they may do there. Where identities are declared, that is what identity.Anonymous may do,
+// except asking models: somebody has granted that on purpose. Start calls it when all are open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
@@ -44,7 +43,7 @@ func (s *Server) warnOfStrangers() {
 // patternsAfter is how long after the start containers should have registered.
 const patternsAfter = time.Minute
 
-// watchPatterns is warnOfPatterns for the configuration of the start.
+// watchPatterns is warnOfPatterns for the configuration at the start, after patternsAfter.
 func (s *Server) watchPatterns() {
 	select {
 	case <-time.After(patternsAfter):
@@ -53,8 +52,8 @@ func (s *Server) watchPatterns() {
 	}
 }
 
-// warnOfPatterns says which rights are of no model or application that there is or that the
-// configuration names: a letter may be wrong, and whoever has them is refused.
+// warnOfPatterns logs rights whose patterns match no model or application, neither one that exists
+// nor one that the configuration names: a pattern may be misspelled, and its identity refused.
 func (s *Server) warnOfPatterns(c config.Config) {
 	if !s.identities.Declared() {
 		return

@@ -27,47 +27,44 @@ type Question struct {
 	Name string
 	// Version is a model's; "" means its default. An application has none.
 	Version string
-	// Inputs are the tensors, by their names, or by their position if none has one. A tensor
-	// has the shape that the model declares, whose leading -1 counts rows, or without that
-	// dimension is one row; the answer then has no row dimension either. A model that is not
-	// batched takes its shapes as they are. They stay the caller's, who may change and release
-	// them when Ask has returned: what has a Buf is retained, all else copied into memory that
-	// counts against limits.payload_bytes.
+	// Inputs are matched by name, or by position if none has a name. The leading -1 of a declared
+	// shape counts rows; a tensor without that dimension is one row, whose answer has no row
+	// dimension either. A model that is not batched takes shapes as they are. The tensors stay the
+	// caller's, who may change and release them when Ask has returned: those with a Buf are
+	// retained, and others are copied into memory that counts against limits.payload_bytes.
 	Inputs []tensor.Tensor
 	// Outputs are the names of those wanted, in the order of the answer; nil means all.
 	Outputs []string
 
 	// ID names the request for feedback, for ten minutes; "" if there will be none.
 	ID string
-	// User is whose request it is: applications learn for each user. "" is nobody in particular.
+	// User is the user whose request it is, for whom applications learn; "" is no particular one.
 	User string
-	// Candidates are the models that an application may choose among for this request, "name"
-	// or "name/version", each of which it must link to; nil means all.
+	// Candidates are the models that an application may choose among for this request, as "name"
+	// or "name/version". It must link to each of them. nil means all.
 	Candidates []string
-	// NoCache has the answer computed, and not cached.
+	// NoCache requires an answer that is computed for this request; it is not cached either.
 	NoCache bool
-	// Salt makes requests that differ in it unequal to the caches.
+	// Salt is part of a cache's key: requests with different salts share no answer.
 	Salt string
 
-	// Timeout is from the call on, 24 hours at most; 0 means the application's SLO, else the
-	// model's deadline. A deadline of the context counts as well.
+	// Timeout counts from the call to Ask and is 24 hours at most; 0 means the application's SLO,
+	// or else the model's deadline. The context's deadline applies as well.
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
-	// Parameters is a JSON object as requests over HTTP have it; nil means none. What the server
-	// does not take itself (server/PARAMETERS.md) goes to the container with the rows. The fields
-	// above, where they are set, come before members that say the same.
+	// Parameters is a JSON object, as in requests over HTTP; nil means none. The server takes the
+	// members listed in server/PARAMETERS.md, and the container gets all others with the rows. A
+	// field above that is set overrides the member of the same meaning.
 	Parameters []byte
 }
 
-// An Answer is the answer to a Question. Release it once, when its outputs are not needed
-// any more.
+// An Answer is the answer to a Question. Release it once, when its outputs are no longer needed.
 type Answer struct {
-	// Model and Version are the model's that answered; of several the one that is most behind
-	// the answer.
+	// Model and Version name the model that answered; if several did, the one with the largest part
+	// in the answer.
 	Model, Version string
-	// Outputs have names, and rows as the question's inputs had them. Their memory is the
-	// answer's until Release.
+	// Outputs have names, and as many rows as the inputs. Their memory is valid until Release.
 	Outputs []tensor.Tensor
 	// Timing says where the time went; it is zero for an answer from a cache.
 	Timing scheduler.Timing
@@ -79,7 +76,7 @@ type Answer struct {
 	answer *predict.Answer
 }
 
-// Release gives the memory of the outputs back.
+// Release returns the memory of the outputs.
 func (a *Answer) Release() {
 	if a.answer != nil {
 		a.answer.Release()
@@ -96,20 +93,20 @@ type Frame struct {
 
 // A Choice is what an application did with a request.
 type Choice struct {
-	// Confidence is how far the models agree, 0 to 1.
+	// Confidence is how much the models agree, 0 to 1.
 	Confidence float64
-	// Missing are models ("name/version") that were chosen and have no part in the answer, each
-	// with the reason.
+	// Missing has the models ("name/version") that were chosen but have no part in the answer, with
+	// the reasons.
 	Missing map[string]string
-	// Default tells that the outputs are the application's default, and Explanation why.
+	// Default reports that the outputs are the application's default; Explanation says why.
 	Default     bool
 	Explanation string
 }
 
-// Ask answers a question, without a socket between: what a door does, from checking the inputs
-// to the caches, the application's policy and the queue. It returns when there is an answer, at
-// the deadline at the latest; when ctx ends first, the request is given up. It may be called
-// from everywhere, from Start until Shutdown.
+// Ask answers a question as a door does, from checking the inputs to the caches, the application's
+// policy and the queue, but without a socket. It returns when there is an answer, by the deadline
+// at the latest. If ctx ends first, the request is cancelled. Any goroutine may call it, from Start
+// until Shutdown.
 //
 // The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrSuperseded,
 // ErrDeadlineExceeded, ErrUnavailable, ErrContainerFailed, ErrContainerLost, ErrDraining,
@@ -140,7 +137,8 @@ func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 	return a, nil
 }
 
-// question makes one of the protocol's, with references of its own to the inputs.
+// question converts q into a question of the Predict Protocol, with its own references to the
+// inputs.
 func (s *Server) question(q *Question) (*predict.Question, error) {
 	if *s.phase.Load() == admin.Starting {
 		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
@@ -166,7 +164,8 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 	return asked, nil
 }
 
-// parameters reads those of a question, and leaves the container's.
+// parameters reads the parameters of a question. asked gets those that are the container's as they
+// are.
 func parameters(q *Question, asked *predict.Question, depth int) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
@@ -199,8 +198,8 @@ func parameters(q *Question, asked *predict.Question, depth int) error {
 	return nil
 }
 
-// own returns a tensor that lives on when its owner does something else with his: a container
-// that was given up may still read it.
+// own returns a tensor whose memory stays unchanged when the caller reuses that of t: a container
+// may still read it after the server has stopped waiting for its answer.
 func own(t tensor.Tensor, pool *tensor.Pool) (tensor.Tensor, error) {
 	t.Shape = slices.Clone(t.Shape)
 	if t.Buf != nil {
@@ -216,20 +215,19 @@ func own(t tensor.Tensor, pool *tensor.Pool) (tensor.Tensor, error) {
 	return t, nil
 }
 
-// Feedback tells an application what became of a request: exactly one of Label, Loss, Reward
-// and Losses.
+// Feedback tells an application how good the answer to a request was, by exactly one of Label,
+// Loss, Reward and Losses.
 type Feedback struct {
 	// Application is the one that answered.
 	Application string
-	// ID and User are those of the request. Without an ID, or with one that this server does
-	// not know any more, Inputs are the request's: the models execute them again, among Candidates
-	// if that is not nil.
+	// ID and User are those of the request. Without an ID, or with one that this server no longer
+	// knows, the models execute Inputs, those of the request, again. Candidates, unless nil, limits
+	// which models do.
 	ID, User   string
 	Inputs     []tensor.Tensor // as in Question
-	Candidates []string        // likewise
+	Candidates []string        // as in Question
 
-	// Label is what would have been right: a number or text, lists of them, or a map of them by
-	// output.
+	// Label is the correct answer: a number or a text, a list of them, or a map of these by output.
 	Label any
 	// Loss is 0 (as good as can be) to 1, and Reward 1 less that.
 	Loss, Reward *float64
@@ -238,9 +236,9 @@ type Feedback struct {
 }
 
 // Learn has an application's policy learn from feedback. learned is false if the same feedback
-// was learned before; rounds counts what the policy has learned from for this user. The errors
-// are Ask's; ErrUnavailable also says that the state store cannot be reached. It may be called from
-// everywhere, and waits for the store.
+// was learned before; rounds is how many feedbacks the policy has learned from for this user. The
+// errors are those of Ask; ErrUnavailable also means that the state store cannot be reached. Any
+// goroutine may call it. It waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
 	asked, err := s.question(&Question{Name: f.Application, User: f.User, Inputs: f.Inputs, Candidates: f.Candidates})
 	if err != nil {
@@ -278,28 +276,28 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	return l.Learned, l.Rounds, err
 }
 
-// An Application is a name for several models, of which a policy chooses.
+// An Application is a name for several models, among which a policy chooses.
 type Application struct {
 	Name string
 	// Models are "name", which follows the default version, "name/version", or "name/*" for all
 	// that have a live replica.
 	Models []string
-	// Policy is one of selection.Names, "" for single; Params are its parameters.
+	// Policy is one of selection.Names; "" means single. Params are its parameters.
 	Policy string
 	Params map[string]any
-	// SLO is the deadline of a question that brings none, 0 for the model's.
+	// SLO is the deadline of questions without one; 0 means the model's.
 	SLO time.Duration
-	// Keep is how many frames of a stream may wait whose questions do not say, 0 for what the
-	// models are configured with.
+	// Keep is how many frames of a stream may wait, for questions that do not say; 0 means the
+	// setting of the models.
 	Keep setting.Keep
-	// Default is answered when no model has answered in time: the value of one row for each
-	// output, by name. nil: that is an error.
+	// Default is the answer when no model has answered in time: one row of each output, by name;
+	// nil means that the question then fails.
 	Default map[string]any
 }
 
-// SetApplication makes an application, or replaces the one of that name. It holds when this
-// returns, and is in the state store. The error wraps scheduler.ErrInvalidInput and lists
-// all faults, or ErrUnavailable if the store cannot be reached.
+// SetApplication creates an application, or replaces the one of that name. When it returns nil,
+// the application is in the state store and answers. The error wraps scheduler.ErrInvalidInput and
+// lists all faults, or wraps ErrUnavailable if the store cannot be reached.
 func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	r, err := s.store.Registry()
 	if err != nil {
@@ -319,8 +317,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	return err
 }
 
-// DeleteApplication ends an application and forgets what its policy has learned. An unknown
-// name is an error that wraps scheduler.ErrNotFound.
+// DeleteApplication deletes an application and what its policy has learned. The error for an
+// unknown name wraps scheduler.ErrNotFound.
 func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	r, err := s.store.Registry()
 	if err != nil {
@@ -333,9 +331,8 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	return err
 }
 
-// program is who makes changes by the functions of a Server, in its history.
+// program is the author, in the history, of changes made by the methods of a Server.
 const program = "the program"
 
-// byProgram is the same in the audit trail, where a signal that has the configuration read again is
-// the program's, too.
+// byProgram is the same in the audit trail, also for a reload that was requested by a signal.
 var byProgram = audit.Source{Door: "program"}

@@ -15,23 +15,25 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// The doors of clients and containers: what of a configuration each is opened with, and what it
-// is given when that changes.
+// The doors of clients and containers: which settings each is opened with, and gets when they
+// change.
 
-// A door is one that clients have, and that is open.
+// A door is one for clients that is open.
 type door struct {
 	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door, *frigate.Door
 	name      string                          // as metrics and logs have it
 	configure func(config.Config)
 	shutdown  func(context.Context) error
-	failed    <-chan error // nil of one that goes on until it is shut
+	failed    <-chan error // nil: it cannot fail before it is shut
 }
 
-// openDoors opens those that have an address, and that of containers in any case.
+// openDoors opens the doors that have an address, after the listener for containers.
 func (s *Server) openDoors(c config.Config) error {
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
@@ -40,11 +42,14 @@ func (s *Server) openDoors(c config.Config) error {
 	describe := func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
+	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {
+		return intake.Entrance{Addrs: addrs, Access: access, Open: s.around.open, Metrics: s.metrics.Door(door), Log: s.log, Addresses: &s.addresses}
+	}
 	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Open: s.around.open, Gate: s.gate, Describe: describe, Identities: &s.identities, Addresses: &s.addresses, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
-			Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
+			Entrance: entrance("tcp", c.TCP.Listen, c.TCP.Access()), Identities: &s.identities, Gate: s.gate, Describe: describe,
+			Regions: s.regions, Pool: s.pool, Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
 		})
 		if err != nil {
 			return err
@@ -54,7 +59,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("rest"),
+			Entrance: entrance("rest", c.REST.Listen, c.REST.Access()), Identities: &s.identities, Predict: s.predict,
 			Settings: restSettings(c, certs, memory),
 		})
 		if err != nil {
@@ -64,8 +69,8 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Addrs: g.Listen, Access: g.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Log: s.log, Metrics: s.metrics.Door("grpc"), Needed: s.demand.Needed, Streams: g.StreamsPerConnection,
-			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
+			Entrance: entrance("grpc", g.Listen, g.Access()), Identities: &s.identities, Predict: s.predict, Needed: s.demand.Needed,
+			Streams: g.StreamsPerConnection, IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: grpcSettings(c, certs, memory),
 		})
 		if err != nil {
@@ -79,7 +84,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if f := c.Frigate; len(f.Listen) > 0 {
 		d, err := frigate.Listen(frigate.Config{
-			Addrs: f.Listen, Access: f.Access(), Open: s.around.open, Predict: s.predict, Identities: &s.identities, Addresses: &s.addresses, Trail: s.trail, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("frigate"),
+			Entrance: entrance("frigate", f.Listen, f.Access()), Identities: &s.identities, Predict: s.predict, Trail: s.trail, Pool: s.pool,
 			ModelDirectory: f.ModelDirectory, Settings: frigateSettings(c, certs),
 		})
 		if err != nil {
@@ -90,7 +95,7 @@ func (s *Server) openDoors(c config.Config) error {
 	return nil
 }
 
-// configure applies what of a configuration can change meanwhile to the doors that are open, and to
+// configure applies the settings that can change while the server runs to the open doors and to
 // what they share.
 func (s *Server) configure(c config.Config) {
 	s.regions.Configure(regionSettings(c))
@@ -133,7 +138,7 @@ func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 	t := c.TCP
 	return tcp.Settings{
-		Connections: connections(c, t.Connections, t.ConnectionsPerAddress), TLS: certs.of("tcp"), InFlight: t.InFlightPerConnection,
+		Connections: connections(c, t.Connections, t.ConnectionsPerAddress, certs.of("tcp")), InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
@@ -148,7 +153,7 @@ func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest
 	r := c.REST
 	memory.Ratio = c.Limits.UnpackRatio
 	return rest.Settings{
-		Connections: connections(c, r.Connections, r.ConnectionsPerAddress), TLS: certs.of("rest"), IdleTimeout: r.IdleTimeout,
+		Connections: connections(c, r.Connections, r.ConnectionsPerAddress, certs.of("rest")), IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
 		Memory: memory, Limits: limits(c),
 	}
@@ -158,7 +163,7 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 	g := c.GRPC
 	memory.Ratio = c.Limits.UnpackRatio
 	return grpc.Settings{
-		Connections: connections(c, g.Connections, g.ConnectionsPerAddress), TLS: certs.of("grpc"), InFlight: g.InFlightPerStream,
+		Connections: connections(c, g.Connections, g.ConnectionsPerAddress, certs.of("grpc")), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: memory, Limits: limits(c),
 	}
@@ -167,16 +172,16 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	f := c.Frigate
 	return frigate.Settings{
-		Connections: connections(c, f.Connections, f.ConnectionsPerAddress), TLS: certs.of("frigate"), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
+		Connections: connections(c, f.Connections, f.ConnectionsPerAddress, certs.of("frigate")), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
 		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
 	}
 }
 
-// connections are the limits of a door's.
-func connections(c config.Config, total, perAddress int) intake.Limits {
-	return intake.Limits{
+// connections are the settings of a door's listener.
+func connections(c config.Config, total, perAddress int, tls *secure.Config) intake.Settings {
+	return intake.Settings{
 		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
-		Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
+		TLS: tls, Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
-// manage makes what operators see and change, and the fleet of containers.
+// manage builds the fleet of containers, and what operators see and change.
 func (s *Server) manage() {
 	started := time.Now()
 	s.store = manage.NewStore(s.cfg.State, s.around.store, s.log)
@@ -91,7 +91,7 @@ func (s *Server) sources() admin.Sources {
 	}
 }
 
-// awaitOpen waits until Start has opened the store, and has sources to show; it fails if Start has.
+// awaitOpen waits until Start has opened the store, and fails if Start has failed.
 func (s *Server) awaitOpen(ctx context.Context) error {
 	select {
 	case <-s.opened:
@@ -101,18 +101,19 @@ func (s *Server) awaitOpen(ctx context.Context) error {
 	return err
 }
 
-// configuration is the settings of models, and with them what only the server knows of the rest.
+// configuration is the settings that operators see and change: those of models, and the others,
+// which only the server knows.
 type configuration struct {
 	*manage.Settings
 	server *Server
 }
 
-// Config is what holds, without passwords.
+// Config is the configuration in effect, without passwords.
 func (c configuration) Config() any {
 	return c.server.share.Load().of(c.Now().Redacted())
 }
 
-// Reload is the server's.
+// Reload is Server.reload.
 func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload() }
 
 // listening converts addresses to the admin door's type.

@@ -10,15 +10,16 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// ReloadFrom says where Reload takes the configuration from, and who wants to know what holds
-// from then on. It is called before Start. Without it there is nothing to reload.
+// ReloadFrom sets the function that Reload loads the configuration with, and one, which may be nil,
+// that is told the configuration in effect after each reload. Call it before Start. Without it,
+// there is nothing to reload.
 func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(config.Config)) {
 	s.load, s.reloaded = load, reloaded
 }
 
-// Reload reads the configuration again and makes hold what can change while the server runs:
-// see package config. What waits for a restart is among the settings that are returned, each
-// with its values before and after. After an error nothing has changed; an *admin.Error says
+// Reload loads the configuration again and applies what can change while the server runs: see
+// package config. It returns the settings that differ, with their values before and after; those
+// that need a restart are listed apart. After an error nothing has changed; an *admin.Error says
 // what is wrong with the configuration.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
@@ -29,7 +30,7 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 	return done, err
 }
 
-// reload is Reload for those who note who has asked for it.
+// reload is Reload for callers that record in the audit trail who has asked for it.
 func (s *Server) reload() (admin.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()

@@ -70,7 +70,7 @@ type Server struct {
 	demand     *manage.Demand
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
-	// that, and has what shows them wait.
+	// that, and lets requests that need the others wait.
 	opened chan struct{}
 	admin  *admin.Server
 	doors  []door                   // that are not left out
@@ -202,23 +202,24 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	return s, nil
 }
 
-// Scheduler is the server's own. A program that embeds the server may add replicas of its own to
-// it.
+// Scheduler returns the server's scheduler, to which a program that embeds the server may add
+// replicas of its own.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 
-// Ready tells whether all that has to serve does, and if not why, as the doors and /readyz say.
+// Ready reports whether everything that should serve does, and if not, why, as the doors and
+// /readyz say.
 func (s *Server) Ready() (ready bool, reason string) {
 	r := s.report.Ready()
 	return r.Ready, r.Reason
 }
 
-// Log is the log that New was given, with what operators see of it at the admin door: for what the
-// program of the server has to say.
+// Log is the log that New was given, for the program around the server: operators see at the admin
+// door what is written to it.
 func (s *Server) Log() *slog.Logger { return s.log }
 
-// Start opens the doors. When it returns nil the server serves; when it fails it has undone
-// itself. A program that opens the TCP door answers sooner with a GOMAXPROCS that is higher by
-// the number of its event loops, as they keep threads busy that wait.
+// Start opens the doors. When it returns nil, the server serves; when it fails, everything that it
+// had begun has been stopped. With a TCP door, a GOMAXPROCS that is higher by the number of event
+// loops gives shorter answer times: their threads count as busy while they wait.
 func (s *Server) Start() (err error) {
 	defer func() {
 		close(s.opened)
@@ -288,7 +289,7 @@ func (s *Server) watch(door <-chan error) {
 	}
 }
 
-// Addrs tells the addresses in use, after Start.
+// Addrs returns the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
 	a := Addrs{TCP: addrs(s.doors, "tcp"), REST: addrs(s.doors, "rest"), GRPC: addrs(s.doors, "grpc"), Frigate: addrs(s.doors, "frigate")}
 	if l := s.containers.Listener(); l != nil {
@@ -302,13 +303,12 @@ func (s *Server) Addrs() Addrs {
 	return a
 }
 
-// Failed yields an error when a door cannot go on: the server is of no use any more and should be
-// shut down and its process ended with a failure.
+// Failed receives an error when a door cannot continue. The server should then be shut down, and
+// its process should exit with a failure.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Shutdown drains the server and stops it: see the package comment for the order. When ctx ends
-// first, the requests that are left are answered Draining. It may be called more than once and
-// returns the same.
+// Shutdown drains the server and stops it: see the package comment for the order. If ctx ends
+// first, the remaining requests are answered Draining. Further calls return the same.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.shutdown.Do(func() { s.err = s.stop(ctx) })
 	return s.err

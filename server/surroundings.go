@@ -20,7 +20,7 @@ type surroundings struct {
 	supervise  fleet.Supervise
 	store      manage.Opener
 	clock      func() (stoppable, error) // the scheduler's
-	wall       func() time.Time          // which may be set back, and certificates hold by
+	wall       func() time.Time          // may be set back; decides whether certificates are valid
 }
 
 // A stoppable clock fires no timers after Close.

@@ -12,24 +12,25 @@ import (
 	"github.com/shivad/shivad/server/internal/browser"
 )
 
-// Access is who is let in, and to what. It may change while the door serves.
+// Access says who may use the door, and for what. It may change while the door serves.
 type Access struct {
-	// Hosts are names that the door may be asked by, beside addresses and localhost, and whose
-	// pages may use it. "*" lets it be asked by any name, which a page of any name can then use
-	// against whoever reads it.
+	// Hosts are the names by which clients may address the door, besides addresses and localhost;
+	// pages of these hosts may use it. "*" allows any name, so that a page of any host can use the
+	// door with the rights of whoever visits the page.
 	Hosts []string
-	// Profiling shows profiles of the process, which cost it time and tell what is in its memory.
+	// Profiling offers profiles of the process, which take processor time and show what is in its
+	// memory.
 	Profiling bool
-	// ImportBytes bounds an import.
+	// ImportBytes is the size of the largest import.
 	ImportBytes int64
 }
 
-// check is the error for a request that a stranger's page may have sent.
+// check returns an error for a request that a page of another site may have sent.
 func (a Access) check(r *http.Request) error {
 	if !browser.Named(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
 		return refuse(http.StatusForbidden, "this door is not known as %.200q: ask it by an address, as localhost, or by a name that admin.hosts lists", r.Host)
 	}
-	// A link to here changes nothing: it can only be followed.
+	// Following a link changes nothing.
 	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 	if followed && r.Header.Get("Origin") == "" {
 		return nil
@@ -43,8 +44,8 @@ func (a Access) check(r *http.Request) error {
 	return nil
 }
 
-// profiles are the paths of the Go runtime's profiles. The command line is the program's name
-// alone: its arguments may have a password.
+// profiles are the paths of the Go runtime's profiles. The command line is shown as the name of the
+// program alone: its arguments may contain a password.
 func (s Sources) profiles() []route {
 	var list []route
 	for name, h := range map[string]http.HandlerFunc{
@@ -61,7 +62,7 @@ func (s Sources) profiles() []route {
 	return list
 }
 
-// access is what holds now.
+// access returns the Access in effect.
 func (s Sources) access() Access {
 	if s.Access == nil {
 		return Access{ImportBytes: maxBody}

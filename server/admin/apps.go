@@ -19,18 +19,18 @@ import (
 // chooses among, combines and judges.
 type App struct {
 	Name string `json:"name"`
-	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" all that
-	// have a live replica.
+	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" is every
+	// version with a live replica.
 	Models []string       `json:"models"`
 	Policy string         `json:"policy"`           // "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
-	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.
+	// SLO is the deadline of requests without one, such as "50ms"; "" = the model's.
 	SLO string `json:"slo,omitempty"`
 	// Keep is how many frames of a stream may wait, if the request does not say; 0 = as the models
 	// are configured.
 	Keep setting.Keep `json:"keep,omitzero"`
-	// Default is answered when no model has answered in time or none can: an object with the
-	// value of one row for each output.
+	// Default is the answer when no model has answered in time, or none can: an object with the
+	// value of one row of each output.
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type Learned struct {
 	More        bool           `json:"more,omitempty"` // there are more users than were asked for
 }
 
-// LearnedUser is what it knows for one user; "" is nobody in particular.
+// LearnedUser is what it knows for one user; "" is requests without a user.
 type LearnedUser struct {
 	User   string         `json:"user"`
 	Rounds uint64         `json:"rounds"` // feedbacks that it has learned from
@@ -63,7 +63,7 @@ type LearnedModel struct {
 	Count float64 `json:"count"` // losses that this is the mean of
 }
 
-// A Policy is one that applications can have.
+// A Policy is a policy that applications can have.
 type Policy struct {
 	Name       string      `json:"name"`
 	Parameters []Parameter `json:"parameters"`
@@ -81,9 +81,8 @@ type PolicyList struct {
 	Policies []Policy `json:"policies"`
 }
 
-// parseApp reads an application. The faults are all that is wrong with its form; whole tells
-// that nothing of what an application has was lost to them, so that its contents can be judged
-// as well.
+// parseApp reads an application. The faults are those of its form; whole reports that despite them
+// all fields could be read, so that the values can be checked as well.
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
 	if err := jsontext.Unmarshal(text, &members); err != nil || members == nil {
@@ -124,8 +123,8 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// checked reads an application; the error has all that is wrong with it. name, if not empty, is
-// what it is called.
+// checked reads an application; the error lists everything that is wrong with it. The application
+// must have the given name unless that is empty.
 func (s Sources) checked(text []byte, name string) (App, error) {
 	a, faults, whole := parseApp(text)
 	if name != "" {
@@ -180,8 +179,8 @@ func (s Sources) create(r *http.Request, a App) (any, error) {
 	return reply{status: http.StatusCreated, location: "/v1/apps/" + url.PathEscape(a.Name), body: a}, nil
 }
 
-// putApp makes an application or replaces it. Which of both the store decides, so that the log
-// says what was there.
+// putApp creates or replaces an application. The store decides which of the two it was, so that the
+// log shows what was there before.
 func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
 	next, err := s.checked(sent, r.PathValue("name"))
 	if err != nil {
@@ -193,7 +192,7 @@ func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
 			return v, err
 		}
 		v, err = s.create(r, next)
-		// After a conflict it is there: somebody has created it meanwhile.
+		// After a conflict it exists: somebody has created it meanwhile.
 		if !isStatus(err, http.StatusConflict) || r.Context().Err() != nil {
 			return v, err
 		}
@@ -205,7 +204,7 @@ func isStatus(err error, status int) bool {
 	return ok && e.Status == status
 }
 
-// changeApp changes the application of the path, and notes what it was in the moment before.
+// changeApp changes the application in the path, and records what it was just before.
 func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any, error) {
 	var before App
 	after, err := s.Applications.Change(r.Context(), r.PathValue("name"), func(a App) (App, error) {
@@ -219,8 +218,8 @@ func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any,
 	return after, nil
 }
 
-// patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes
-// them away.
+// patchApp changes an application by a JSON merge patch (RFC 7396): members are set, and null
+// removes them.
 func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 	var patch any
 	err := jsontext.Unmarshal(sent, &patch)
@@ -291,7 +290,7 @@ func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 	})
 }
 
-// unlink takes one away: ?model=digits/2, as it was linked.
+// unlink removes one: ?model=digits/2, as it was linked.
 func (s Sources) unlink(r *http.Request) (any, error) {
 	model := r.URL.Query().Get("model")
 	if model == "" {

@@ -31,7 +31,7 @@ type VersionCache struct {
 	Cache
 }
 
-// Cleared is the answer to DELETE of /v1/models/{name}/cache: what was let go.
+// Cleared is the answer to DELETE of /v1/models/{name}/cache: what was in it.
 type Cleared struct {
 	Name    string `json:"name"`
 	Entries int64  `json:"entries"`

@@ -9,18 +9,19 @@ import (
 	"slices"
 )
 
-// Containers is the answer to /v1/containers: those that the server starts or calls, and all
-// that are connected.
+// Containers is the answer to /v1/containers: those that the server starts or connects to, and all
+// sessions.
 type Containers struct {
 	Containers []Container `json:"containers"`
 	Sessions   []Session   `json:"sessions"`
 }
 
-// A Container is one of the [[container]] of the file.
+// A Container is a [[container]] of the file.
 type Container struct {
 	Name  string `json:"name"`
 	Model string `json:"model"` // what loads and unloads it
-	// Address is of one that runs elsewhere and is called; it cannot be started or stopped.
+	// Address is that of a container that runs elsewhere and to which the server connects; it
+	// cannot be started or stopped.
 	Address string `json:"address,omitempty"`
 	// State is READY, FAILING (on every batch), LOADING, UNLOADING or UNAVAILABLE.
 	State     string    `json:"state"`
@@ -34,7 +35,8 @@ type Scaling struct {
 	Min    int `json:"min"`
 	Max    int `json:"max"`
 	Wanted int `json:"wanted"` // some of them may be starting
-	// Why is the last change, and Since the time since then; left out: there was none.
+	// Why is the reason for the last change, and Since the time since then; left out if there was
+	// none.
 	Why   string  `json:"why,omitempty"`
 	Since float64 `json:"since_seconds,omitempty"`
 }

@@ -15,13 +15,12 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// maxConnections bounds the descriptors that the door may hold: it must not be what keeps
-// clients out.
+// maxConnections bounds the descriptors of the door: operators must not keep clients out.
 const maxConnections = 16
 
-// A bounded listener holds maxConnections at a time. It lets the next one in all the same, and
-// one of those that it has gives way: a limit that lets newcomers wait can be filled by whoever
-// opens connections and says nothing, and /livez would be silent.
+// A bounded listener has at most maxConnections open. One more is let in nonetheless, and an old
+// one gives way: if newcomers had to wait, anybody who opens connections and sends nothing could
+// fill the limit, and /livez would not answer.
 type bounded struct {
 	net.Listener
 	log     *slog.Logger
@@ -58,9 +57,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return k, nil
 }
 
-// yieldLocked takes out the connection that gives way to one more, if it comes to that. Those
-// without a request in hand come first, then those of the address that has the most, so that a
-// crowd from elsewhere costs nobody but itself, then the one that was quiet for the longest.
+// yieldLocked removes the connection that gives way to a new one, if there are too many.
+// Connections without a request in progress go first, among these one of the address that has the
+// most, so that a crowd harms only itself, and of that address the one that was idle longest.
 func (b *bounded) yieldLocked() *boundedConn {
 	if len(b.held) < maxConnections {
 		return nil
@@ -97,12 +96,12 @@ type boundedConn struct {
 	busy    atomic.Bool  // a request is in hand
 	active  atomic.Int64 // when bytes last went either way
 
-	// certificate is that of the client; nil: it has shown none. It is called once a request has
-	// been read, and with it the handshake.
+	// certificate returns the client's certificate, or nil if it has shown none. It is called after
+	// a request, and thus the handshake, has been read.
 	certificate func() *identity.Certificate
 }
 
-// RemoteAddr is that of the client; of a Unix socket that of its process.
+// RemoteAddr is the client's address; on a Unix socket it names the client's process.
 func (k *boundedConn) RemoteAddr() net.Addr { return k.peer }
 
 func (k *boundedConn) touch() { k.active.Store(time.Now().UnixNano()) }
@@ -123,7 +122,8 @@ func (k *boundedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close may be called twice: by whoever makes room, and by net/http, which finds out by that.
+// Close may be called twice: to make room, and by net/http, which then notices that the connection
+// is closed.
 func (k *boundedConn) Close() error {
 	k.from.mu.Lock()
 	delete(k.from.held, k)
@@ -137,8 +137,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// serving marks connections that have a request in hand. net/http calls one active from the
-// first byte of a head on, which whoever says nothing more can send.
+// serving marks connections with a request in progress. net/http calls a connection active from the
+// first byte of a head on, which clients can send without ever completing a request.
 func serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {

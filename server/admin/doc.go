@@ -50,13 +50,13 @@
 // fields of answers are what programs may rely on: fields are added, never renamed or given another
 // meaning.
 //
-// What is changed is in the log, with who, before and after. It must be sent as
-// application/json, also where there is no body.
+// Every change is in the log, with its author and the values before and after. A request that
+// changes something must be sent as application/json, even without a body.
 //
-// The door asks for no credentials, so it listens on localhost unless told otherwise. It
-// answers programs, and pages of names that its [Access] lists: 403 says that a stranger's page
-// may have sent the request.
+// Without declared identities the door asks for no credentials, so it listens on localhost unless
+// told otherwise. It answers programs, and pages of the hosts that its [Access] lists: 403 says
+// that a page of another site may have sent the request.
 //
-// The package knows no other room's types: what it shows comes from its [Sources], whose
+// The package knows no types of the rooms that it shows: everything comes from its [Sources], whose
 // interfaces it declares.
 package admin

@@ -16,8 +16,8 @@ import (
 // reads.
 const DocumentFormat = 1
 
-// A Document is the whole state of a server, or of those that share a store: what applications
-// there are, what their policies have learned, and what settings of models were changed.
+// A Document is the whole state of a server, or of several that share a store: the applications,
+// what their policies have learned, and the settings of models that were changed.
 type Document struct {
 	Format       int           `json:"format"`
 	Applications []App         `json:"applications"`
@@ -26,7 +26,7 @@ type Document struct {
 	Settings map[string]map[string]string `json:"settings"`
 }
 
-// A PolicyState is what a policy knows for one user, as the policy keeps it.
+// A PolicyState is what a policy knows for one user, in the form of that policy.
 type PolicyState struct {
 	Application string          `json:"application"`
 	User        string          `json:"user"`
@@ -39,18 +39,18 @@ type Change struct {
 	Name   string          `json:"name"`             // of a policy: application/user
 	Before json.RawMessage `json:"before,omitempty"` // missing: there was none
 	After  json.RawMessage `json:"after"`
-	// Loses is what was learned and is not in what takes its place, in words.
+	// Loses describes what was learned and would be lost.
 	Loses string `json:"loses,omitempty"`
 }
 
-// Imported is the answer to /v1/import. What is there already as the document has it is no change.
+// Imported is the answer to /v1/import. What already is as in the document is not listed.
 type Imported struct {
 	DryRun  bool     `json:"dry_run"`
 	Changes []Change `json:"changes"`
 }
 
-// parseDocument reads a document. The faults are all that is wrong with its form; what has none
-// is in the document.
+// parseDocument reads a document. The faults are those of its form; the document has the parts
+// without faults.
 func parseDocument(text []byte) (d Document, faults []string) {
 	var in struct {
 		Format       *int                         `json:"format"`
@@ -89,7 +89,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 
 func (s Sources) export(*http.Request) (any, error) { return s.Documents.Export() }
 
-// yes reads a member of the query that is true or false, which it is if it is left out.
+// yes reads a boolean parameter of the query; a missing one is true.
 func yes(r *http.Request, name string) (bool, error) {
 	switch text := r.URL.Query().Get(name); text {
 	case "true":
@@ -101,7 +101,7 @@ func yes(r *http.Request, name string) (bool, error) {
 	}
 }
 
-// losses refuses an import that would put what was learned out of the world.
+// losses refuses an import that would delete what was learned.
 func (s Sources) losses(ctx context.Context, d Document) error {
 	changes, err := s.Documents.Import(ctx, d, true)
 	if err != nil {
@@ -158,7 +158,7 @@ func (s Sources) importState(r *http.Request) (any, error) {
 	return Imported{dry, append([]Change{}, changes...)}, err
 }
 
-// auditImport notes an import as one act, with the first of what it changed.
+// auditImport records an import as one action, with the first of its changes.
 func (s Sources) auditImport(r *http.Request, changes []Change) {
 	const most = 20
 	type change struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// An Error is an answer that says no.
+// An Error is an answer that refuses a request.
 type Error struct {
 	Status int // of HTTP
 	Text   string
@@ -32,7 +32,7 @@ func refuse(status int, format string, args ...any) *Error {
 	return &Error{status, fmt.Sprintf(format, args...)}
 }
 
-// refuseAll is one error for all that is wrong with what was sent; nil if nothing is.
+// refuseAll makes one error of everything that is wrong with a body; nil if nothing is.
 func refuseAll(faults []string) error {
 	if len(faults) == 0 {
 		return nil
@@ -44,14 +44,14 @@ func refuseAll(faults []string) error {
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }
 
-// How long a client may take to read an answer. A profile also needs its own seconds, and a
-// container those of loading its model.
+// How long a client may take to read an answer. A profile adds the seconds for which it was asked,
+// and a container the time that its model takes to load.
 const (
 	writeTimeout = 30 * time.Second
 	longTimeout  = 10 * time.Minute
 )
 
-// A route is a path of the door and what it takes there.
+// A route is a path of the door, and what a client needs to use it.
 type route struct {
 	path    string // as http.ServeMux has it
 	methods methods
@@ -62,7 +62,7 @@ type route struct {
 	most    func() int64 // bytes that may be sent; nil is maxBody
 }
 
-// need is what a client of a path must be.
+// need is the right that a client of a path must have.
 type need uint8
 
 const (
@@ -72,7 +72,7 @@ const (
 	anything             // health is everybody's
 )
 
-// permit is the error for a client who may not ask that.
+// permit returns an error if the client lacks the right.
 func (n need) permit(who *identity.Identity, method string) error {
 	var err error
 	switch {
@@ -92,11 +92,11 @@ func (n need) permit(who *identity.Identity, method string) error {
 	return nil
 }
 
-// whoKey finds, in the context of a request, who sent it when it came: a reload may remove the
-// identity before a request ends that takes long.
+// whoKey is the key, in a request's context, of the identity that sent it, as of its arrival: a
+// reload may remove the identity while a long request runs.
 type whoKey struct{}
 
-// who is the client now.
+// who returns the client's identity now.
 func (s Sources) who(r *http.Request) *identity.Identity {
 	if s.Identities == nil {
 		return nil
@@ -108,14 +108,14 @@ func (s Sources) who(r *http.Request) *identity.Identity {
 	return s.Identities.Who(&shown)
 }
 
-// methods are what a path does, by HTTP method. GET stands for HEAD as well.
+// methods are the handlers of a path by HTTP method. GET stands for HEAD as well.
 type methods map[string]handler
 
-// A handler answers a request with a value, which is shown as JSON, or with an error. The value
-// may be a reply, or an http.HandlerFunc that writes what is not JSON.
+// A handler answers a request with a value, which is sent as JSON, or with an error. The value may
+// be a reply, or an http.HandlerFunc that writes something other than JSON.
 type handler func(*http.Request) (any, error)
 
-// A reply has a status of its own.
+// A reply is a value with a status other than 200.
 type reply struct {
 	status   int
 	location string // of what was made; "" if nothing was
@@ -133,7 +133,7 @@ func given(h func(r *http.Request, sent []byte) (any, error)) handler {
 	}
 }
 
-// always answers with the same.
+// always answers with the same value.
 func always(v any) handler { return func(*http.Request) (any, error) { return v, nil } }
 
 // routes are all paths but the root.
@@ -198,8 +198,8 @@ func Handler(s Sources) http.Handler {
 	return s.guard(mux)
 }
 
-// guard keeps strangers out, and answers bugs, and paths that the mux would redirect in HTML, with
-// JSON.
+// guard refuses requests of other sites' pages. It answers in JSON where a handler panics, and
+// where the mux would redirect in HTML.
 func (s Sources) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -225,8 +225,8 @@ func (s Sources) guard(next http.Handler) http.Handler {
 
 const internal = "internal error; the server's log has more"
 
-// serve allows the methods of a route, and gives the client time to send what it asks and to read
-// the answer.
+// serve allows the methods of a route, and sets how long the client may take to send its request
+// and to read the answer.
 func (s Sources) serve(t route) http.HandlerFunc {
 	allowed := slices.Sorted(maps.Keys(t.methods))
 	if t.methods[http.MethodGet] != nil {
@@ -253,15 +253,15 @@ func (s Sources) serve(t route) http.HandlerFunc {
 			s.answer(w, r, nil, err)
 			return
 		}
-		// A writer without deadlines is one of a test.
+		// Only writers of tests have no deadlines.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(timeout))
 		if method != http.MethodGet {
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
 		}
-		// A page in the operator's browser can send other types to localhost without asking, but
-		// not these. What has no body says so too: it changes something nonetheless. A browser
-		// asks before any DELETE.
+		// A page in the operator's browser can send other types to localhost without a preflight
+		// request, but not this one. Requests without a body need it too, since they change
+		// something. A browser always sends a preflight request for DELETE.
 		if method != http.MethodGet && method != http.MethodDelete {
 			kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 			if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {
@@ -289,7 +289,7 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
 }
 
-// ready tells everybody whether the server is ready, and why not to whoever may see its models.
+// ready tells everybody whether the server is ready, and those who may see its models also why not.
 func (s Sources) ready(r *http.Request) (any, error) {
 	ready := s.Report.Ready()
 	if !s.who(r).May(identity.AdminRead, "") {
@@ -306,10 +306,10 @@ func (s Sources) status(*http.Request) (any, error) { return s.Report.Status(), 
 
 func (s Sources) config(*http.Request) (any, error) { return s.Settings.Config(), nil }
 
-// maxBody bounds what is sent, in bytes, but for an import.
+// maxBody bounds the body of a request, in bytes, except for an import.
 const maxBody = 16 << 20
 
-// body reads what was sent.
+// body reads the body of a request.
 func body(r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(r.Body)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -321,14 +321,14 @@ func body(r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// source is who sent a request.
+// source returns who sent a request, for the audit trail.
 func (s Sources) source(r *http.Request) audit.Source {
 	who, _ := r.Context().Value(whoKey{}).(*identity.Identity)
 	return audit.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
 }
 
-// audit notes a change: who made it, and what was before and is after; nil for nothing. The error
-// is what it failed with, half way.
+// audit records a change: who made it, and the values before and after; nil means none. err is how
+// it failed part-way.
 func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
 	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: text(before), After: text(after)}
 	if err != nil {
@@ -338,17 +338,17 @@ func (s Sources) audit(r *http.Request, action, what, name string, before, after
 	s.chronicle(r, what, name, before, after)
 }
 
-// chronicle notes a change in the history of a model or an application.
+// chronicle records a change in the history of a model or an application.
 func (s Sources) chronicle(r *http.Request, what, name string, before, after any) {
 	if s.History != nil {
 		s.History.Changed(s.source(r).String(), what, name, shown(before)+" → "+shown(after))
 	}
 }
 
-// shown is text, where nothing is null.
+// shown is like text, but nil is "null".
 func shown(v any) string { return cmp.Or(text(v), "null") }
 
-// text is JSON; "" of nil.
+// text returns a value as JSON; nil is "".
 func text(v any) string {
 	if v == nil {
 		return ""
@@ -360,7 +360,7 @@ func text(v any) string {
 	return string(b)
 }
 
-// answer answers with what a handler gives.
+// answer writes what a handler returns.
 func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		e, ok := errors.AsType[*Error](err)
@@ -397,7 +397,7 @@ func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error
 	respond(w, out.status, body)
 }
 
-// fail answers with an error.
+// fail writes an error.
 func fail(w http.ResponseWriter, status int, message string) {
 	body, _ := json.Marshal(map[string]string{"error": message}) // a map of strings always marshals
 	respond(w, status, body)

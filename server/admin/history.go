@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A History is the answer to /v1/history/{name}: what served by the name of a model or
+// A History is the answer to /v1/history/{name}: which versions served under the name of a model or
 // application, and who changed it.
 type History struct {
 	Name   string  `json:"name"`
@@ -18,7 +18,8 @@ type Event struct {
 	Until   *time.Time `json:"until,omitempty"` // of what served; absent while it does
 	What    string     `json:"what"`            // served, default, changed
 	Version string     `json:"version,omitempty"`
-	// By is who did it: the container that registered last, or an operator's or client's address.
+	// By is who did it: the container that registered last, or the address of an operator or
+	// client.
 	By            string `json:"by,omitempty"`
 	Registrations int    `json:"registrations,omitempty"` // of containers, while it served
 	Detail        string `json:"detail,omitempty"`        // of a change: before and after

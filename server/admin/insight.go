@@ -7,8 +7,8 @@ type BatchList struct {
 	Models []Batches `json:"models"`
 }
 
-// Batches are those of a version of a model in the last minute or, after a pause, in the last
-// minute with any, and what became of its requests then.
+// Batches describes the batches of a version of a model in the last minute, or in the last minute
+// that had any, and how its requests ended then.
 type Batches struct {
 	Name    string  `json:"name"`
 	Version string  `json:"version"`
@@ -16,9 +16,9 @@ type Batches struct {
 	Batches uint64  `json:"batches"`      // sent
 	Rows    uint64  `json:"rows"`         // in them
 	Failed  uint64  `json:"failed"`       // batches
-	// Closed counts batches by why they were not larger, in the words of the metrics.
+	// Closed counts batches by the reason why they were not larger, in the words of the metrics.
 	Closed map[string]uint64 `json:"closed"`
-	// Outcomes counts requests by how they ended: ok, or why there is no result.
+	// Outcomes counts requests by how they ended: ok, or the reason why there is no result.
 	Outcomes map[string]uint64 `json:"outcomes"`
 }
 
@@ -28,7 +28,8 @@ type InsightList struct {
 	Versions []Insight `json:"versions"`
 }
 
-// An Insight is how a version of a model works, and why so. An application has sentences alone.
+// An Insight describes how a version of a model works, and why. That of an application has
+// sentences alone.
 type Insight struct {
 	Version   string    `json:"version"`
 	Replicas  []Replica `json:"replicas"`
@@ -38,7 +39,7 @@ type Insight struct {
 	Sentences []string  `json:"sentences"` // as .../explain gives them
 }
 
-// A Batch is one that was sent.
+// A Batch is a batch that was sent.
 type Batch struct {
 	At     float64 `json:"at"` // seconds since 1970
 	Rows   int     `json:"rows"`
@@ -56,19 +57,19 @@ type Replica struct {
 	Rows      uint64 `json:"rows"`       // in them
 	Failed    uint64 `json:"failed"`     // batches
 	LastError string `json:"last_error"` // of these
-	// Measured are the last batches that its times are known by, the newest first, and Fitted what
-	// is made of them: the curve that batches are planned with, by rows.
+	// Measured are the latest measurements of its execution times, newest first, and Fitted is the
+	// curve, by rows, that is derived from them and by which batches are planned.
 	Measured []Measured `json:"measured"`
 	Fitted   []Fitted   `json:"fitted"`
 }
 
-// A Measured batch took so long to execute.
+// A Measured is how long a batch took to execute.
 type Measured struct {
 	Rows int     `json:"rows"`
 	Took float64 `json:"seconds"`
 }
 
-// A Fitted time is what a batch of so many rows should take.
+// A Fitted is how long a batch of so many rows should take.
 type Fitted struct {
 	Rows    int     `json:"rows"`
 	Typical float64 `json:"typical_seconds"`

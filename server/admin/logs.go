@@ -13,7 +13,7 @@ type Logs struct {
 	Entries []journal.Entry `json:"entries"` // the oldest first
 }
 
-// mostLogged is how many entries are shown unless ?limit says otherwise: all that there are.
+// mostLogged is how many entries are shown without ?limit: all that are kept.
 const mostLogged = 1000
 
 func (s Sources) logs(r *http.Request) (any, error) {

@@ -11,7 +11,7 @@ func (s Sources) models(*http.Request) (any, error) {
 	return ModelList{append([]Model{}, s.Report.Models()...)}, nil
 }
 
-// versions are those of a model; that there are none is an error.
+// versions returns the versions of a model; having none is an error.
 func (s Sources) versions(name string) ([]Model, error) {
 	list := slices.DeleteFunc(slices.Clone(s.Report.Models()), func(m Model) bool { return m.Name != name })
 	if len(list) == 0 {
@@ -42,7 +42,7 @@ func (s Sources) model(r *http.Request) (any, error) {
 	return out, err
 }
 
-// setModel changes settings of a model, and shows it.
+// setModel changes settings of a model, and answers with the model.
 func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	var settings map[string]*string
 	if err := jsontext.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
@@ -51,7 +51,7 @@ func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	return s.set(r, settings)
 }
 
-// setDefaultVersion says what the bare name of a model means.
+// setDefaultVersion sets the version that the name of a model alone means.
 func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 	var body map[string]string
 	err := jsontext.Unmarshal(sent, &body)
@@ -65,7 +65,7 @@ func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 func (s Sources) set(r *http.Request, settings map[string]*string) (any, error) {
 	name := r.PathValue("name")
 	_, unknown := s.versions(name)
-	// Of a model that is not there, settings that were stored can be taken back.
+	// Stored settings can be reverted even if the model is gone.
 	for _, value := range settings {
 		if unknown != nil && value != nil {
 			return nil, unknown
@@ -87,8 +87,8 @@ type Explanations struct {
 	Versions []Explanation `json:"versions"`
 }
 
-// An Explanation says in sentences what a version of a model does, why its batches have the
-// size they have, what limits it, and what to change.
+// An Explanation says in sentences what a version of a model does, why its batches have their
+// sizes, what limits it, and what to change.
 type Explanation struct {
 	Name      string   `json:"name"`
 	Version   string   `json:"version"`

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// The description of the door, in OpenAPI 3.1. A test holds it to what the door does.
+// The description of the door, in OpenAPI 3.1. A test compares it with what the door does.
 //
 //go:embed openapi.json
 var openAPISource []byte

@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// The page is for people: it reads /v1/watch and asks the paths that shivactl asks. Its files are
-// served to whoever asks, as there is nothing of the server in them; what it shows takes the
-// rights that these paths take.
+// The page is for people: it reads /v1/watch and uses the same paths as shivactl. Its files are
+// sent to anybody, as they say nothing about the server; what the page shows takes the rights of
+// the paths that it uses.
 //
 //go:embed page
 var pageSource embed.FS
 
-// pagePolicy has the page load nothing from elsewhere and run no script that is not a file of this
-// door, whatever names and texts it is given to show; nobody may put it into a frame.
+// pagePolicy lets the page load nothing from elsewhere and run no script but the files of this
+// door, whatever names and texts it shows; no site may put it into a frame.
 const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// A pageFile is as it is sent.
+// A pageFile is a file in the form in which it is sent.
 type pageFile struct {
 	kind          string // Content-Type
 	plain, packed []byte // packed with gzip
 }
 
-// pageFiles are all of them by their paths below the door, and the tag of this edition, which is
-// one for all: a page sees by it that the server has another.
+// pageFiles are all files by their paths below the door, and the tag of this edition, by which an
+// open page notices that the server has another one.
 var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
 	kinds := map[string]string{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 	files = map[string]pageFile{}

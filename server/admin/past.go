@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// A Past is how models and applications did in the last ten minutes, by samples of every few
-// seconds: what plots show of the time before somebody looked.
+// A Past is how models and applications did in the last ten minutes, sampled every few seconds, for
+// plots that begin before somebody looked.
 type Past struct {
 	Times        []float64         `json:"times"` // seconds since 1970
 	Models       []PastModel       `json:"models"`
@@ -27,14 +27,13 @@ type PastModel struct {
 	Waiting  Series `json:"waiting"` // rows
 }
 
-// A PastApplication is what part each model has had in the answers of an application, by
-// name/version.
+// A PastApplication is the share of each model, as name/version, in the answers of an application.
 type PastApplication struct {
 	Name   string            `json:"name"`
 	Shares map[string]Series `json:"shares"`
 }
 
-// A Series has NaN where there was no value, which is null as JSON. Values have four digits there.
+// A Series has NaN where there was no value, which is null in JSON. Values have four digits there.
 type Series []float32
 
 // MarshalJSON implements json.Marshaler.
@@ -53,8 +52,8 @@ func (s Series) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// since is the time from which on a client of a watch wants the past, in seconds since 1970; not
-// ok: it wants none.
+// since returns the time, in seconds since 1970, from which on a client of a watch wants the past;
+// ok is false if it wants none.
 func since(r *http.Request) (at float64, ok bool, err error) {
 	text := r.URL.Query().Get("since")
 	if text == "" {

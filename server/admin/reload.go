@@ -2,14 +2,14 @@ package admin
 
 import "net/http"
 
-// Reloaded is the answer to /v1/config/reload: what differs in the configuration that was read
-// again.
+// Reloaded is the answer to /v1/config/reload: which settings differ in the configuration that was
+// loaded.
 type Reloaded struct {
 	Changed []Setting `json:"changed"` // holds from now on
 	Waiting []Setting `json:"waiting"` // holds from the next start on
 }
 
-// A Setting has another value than before. Passwords are hidden.
+// A Setting is one whose value differs. Passwords are hidden.
 type Setting struct {
 	Key    string `json:"key"`
 	Before any    `json:"before"` // null: there was none

@@ -25,8 +25,8 @@ type Server struct {
 }
 
 // Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
-// caller ends it with Shutdown. A nil open is secure.Open. config is that of the next connection,
-// of an address of TLS. A nil log is silent.
+// caller ends it with Shutdown. A nil open is secure.Open. config returns the TLS configuration for
+// the next connection to a TLS address. A nil log is silent.
 func Listen(addr string, access unixsocket.Access, open intake.Opener, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
 	if open == nil {
 		open = secure.Open
@@ -46,8 +46,8 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
 		Handler:     serving(h),
 		ConnContext: withConn,
-		// Nobody sends more than a few header lines here. How long an answer may take is set
-		// for each request, in get: a profile takes as long as it was asked to.
+		// Clients send only a few header lines here. How long an answer may take is set for each
+		// request, in serve: a profile takes as long as was asked.
 		ReadTimeout:    10 * time.Second,
 		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: 64 << 10,
@@ -62,8 +62,8 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 	return s, nil
 }
 
-// handshakes make connections those of TLS. The handshake is part of reading the first request, and
-// has its time.
+// handshakes adds TLS to connections. The handshake is part of reading the first request, and
+// shares its time limit.
 type handshakes struct {
 	net.Listener
 	config func() *secure.Config
@@ -83,8 +83,8 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Failed receives the error if serving ends before Shutdown.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Shutdown stops listening and waits for the requests in hand; what is left when ctx ends is
-// cut off. It may be called more than once.
+// Shutdown stops listening and waits for the requests in progress; those that remain when ctx ends
+// are cut off. It may be called more than once.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {

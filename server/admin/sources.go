@@ -11,16 +11,17 @@ import (
 	"github.com/shivad/shivad/server/internal/journal"
 )
 
-// Sources are what the door shows and changes. What they do may be called from several goroutines
-// at once, and returns what the door may keep. Slices are shown in their order. An error that is to
-// be shown to the client is an *Error; any other is a bug.
+// Sources are what the door shows and changes. Their methods may be called from several goroutines
+// at once, and the door may keep what they return. Slices are shown in their order. An error for
+// the client is an *Error; any other is a bug.
 type Sources struct {
 	Version string // of the server
-	// Await waits until all of these can be called; its error is the answer, but for /livez and
-	// /readyz, which do not wait. nil: they can.
+	// Await waits until the other sources can be called; its error is the answer to requests,
+	// except for /livez and /readyz, which do not wait. nil: they can always be called.
 	Await func(context.Context) error
 
-	// Identities are who operators are; nil: nobody is declared, and all may do everything.
+	// Identities has the identities of operators; nil: none is declared, and everybody has all
+	// rights.
 	Identities *identity.Registry
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
@@ -42,22 +43,22 @@ type Sources struct {
 	Log *slog.Logger // nil is silent
 }
 
-// A Report tells what there is and how it does.
+// A Report describes the server, its models and how they do.
 type Report interface {
 	Ready() Readiness
 	Status() Status
-	// Models are by name, then the newest version first.
+	// Models are sorted by name, then newest version first.
 	Models() []Model
-	// Explain tells of every version of a model, or of an application, what it does and why; nil of
-	// a name that nothing has.
+	// Explain says of every version of a model, or of an application, what it does and why; nil if
+	// nothing has that name.
 	Explain(model string) []Explanation
-	// Streams are those of every version of a model, of each at most that many, the worst first;
-	// nil of a name that no model has.
+	// Streams returns the streams of every version of a model, for each at most so many, the worst
+	// first; nil if no model has that name.
 	Streams(model string, most int) []VersionStreams
-	// Batches are those of every version of every model.
+	// Batches describes the batches of every version of every model.
 	Batches() []Batches
-	// Insights are those of every version of a model, or of an application; none of a name that
-	// nothing has.
+	// Insights returns those of every version of a model, or of an application; none if nothing has
+	// that name.
 	Insights(name string) []Insight
 }
 
@@ -66,30 +67,30 @@ type Trials interface {
 	Try(ctx context.Context, t Trial) (Tried, error)
 }
 
-// Settings are those of the server, and of its models.
+// Settings are the settings of the server and of its models.
 type Settings interface {
-	// Config is what holds. What json.Marshal makes of it is shown.
+	// Config returns the configuration in effect, which is shown as json.Marshal writes it.
 	Config() any
-	// Reload reads the configuration again.
+	// Reload loads the configuration again.
 	Reload() (Reloaded, error)
-	// Set changes settings of a model while it serves: all of them, or none and an error that says
-	// why. Keys and values are those of [model.NAME] in the file, values without quotes; nil goes
-	// back to what the file says. It gives what was in effect of these settings, and what is now.
+	// Set changes settings of a model while it serves: all of them, or none, and then the error
+	// says why. Keys and values are those of [model.NAME] in the file, without quotes; nil reverts
+	// to the file's value. It returns the values in effect before and after.
 	Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
 }
 
-// Caches are those of models.
+// Caches are the caches of models.
 type Caches interface {
-	// ClearCache empties the cache of a model, and returns how much was in it.
+	// ClearCache empties the cache of a model, and returns what was in it.
 	ClearCache(model string) (entries, bytes int64, err error)
 }
 
-// Applications are made and changed by their names.
+// Applications are created and changed by name.
 type Applications interface {
 	List() ([]App, error) // by name
 	Check(App) error      // lists all that is wrong with it
 	Create(ctx context.Context, a App) (App, error)
-	// Change is one atomic step, for which change may be called again.
+	// Change is atomic; change may be called several times.
 	Change(ctx context.Context, name string, change func(App) (App, error)) (App, error)
 	Delete(ctx context.Context, name string) error // with what its policy has learned
 }
@@ -97,29 +98,29 @@ type Applications interface {
 // Learning is what the policies of applications know.
 type Learning interface {
 	Policies() []Policy
-	// Learned is what was learned for one user, or for every one, of whom most are given.
+	// Learned returns what was learned for one user, or for every one, of whom at most so many.
 	Learned(application, user string, every bool, most int) (Learned, error)
-	// First is what was learned for the first user, as of some seconds ago; nil: nothing. It is
-	// asked again and again, and costs little however many users there are.
+	// First returns what was learned for the first user, which may be some seconds old; nil:
+	// nothing. It is cheap, however many users there are, since it is called again and again.
 	First(application string) (*LearnedUser, error)
 	Forget(ctx context.Context, application string) error
 	// Feedback takes an object as name/update does.
 	Feedback(ctx context.Context, application string, body json.RawMessage) (any, error)
 }
 
-// An Operator starts and stops containers by the names that they have in the file.
+// An Operator starts and stops containers by their names in the file.
 type Operator interface {
 	List() Containers
 	// Start also waits until the processes have registered.
 	Start(ctx context.Context, container string) error
 	// Stop also waits for the end of the processes.
 	Stop(ctx context.Context, container string) error
-	// Restart takes one process after the other, each when a new one has registered.
+	// Restart replaces the processes one by one, each after its successor has registered.
 	Restart(ctx context.Context, container string) error
 }
 
-// A Repository loads and unloads models by the names that clients ask for, all containers of one at
-// once, as it does for clients of other doors: it checks the right to, and notes who did it.
+// A Repository loads and unloads all containers of a model at once, by the model's name, as it does
+// for clients of other doors: it checks their rights, and records who did it.
 type Repository interface {
 	// Load also waits until the model is ready.
 	Load(ctx context.Context, who *identity.Identity, by audit.Source, model string) error
@@ -127,22 +128,22 @@ type Repository interface {
 	Unload(who *identity.Identity, by audit.Source, model string) error
 }
 
-// Documents take the state of a server elsewhere.
+// Documents exports and imports the state of a server.
 type Documents interface {
 	Export() (Document, error)
 	Check(Document) (faults []string, err error) // all that is wrong with its contents
 	Import(ctx context.Context, d Document, dryRun bool) ([]Change, error)
 }
 
-// A Memory keeps how models did in the last minutes.
+// A Memory remembers how models did in the last minutes.
 type Memory interface {
-	// Since is what there is of the time after that, in seconds since 1970.
+	// Since returns what it remembers of the time after that, which is in seconds since 1970.
 	Since(at float64) Past
 }
 
-// A Chronicle knows what served by a name and who changed it.
+// A Chronicle knows what served under a name, and who changed it.
 type Chronicle interface {
 	Of(name string) (History, error)
-	// Changed is called for every change that an operator makes, with who it is.
+	// Changed is called for every change by an operator, with who that was.
 	Changed(by, what, name, detail string)
 }

@@ -16,7 +16,7 @@ type VersionStreams struct {
 	Streams []Stream `json:"streams"`
 }
 
-// A Stream is one source of frames, and what became of them lately.
+// A Stream is one source of frames, and how its latest frames ended.
 type Stream struct {
 	Name       string  `json:"name"`
 	Connection bool    `json:"connection"` // it is a connection's, named by the client's address
@@ -31,7 +31,7 @@ type Stream struct {
 	Silent     float64 `json:"silent_seconds"` // since its newest frame
 }
 
-// mostStreams is how many streams of a version are shown unless ?limit says otherwise.
+// mostStreams is how many streams of a version are shown without ?limit.
 const mostStreams = 100
 
 func (s Sources) streams(r *http.Request) (any, error) {

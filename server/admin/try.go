@@ -9,14 +9,14 @@ import (
 )
 
 // A Trial is a request that an operator makes to see what a model, or an application, answers. It
-// takes the right to infer, too.
+// needs the right to infer as well.
 type Trial struct {
 	Who     *identity.Identity
 	Name    string
 	Version string // "": the default
-	// Input is the value of the only input, or an object of values by name: numbers, texts and
-	// lists of them, or {"b64": "..."} for bytes, such as a picture's, with "shape" if they are a
-	// tensor's.
+	// Input is the value of the only input, or an object of values by input: numbers, texts and
+	// lists of them, or {"b64": "..."} for bytes, such as those of a picture, with "shape" for the
+	// bytes of a tensor.
 	Input json.RawMessage
 }
 
@@ -29,7 +29,7 @@ type Tried struct {
 	Execute float64       `json:"execute_seconds"`
 	Total   float64       `json:"total_seconds"` // of the server
 	Rows    int           `json:"batch_rows"`    // of the batch that it was in
-	// What an application says of its answer.
+	// What an application says about its answer.
 	Confidence *float64          `json:"confidence,omitempty"`
 	Default    string            `json:"default_explanation,omitempty"` // why it is the default
 	Missing    map[string]string `json:"missing_models,omitempty"`      // each with the reason

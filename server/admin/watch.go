@@ -11,14 +11,13 @@ import (
 
 // A watch is a stream of events (text/event-stream of the HTML standard) that shows what happens
 // for as long as the client reads it. Each event is a part of the picture: its name, and JSON. A
-// part is sent when a watch begins and whenever it has changed.
+// part is sent when a watch begins and whenever the part has changed.
 //
-// The picture is one for all that watch. It is made once in each tick, by whoever wakes first, and
-// only while somebody watches: what it costs does not depend on how many do.
+// All watches share one picture. The first watch to wake in a tick makes it, so that its cost does
+// not depend on how many there are; without any it is not made.
 
 const (
-	// MaxWatches is how many there may be at a time: they must not have all connections of the
-	// door.
+	// MaxWatches is how many watches may be open: they must not take all connections of the door.
 	MaxWatches = 8
 
 	tick         = time.Second
@@ -27,7 +26,7 @@ const (
 	mostShown    = 100 // of the audit's entries, and of the log's lines
 )
 
-// A part is one of the picture. Its fields are the feed's, under its mutex.
+// A part is a part of the picture. Its fields are guarded by the feed's mutex.
 type part struct {
 	event string
 	every int64 // ticks
@@ -39,7 +38,7 @@ type part struct {
 	edition int    // of the text
 }
 
-// A feed has what all watches show.
+// A feed has the picture that all watches show.
 type feed struct {
 	sources Sources
 
@@ -61,7 +60,7 @@ func newFeed(s Sources) *feed {
 	}}
 }
 
-// enter lets a watch begin, of a model beside the rest if it names one.
+// enter begins a watch, which shows one model in detail if it names one.
 func (f *feed) enter(model string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +115,7 @@ func appendEvent(to []byte, name string, text []byte) []byte {
 	return append(append(to, text...), "\n\n"...)
 }
 
-// refresh looks again if it is time.
+// refresh makes the picture anew if it is time.
 func (f *feed) refresh(p *part, now int64) {
 	if p.edition > 0 && now/p.every == p.tick/p.every {
 		return
@@ -160,7 +159,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 	}), nil
 }
 
-// stream sends events until the client leaves, those that are given first.
+// stream sends events until the client leaves, beginning with those that are given.
 func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, events []byte) {
 	var stopped <-chan struct{}
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
@@ -195,14 +194,14 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 	}
 }
 
-// A WatchedApp is an application with what its policy has learned for nobody in particular or, if
-// it has learned for users alone, for the first of them.
+// A WatchedApp is an application with what its policy has learned for requests without a user or,
+// if there were none, for the first of its users.
 type WatchedApp struct {
 	App
 	Learned *LearnedUser `json:"learned"` // null: nothing yet
 }
 
-// A WatchedAppList is what a watch shows of all of them.
+// A WatchedAppList is what a watch shows of all applications.
 type WatchedAppList struct {
 	Apps []WatchedApp `json:"apps"`
 }

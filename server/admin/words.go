@@ -13,20 +13,19 @@ const (
 	Draining = "draining"
 )
 
-// Readiness says whether to send requests here, and if not why.
+// Readiness says whether to send requests here, and if not, why.
 type Readiness struct {
 	Ready  bool   `json:"ready"`
 	State  string `json:"state"`            // starting, serving, draining
 	Reason string `json:"reason,omitempty"` // a sentence, if not ready
-	// Missing are the models that should have a live replica and have none.
+	// Missing are the models that should have a live replica but have none.
 	Missing []string `json:"missing_models,omitempty"`
-	// Degraded is what does not work although requests are served: a sentence.
+	// Degraded says, in a sentence, what does not work although requests are served.
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Judge is the rule: ready is a server that serves and has a live replica of each model that it
-// should have. A required model is "name", which any of its versions satisfies, or
-// "name/version".
+// Judge decides: a server is ready if it serves and each required model has a live replica. A
+// required model is "name", which any of its versions satisfies, or "name/version".
 func Judge(state string, required []string, models []Model) Readiness {
 	r := Readiness{State: state}
 	for _, want := range required {
@@ -100,7 +99,7 @@ type Status struct {
 	Limits    any       `json:"limits"`    // in effect, with the keys of [limits] in the file
 }
 
-// Addresses are those in use; with port 0 in the configuration, the ports that were taken.
+// Addresses are the addresses in use; for port 0 in the configuration, the port that was taken.
 type Addresses struct {
 	TCP        []string `json:"tcp,omitempty"`
 	REST       []string `json:"rest,omitempty"`
@@ -113,43 +112,44 @@ type Addresses struct {
 	Admin      string   `json:"admin,omitempty"`
 }
 
-// Health is how a version of a model, or an application, does what it is there for. What is
-// counted is counted since the server knows it.
+// Health is how well a version of a model, or an application, serves its requests. Counts begin
+// when the server first knew of it.
 type Health struct {
 	Name     string `json:"name"`
 	Version  string `json:"version"`  // "" of an application
 	Replicas int    `json:"replicas"` // live ones
 	Failing  int    `json:"failing"`  // of them, those that fail on every batch
-	// Needed is how many replicas would answer in time what arrives; of an application 0.
+	// Needed is how many replicas would answer all requests in time; 0 for an application.
 	Needed int `json:"needed"`
-	// Load is that number without rounding, ReplicaRows how many rows a second one replica can do;
-	// 0: none has answered enough, and Needed is a guess.
+	// Load is that number before rounding up, and ReplicaRows how many rows per second one replica
+	// can execute; 0: none has answered enough yet, and Needed is a guess.
 	Load        float64 `json:"load"`
 	ReplicaRows float64 `json:"replica_rows_per_second"`
-	// QueueRows are the rows that wait for a batch; of an application 0: they wait at its models.
+	// QueueRows are the rows that wait for a batch; 0 for an application, whose requests wait at
+	// its models.
 	QueueRows int     `json:"queue_rows"`
 	Requests  uint64  `json:"requests"`    // answered, with results or errors
 	SLO       float64 `json:"slo_seconds"` // what in time means; 0: any time
 	InTime    uint64  `json:"in_time"`     // results within the SLO, defaults apart
 	Failed    uint64  `json:"failed"`      // answered with an error; superseded frames are apart
 	Defaults  uint64  `json:"defaults"`    // answers that were a default output
-	// MissingVoices are answers of applications without its part; of an application, those without
-	// any model's.
+	// MissingVoices counts answers of applications that it had no part in; for an application,
+	// those that no model had a part in.
 	MissingVoices uint64  `json:"missing_voices"`
 	NoMemory      uint64  `json:"no_memory"`            // answers with no payload memory for them
 	OldestRow     float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
 	OldestBatch   float64 `json:"oldest_batch_seconds"` // of the oldest batch without an answer
-	// Streams are those with a frame in the last minute, or one unanswered.
+	// Streams counts those with a frame in the last minute, or with an unanswered one.
 	Streams    int    `json:"streams"`
 	Superseded uint64 `json:"superseded"` // frames, by newer ones of their streams
-	// FrameAge is how old the oldest frame answered in the last minute was when it was answered.
+	// FrameAge is the age, when it was answered, of the oldest frame answered in the last minute.
 	FrameAge float64 `json:"frame_age_seconds"`
-	// Durations are how long requests took, whatever their answer, the shortest first. Classes
-	// without any are left out.
+	// Durations are how long requests took, whatever their answer, shortest first. Empty classes
+	// are left out.
 	Durations []DurationClass `json:"durations"`
 }
 
-// A DurationClass is the requests that took longer than Above, and at most UpTo.
+// A DurationClass counts the requests that took longer than Above, and at most UpTo.
 type DurationClass struct {
 	Above    float64 `json:"above_seconds"`
 	UpTo     float64 `json:"up_to_seconds"` // 0: there is no bound

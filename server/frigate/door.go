@@ -15,26 +15,17 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/internal/secure"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
-	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
-	Addrs   []string          // as of intake.Config
-	Access  unixsocket.Access // to its Unix sockets
-	Open    intake.Opener     // as of intake.Config
+	intake.Entrance
 	Predict *predict.Service
 	// Identities are those declared; nil: there are none, and every client may do everything.
 	Identities *identity.Registry
-	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
-	Trail      *audit.Trail     // nil: nothing is recorded
-	Pool       *tensor.Pool     // where images lie
-	Metrics    *metrics.Door
-	Log        *slog.Logger
+	Trail      *audit.Trail // nil: nothing is recorded
+	Pool       *tensor.Pool // where images lie
 
 	ModelDirectory string // for model files of detectors; "": they are refused
 
@@ -47,11 +38,10 @@ type Settings struct {
 	// image.
 	Limits gate.Limits
 
-	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses of TLS; nil: there is none
-	MessageTimeout time.Duration  // for a message, and a second more per 16 KiB; 0: none
-	StallTimeout   time.Duration  // in which a client must take some of its answer
-	RequestTimeout time.Duration  // of the detectors
+	Connections    intake.Settings
+	MessageTimeout time.Duration // for a message, and a second more per 16 KiB; 0: none
+	StallTimeout   time.Duration // in which a client must take some of its answer
+	RequestTimeout time.Duration // of the detectors
 	Models         Models
 	ModelBytes     int64 // the largest model file
 	ModelFiles     int   // how many may be in ModelDirectory
@@ -94,9 +84,8 @@ func Listen(cfg Config) (*Door, error) {
 		}
 	}
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "frigate", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: zmtp.Refusal,
-		Limits: func() intake.Limits { return d.settings.Load().Connections },
-		TLS:    func() *secure.Config { return d.settings.Load().TLS },
+		Entrance: cfg.Entrance, Door: "frigate", Refusal: zmtp.Refusal,
+		Settings: func() intake.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		d.store.close()
 		return nil, err

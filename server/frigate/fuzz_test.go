@@ -59,9 +59,9 @@ func FuzzMessage(f *testing.F) {
 func admitted(t testing.TB, r *rig) *intake.Conn {
 	t.Helper()
 	l, err := intake.Listen(intake.Config{
-		Addrs: []string{"10.0.0.1:1"}, Door: "frigate", Metrics: r.metrics.Door("frigate"), Log: r.door.log,
-		Open:   func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) },
-		Limits: func() intake.Limits { return intake.Limits{Total: 1} },
+		Entrance: intake.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.metrics.Door("frigate"), Log: r.door.log,
+			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
+		Door: "frigate", Settings: func() intake.Settings { return intake.Settings{Total: 1} },
 	})
 	if err != nil {
 		t.Fatal(err)

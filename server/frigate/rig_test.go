@@ -77,13 +77,14 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addrs: []string{addr}, Metrics: r.metrics.Door("frigate"), Pool: r.pool, Log: log, Trail: r.trail,
-		Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) },
+		Entrance: intake.Entrance{Addrs: []string{addr}, Metrics: r.metrics.Door("frigate"), Log: log,
+			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
+		Pool: r.pool, Trail: r.trail,
 		Predict: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Repository: &r.repo, Version: "test", Trail: r.trail,
 			Reach: func() string { return r.reach }, Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Settings: Settings{
-			Connections: intake.Limits{Total: 100, PerAddress: 50}, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second, RequestTimeout: 200 * time.Millisecond,
+			Connections: intake.Settings{Total: 100, PerAddress: 50}, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second, RequestTimeout: 200 * time.Millisecond,
 			Limits:     gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
 			ModelBytes: 1 << 16, ModelFiles: 3,
 		},

@@ -26,25 +26,17 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/internal/secure"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
-	Addrs   []string          // as of intake.Config
-	Access  unixsocket.Access // to its Unix sockets
-	Open    intake.Opener     // as of intake.Config
+	intake.Entrance
 	Predict *predict.Service
 	// Identities are who clients are; nil: nobody is declared, and all may do everything.
 	Identities *identity.Registry
-	Addresses  *quota.Addresses // quotas of where clients are; nil: there are none
 	// Needed is how many replicas a model needs, all of its versions if version is "", for KEDA.
 	// nil: its scaler is not offered.
-	Needed  func(model, version string) (int, error)
-	Log     *slog.Logger
-	Metrics *metrics.Door
+	Needed func(model, version string) (int, error)
 
 	Streams      int           // most calls of one connection at one time
 	IdleTimeout  time.Duration // a connection without a call gets a GOAWAY after this; 0: never
@@ -59,9 +51,8 @@ type Config struct {
 // which takes them once.
 type Settings struct {
 	Memory      gate.Memory // of requests
-	Connections intake.Limits
-	TLS         *secure.Config // of the addresses of TLS; nil: there is none
-	InFlight    int            // most requests of one ModelStreamInfer without an answer
+	Connections intake.Settings
+	InFlight    int // most requests of one ModelStreamInfer without an answer
 	// MessageTimeout is for a message that has begun, and a second more per 16 KiB; 0: none.
 	MessageTimeout time.Duration
 	// OutboundBytes bounds a connection's unread answers; beyond it requests wait: see gate.Outbox.
@@ -120,9 +111,8 @@ func Listen(cfg Config) (*Door, error) {
 		d.identities = new(identity.Registry)
 	}
 	l, err := intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses,
-		Limits: func() intake.Limits { return d.settings.Load().Connections },
-		TLS:    func() *secure.Config { return d.settings.Load().TLS },
+		Entrance: cfg.Entrance, Door: "grpc",
+		Settings: func() intake.Settings { return d.settings.Load().Connections },
 	})
 	if err != nil {
 		return nil, err

@@ -83,12 +83,10 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	leaktest.Goroutines(t)
 	r := &rig{t: t, net: network, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
-		Addrs:   []string{"127.0.0.1:0"},
-		Metrics: r.metrics.Door("grpc"),
-		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
-		Streams: 256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
+		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("grpc"), Log: slog.New(slog.NewTextHandler(r.log, nil))},
+		Streams:  256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
 		Settings: Settings{
-			Connections: intake.Limits{Total: 100}, InFlight: 8,
+			Connections: intake.Settings{Total: 100}, InFlight: 8,
 			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},

@@ -15,10 +15,6 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/internal/secure"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // headerBytes bounds the head of a request (net/http's MaxHeaderBytes).
@@ -26,16 +22,11 @@ const headerBytes = 64 << 10
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	Addrs   []string          // see intake.Config
-	Access  unixsocket.Access // to its Unix sockets
-	Open    intake.Opener     // see intake.Config
+	intake.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and everybody has all
 	// rights.
 	Identities *identity.Registry
-	Addresses  *quota.Addresses // quotas of clients' addresses; nil: there are none
-	Metrics    *metrics.Door
-	Log        *slog.Logger
 
 	Settings // the first ones
 }
@@ -48,12 +39,11 @@ type Settings struct {
 	// of requested outputs.
 	Limits gate.Limits
 
-	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses with TLS; nil: there are none
-	IdleTimeout    time.Duration  // of a connection between two requests; 0: none
-	HeaderTimeout  time.Duration  // for the head of a request to arrive
-	MessageTimeout time.Duration  // for its body, and a second more per 16 KiB; 0: none
-	StallTimeout   time.Duration  // for a client to make progress in reading an answer
+	Connections    intake.Settings
+	IdleTimeout    time.Duration // of a connection between two requests; 0: none
+	HeaderTimeout  time.Duration // for the head of a request to arrive
+	MessageTimeout time.Duration // for its body, and a second more per 16 KiB; 0: none
+	StallTimeout   time.Duration // for a client to make progress in reading an answer
 	// Origins of pages that may read answers in a browser, such as "https://example.org", or "*"
 	// for all. Without any, only pages of the server's own address may.
 	Origins []string
@@ -87,9 +77,8 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
-		Limits: func() intake.Limits { return d.settings.Load().Connections },
-		TLS:    func() *secure.Config { return d.settings.Load().TLS },
+		Entrance: cfg.Entrance, Door: "rest", Refusal: refuse,
+		Settings: func() intake.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
 	}

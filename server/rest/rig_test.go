@@ -59,13 +59,12 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("rest"),
+		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("rest"), Log: slog.New(slog.NewTextHandler(r.log, nil))},
 		Predict: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Repository: r.repo, Version: "test",
 			Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
-		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Settings: Settings{
-			Connections: intake.Limits{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
+			Connections: intake.Settings{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
 			Limits: gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.pool},
 		},
 	}

@@ -14,45 +14,37 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
-	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	Addrs  []string          // see intake.Config
-	Access unixsocket.Access // to its Unix sockets
-	Open   intake.Opener     // see intake.Config
-	Gate   *gate.Gate
+	intake.Entrance
+	Gate *gate.Gate
 	// Describe answers the paths of the Predict Protocol other than inference, for an identity:
 	// predict's function of that name. nil: the door has none.
 	Describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
 	Identities *identity.Registry
-	Addresses  *quota.Addresses  // quotas of clients' addresses; nil: there are none
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
-	Log        *slog.Logger
-
-	Metrics *metrics.Door
-	Loops   int // event loops; 0: DefaultLoops for TCP, and one per core for Unix sockets and TLS
+	// Loops is how many event loops there are; 0: DefaultLoops for TCP, and one per core for Unix
+	// sockets and TLS.
+	Loops int
 
 	Settings // the first ones
 }
 
 // Settings of the door can change while it is open.
 type Settings struct {
-	Connections    intake.Limits
-	TLS            *secure.Config // of the addresses with TLS; nil: there are none
-	InFlight       int            // most requests of one connection in flight
-	IdleTimeout    time.Duration  // without a question or an answer that waits; 0: none
-	MessageTimeout time.Duration  // for a message that has begun; a second more per 16 KiB
-	OutboundBytes  int            // of unread answers, beyond which requests wait; see gate.Outbox
-	OutboundStall  time.Duration  // a client that takes none of them for this long is closed
+	Connections    intake.Settings
+	InFlight       int           // most requests of one connection in flight
+	IdleTimeout    time.Duration // without a question or an answer that waits; 0: none
+	MessageTimeout time.Duration // for a message that has begun; a second more per 16 KiB
+	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
+	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
 	Resync         bool         // look for the next header after rubbish, instead of closing
 	ResyncBytes    int          // how many bytes are searched
@@ -88,9 +80,8 @@ func Listen(cfg Config) (*Door, error) {
 	d := newDoor(cfg)
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
-		Addrs: cfg.Addrs, Access: cfg.Access, Open: cfg.Open, Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Addresses: cfg.Addresses, Refusal: refuse,
-		Limits: func() intake.Limits { return d.settings.Load().Connections },
-		TLS:    func() *secure.Config { return d.settings.Load().TLS },
+		Entrance: cfg.Entrance, Door: "tcp", Refusal: refuse,
+		Settings: func() intake.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
 	}

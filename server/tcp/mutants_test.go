@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
@@ -51,8 +52,8 @@ func newMutants(t testing.TB) *mutants {
 	settings := m.door.Settings()
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d := newDoor(Config{
-		Gate: m.gate, Regions: m.regions, Describe: m.door.describe, Pool: m.pool, Metrics: m.door.metrics,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settings: settings,
+		Entrance: intake.Entrance{Metrics: m.door.metrics, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		Gate:     m.gate, Regions: m.regions, Describe: m.door.describe, Pool: m.pool, Settings: settings,
 	})
 	m.loop = newLoop(d, func() {}, func() {})
 	one := func(name string, d tensor.DType, shape ...int) {

@@ -93,7 +93,7 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 		if change != nil {
 			change(c)
 		}
-		c.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, time.Minute
+		c.Connections.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, time.Minute
 	})
 	r.tls = &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
 	return r
@@ -153,15 +153,14 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	r.gate.Attach(r.sched)
 	r.regions = regions.New(regions.Settings{})
 	cfg := Config{
-		Addrs: []string{"127.0.0.1:0"}, Gate: r.gate, Regions: r.regions, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("tcp"), Log: slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil))},
+		Gate:     r.gate, Regions: r.regions, Pool: r.pool,
 		Describe: func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
 			return predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).As(who).Describe(path, onlyReady)
 		},
-
-		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{
-			Connections: intake.Limits{Total: 1000}, InFlight: 256,
+			Connections: intake.Settings{Total: 1000}, InFlight: 256,
 			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
 		},
 	}

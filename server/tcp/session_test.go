@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -93,7 +94,8 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 		t.Fatal(err)
 	}
 	d := newDoor(Config{
-		Gate: g, Regions: regions.New(regions.Settings{}), Pool: pool, Metrics: numbers.Door("tcp"), Log: slog.New(slog.DiscardHandler),
+		Entrance: intake.Entrance{Metrics: numbers.Door("tcp"), Log: slog.New(slog.DiscardHandler)},
+		Gate:     g, Regions: regions.New(regions.Settings{}), Pool: pool,
 		Settings: Settings{
 			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 		},

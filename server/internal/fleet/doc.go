@@ -3,11 +3,11 @@
 // ([Processes]). It knows no door: clients load and unload models through [predict.Repository],
 // which Processes implements, and operators start, stop and restart by the name of a [[container]].
 //
-// Processes of a [[container]] that says between how many of them are started and ended by what
-// arrives (scale.go), by a rule that knows numbers and times alone (scaling.go).
+// Where a [[container]] has a range of replicas, processes are started and ended by the load
+// (scale.go), by a rule that knows only numbers and times (scaling.go).
 //
-// It also retires versions that a newer one has replaced (retire.go), once their time is up and
-// nobody asks for them.
+// The package also retires versions that a newer one has replaced (retire.go), once their time is
+// up and nobody asks for them.
 //
 // Lock order: a process's changing before its mu. Neither is held together with the mu of Sessions
 // or Processes.

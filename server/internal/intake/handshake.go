@@ -78,10 +78,10 @@ func (w *wire) give() {
 // has ended and shake reports false.
 func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
-	_ = c.socket.SetDeadline(time.Now().Add(l.Limits().HandshakeTimeout))
+	_ = c.socket.SetDeadline(time.Now().Add(l.Settings().HandshakeTimeout))
 	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
 	var err error
-	if c.tls, err = c.wire.shake(l.TLS().Config); err == nil {
+	if c.tls, err = c.wire.shake(l.Settings().TLS.Config); err == nil {
 		err = c.socket.SetDeadline(time.Time{})
 	}
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *Listener) MayLog() (others int, may bool) {
 // called in the order of arrival, on which "oldest" relies. It reports false once the listener is
 // closed.
 func (l *Listener) begin(c *Conn) bool {
-	most := l.Limits().Handshakes
+	most := l.Settings().Handshakes
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {

@@ -28,13 +28,13 @@ type guarded struct {
 	*Listener
 	authority *certtest.Authority
 	config    *secure.Config
-	limits    atomic.Pointer[Limits]
+	limits    atomic.Pointer[Settings]
 }
 
 func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []byte, let func(*Conn)) *guarded {
 	t.Helper()
 	g := &guarded{authority: certtest.New(t, "authority")}
-	g.limits.Store(&Limits{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 10 * time.Second})
+	g.limits.Store(&Settings{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 10 * time.Second})
 	server := g.authority.Server(nil)
 	files := []any{"cert", server.Cert, "key", server.Key, "ca", g.authority.PEM()}
 	if revoked != nil {
@@ -47,9 +47,12 @@ func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []b
 		t.Fatal(err)
 	}
 	cfg := config(nil)
-	cfg.Limits = func() Limits { return *g.limits.Load() }
+	cfg.Settings = func() Settings {
+		s := *g.limits.Load()
+		s.TLS = g.config
+		return s
+	}
 	cfg.Addrs = []string{"tls://127.0.0.1:0"}
-	cfg.TLS = func() *secure.Config { return g.config }
 	cfg.Refusal = func(err error) []byte { return []byte("refused: " + err.Error()) }
 	g.Listener = open(t, cfg, let)
 	return g
@@ -140,7 +143,7 @@ func TestRefusalsOfTLS(t *testing.T) {
 	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), `refused: scheduler: invalid input: this address speaks TLS: expected its handshake, got the bytes "GET /"`) {
 		t.Errorf("%q, %v", text, err)
 	}
-	g.limits.Store(new(Limits))
+	g.limits.Store(new(Settings))
 	if text, err := g.says(t); err != nil || !strings.Contains(text, "too many connections (door.connections = 0)") {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -163,7 +166,7 @@ func TestUnfinishedHandshakes(t *testing.T) {
 			t.Errorf("one of a crowd stays: %v", err)
 		}
 	}
-	g.limits.Store(&Limits{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 50 * time.Millisecond})
+	g.limits.Store(&Settings{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 50 * time.Millisecond})
 	slow := g.plain(t)
 	began := time.Now()
 	if _, err := slow.Write([]byte{22}); err != nil {
@@ -193,7 +196,7 @@ func (c *closing) Close() error {
 // When there are too many, the oldest of the host that has the most gives way: not the oldest of
 // all, and never one that has just come.
 func TestWhoseHandshakeGivesWay(t *testing.T) {
-	l := newListener(config(&Limits{Handshakes: 4}))
+	l := newListener(config(&Settings{Handshakes: 4}))
 	var all []*Conn
 	for _, c := range []struct {
 		host  byte
@@ -229,10 +232,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	meet := func(t *testing.T, speak func(net.Conn, *certtest.Authority)) (*Conn, bool) {
 		authority := certtest.New(t, "authority") // of virtual time
 		pair := authority.Server(nil).Pair(t)
-		l := newListener(config(&Limits{Total: 1, Handshakes: 4, HandshakeTimeout: timeout}))
-		l.TLS = func() *secure.Config {
-			return &secure.Config{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}
-		}
+		l := newListener(config(&Settings{Total: 1, Handshakes: 4, HandshakeTimeout: timeout,
+			TLS: &secure.Config{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}}))
 		near, far := net.Pipe()
 		t.Cleanup(func() { far.Close() })
 		go speak(far, authority)

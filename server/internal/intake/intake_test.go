@@ -44,17 +44,17 @@ func TestAddrOf(t *testing.T) {
 }
 
 // config is that of a door called "door" whose limits a test changes meanwhile.
-func config(limits *Limits) Config {
+func config(limits *Settings) Config {
 	return Config{
-		Door: "door", Limits: func() Limits { return *limits },
-		Metrics: metrics.New("test").Door("tcp"), Log: slog.New(slog.DiscardHandler),
+		Door: "door", Settings: func() Settings { return *limits },
+		Entrance: Entrance{Metrics: metrics.New("test").Door("tcp"), Log: slog.New(slog.DiscardHandler)},
 	}
 }
 
 func TestLimits(t *testing.T) {
 	host := func(addr string) Host { return Host{addr: netip.MustParseAddr(addr)} }
 	a, b, here, user := host("10.0.0.1"), host("10.0.0.2"), host("127.0.0.1"), Host{user: 1000, unix: true}
-	limits := Limits{Total: 100, PerAddress: 2}
+	limits := Settings{Total: 100, PerAddress: 2}
 	l := newListener(config(&limits))
 	enter := func(host Host) bool {
 		_, err := l.enter(host)
@@ -79,7 +79,7 @@ func TestLimits(t *testing.T) {
 	}
 
 	// Other limits hold for the connections that were there before them.
-	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
+	if limits = (Settings{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
 	if limits.PerAddress = 11; !enter(here) {
@@ -103,7 +103,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%d connections of %v are left", l.Open(), l.hosts)
 	}
 	for total, want := range map[int]int{9: 4, 1: 1} {
-		if most, _ := (Limits{Total: total}).perAddress(a); most != want {
+		if most, _ := (Settings{Total: total}).perAddress(a); most != want {
 			t.Errorf("by default half may be of one address, and one at least: %d of %d", most, total)
 		}
 	}
@@ -152,7 +152,7 @@ func dial(t *testing.T, l *Listener) net.Conn {
 // A client that sends more than the sockets hold before it reads finds the refusal, and then the
 // end, and no reset.
 func TestRefusalIsRead(t *testing.T) {
-	cfg := config(&Limits{})
+	cfg := config(&Settings{})
 	cfg.Refusal = func(err error) []byte { return []byte("refused: " + err.Error()) }
 	l := open(t, cfg, func(c *Conn) { t.Error("let in") })
 	c := dial(t, l)
@@ -167,7 +167,7 @@ func TestRefusalIsRead(t *testing.T) {
 
 // Those that linger are bounded, and the listener's end is theirs.
 func TestLingeringIsBounded(t *testing.T) {
-	cfg := config(&Limits{})
+	cfg := config(&Settings{})
 	cfg.Refusal = func(error) []byte { return []byte("no") }
 	l := open(t, cfg, func(c *Conn) { t.Error("let in") })
 	for range maxLingering + 4 {
@@ -190,7 +190,7 @@ func TestLingeringIsBounded(t *testing.T) {
 
 // Without words of the wire a connection above a limit is closed at once.
 func TestRefusalWithoutWords(t *testing.T) {
-	l := open(t, config(&Limits{}), func(c *Conn) { t.Error("let in") })
+	l := open(t, config(&Settings{}), func(c *Conn) { t.Error("let in") })
 	if n, err := dial(t, l).Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -200,7 +200,7 @@ func TestRefusalWithoutWords(t *testing.T) {
 func TestLeave(t *testing.T) {
 	in := make(chan *Conn, 1)
 	m := metrics.New("test")
-	cfg := config(&Limits{Total: 1})
+	cfg := config(&Settings{Total: 1})
 	cfg.Metrics = m.Door("tcp")
 	l := open(t, cfg, func(c *Conn) { in <- c })
 	for range 3 {
@@ -245,7 +245,7 @@ func (n *noDescriptors) Close() error {
 func TestAcceptPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Limits{Total: 1}), broken)
+		l := newListener(config(&Settings{Total: 1}), broken)
 		l.start()
 		began := time.Now()
 		ended := make(chan error)
@@ -273,7 +273,7 @@ func TestAcceptPauses(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Limits{Total: 1}), broken)
+		l := newListener(config(&Settings{Total: 1}), broken)
 		l.start()
 		time.AfterFunc(2*time.Second, func() { l.Close() }) // in the pause from 1.275 s to 2.275 s
 		began := time.Now()

@@ -25,7 +25,7 @@ func (l *Listener) lingeringNow() int {
 // may, and where a connection cannot end one direction alone, a refused one is closed at once.
 func TestLingeringEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config(&Limits{})
+		cfg := config(&Settings{})
 		cfg.Refusal = func(err error) []byte { return []byte(err.Error()) }
 		l := newListener(cfg)
 		var wire shivatest.Net
@@ -78,7 +78,7 @@ func (s *standstill) Write(p []byte) (int, error) {
 // A refusal is read although the machine stood still; who takes nothing is not waited for.
 func TestRefusalAfterAStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config(&Limits{})
+		cfg := config(&Settings{})
 		cfg.Refusal = func(error) []byte { return []byte("no") }
 		l := newListener(cfg)
 		var wire shivatest.Net
@@ -106,7 +106,7 @@ func TestRefusalAfterAStandstill(t *testing.T) {
 // sending, although nothing of that is read. Close does not cut that short.
 func TestLingerOfAnAdmittedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config(&Limits{Total: 1})
+		cfg := config(&Settings{Total: 1})
 		l := newListener(cfg)
 		if _, err := l.enter(Host{}); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestLingerOfAnAdmittedConnection(t *testing.T) {
 func TestLogOfHandshakesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		cfg := config(&Limits{Total: 100})
+		cfg := config(&Settings{Total: 100})
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l := newListener(cfg)
 		var wire shivatest.Net

@@ -32,13 +32,14 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Limits bound the connections of a door, so that its clients cannot exhaust the descriptors of the
-// process.
-type Limits struct {
+// Settings of a Listener can change while it is open. They bound the connections of a door, so that
+// its clients cannot exhaust the descriptors of the process.
+type Settings struct {
 	Total      int  // open at one time
 	PerAddress int  // of these, from one Host; 0: half of Total, at least one
 	Loopback   bool // PerAddress applies to clients on this machine, too
 
+	TLS *secure.Config // of the addresses with TLS; nil: there are none
 	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
 	// long one may take.
 	Handshakes       int
@@ -46,31 +47,36 @@ type Limits struct {
 }
 
 // perAddress is the limit of one host; free means that it has none.
-func (l Limits) perAddress(host Host) (most int, free bool) {
+func (l Settings) perAddress(host Host) (most int, free bool) {
 	if most = l.PerAddress; most == 0 {
 		most = max(l.Total/2, 1)
 	}
 	return most, host == Host{} || host.here() && !l.Loopback
 }
 
-// An Opener listens on an address of a Config. A listener for TLS has an Addr of type
+// An Opener listens on an address of an Entrance. A listener for TLS has an Addr of type
 // [secure.Addr].
 type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
 
-// Config of a Listener. All fields must be set but Access, Open, TLS, Addresses and Refusal.
-type Config struct {
+// An Entrance is what all doors are opened with. All fields must be set but Access, Open and
+// Addresses.
+type Entrance struct {
 	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
 	// packages secure and unixsocket).
 	Addrs   []string
-	Access  unixsocket.Access     // to its Unix sockets
-	Open    Opener                // nil: secure.Open
-	Door    string                // its section of the configuration, such as "tcp"
-	Limits  func() Limits         // for the next connection
-	TLS     func() *secure.Config // for the next connection to a TLS address
+	Access  unixsocket.Access // to its Unix sockets
+	Open    Opener            // nil: secure.Open
 	Metrics *metrics.Door
 	Log     *slog.Logger
 	// Addresses has the quota accounts of client addresses; nil: there are no quotas.
 	Addresses *quota.Addresses
+}
+
+// Config of a Listener. All fields must be set but Refusal.
+type Config struct {
+	Entrance
+	Door     string          // its section of the configuration, such as "tcp"
+	Settings func() Settings // for the next connection
 	// Refusal encodes the error that a connection above a limit is sent before it is closed. nil:
 	// it is sent nothing.
 	Refusal func(error) []byte
@@ -226,7 +232,7 @@ func (l *Listener) offer(c *Conn) {
 
 // enter counts a connection, or returns why it is above a limit.
 func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
-	limits := l.Limits()
+	limits := l.Settings()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if most, free := limits.perAddress(host); !free && l.hosts[host] >= most {

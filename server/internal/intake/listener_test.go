@@ -40,11 +40,11 @@ func closed(m *metrics.Metrics, why string) bool {
 
 // A listener with several addresses has all of them, in their order, or none.
 func TestSeveralAddresses(t *testing.T) {
-	l, wire := inMemory(t, config(&Limits{Total: 1}), "one", "two")
+	l, wire := inMemory(t, config(&Settings{Total: 1}), "one", "two")
 	if all := l.All(); len(all) != 2 || all[0].String() != "one" || all[1].String() != "two" || l.Addr() != all[0] {
 		t.Errorf("it listens on %v, first on %v", l.All(), l.Addr())
 	}
-	cfg := config(&Limits{})
+	cfg := config(&Settings{})
 	cfg.Addrs = []string{"three", "two"}
 	cfg.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return wire.Listen(addr) }
 	if _, err := Listen(cfg); err == nil || !strings.HasPrefix(err.Error(), "door: ") {
@@ -68,7 +68,7 @@ func TestSeveralAddresses(t *testing.T) {
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
-		cfg := config(&Limits{Total: 2, PerAddress: 1})
+		cfg := config(&Settings{Total: 2, PerAddress: 1})
 		cfg.Metrics = m.Door("tcp")
 		cfg.Refusal = func(err error) []byte { return []byte(err.Error()) }
 		l, wire := inMemory(t, cfg, "here")
@@ -115,7 +115,7 @@ func TestCloseBeforeAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		m := metrics.New("test")
-		cfg := config(&Limits{Total: 2})
+		cfg := config(&Settings{Total: 2})
 		cfg.Metrics, cfg.Log = m.Door("tcp"), slog.New(slog.NewTextHandler(&log, nil))
 		l, wire := inMemory(t, cfg, "here")
 		c, err := wire.DialFrom(t.Context(), "10.0.0.1:1", "here")
@@ -140,7 +140,7 @@ func TestCloseBeforeAccept(t *testing.T) {
 // Close waits for nobody: neither for those that linger nor for those in their handshake.
 func TestCloseWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config(&Limits{Handshakes: 1})
+		cfg := config(&Settings{Handshakes: 1})
 		cfg.Refusal = func(error) []byte { return []byte("no") }
 		l := newListener(cfg)
 		var wire shivatest.Net
@@ -172,7 +172,7 @@ func TestAccountsOfHosts(t *testing.T) {
 		limits := quota.Limits{}
 		limits.Of[quota.RequestsInFlight] = 1
 		all.Configure(limits, false)
-		cfg := config(&Limits{Total: 100})
+		cfg := config(&Settings{Total: 100})
 		cfg.Addresses = &all
 		l, wire := inMemory(t, cfg, "here")
 		defer l.Close()
@@ -232,7 +232,7 @@ func (f *flaky) Close() error {
 func TestPausesBeginAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{fails: 3, gone: make(chan struct{})}
-		l := newListener(config(&Limits{Total: 100}), f)
+		l := newListener(config(&Settings{Total: 100}), f)
 		l.start()
 		for i := range 3 {
 			began := time.Now()

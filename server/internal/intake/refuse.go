@@ -72,7 +72,7 @@ func (l *Listener) stay(c net.Conn, do func()) bool {
 // handshake.
 func (l *Listener) refuseEncrypted(c net.Conn, reason error) {
 	stays := l.Refusal != nil && l.stay(c, func() {
-		t, err := Handshake(c, l.TLS().Config)
+		t, err := Handshake(c, l.Settings().TLS.Config)
 		if err != nil {
 			return
 		}
