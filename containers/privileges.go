@@ -12,39 +12,41 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// Privileges say what the processes of a [Command] may do less than this process may. All but the
-// environment takes Linux; the zero value gives them the environment alone that they need.
+// Privileges restrict what the processes of a [Command] may do, compared with this process. All but
+// the environment needs Linux. The zero value restricts only the environment, to what programs
+// need.
 type Privileges struct {
-	// User is whom they run as, by name or number, with the groups and the home directory that the
-	// machine knows; empty means the user of this process. To become another takes root, or
-	// CAP_SETUID and CAP_SETGID, and CAP_KILL and CAP_SYS_PTRACE to end it and to know its
-	// connections.
+	// User is the user that they run as, by name or number, with the groups and the home directory
+	// of that user; empty means the user of this process. Changing the user takes root, or
+	// CAP_SETUID and CAP_SETGID, and CAP_KILL and CAP_SYS_PTRACE to end the processes and to
+	// recognise their connections.
 	User string
-	// InheritEnv are the variables of this process that they inherit: names, with * for any rest,
-	// so that "*" alone is all of them. PATH, LANG, LC_*, TZ, TMPDIR and HOME always are; of
-	// another User, HOME, USER and LOGNAME are that user's.
+	// InheritEnv are the environment variables that they inherit from this process: names, in which
+	// * stands for any rest, so that "*" alone means all. PATH, LANG, LC_*, TZ, TMPDIR and HOME are
+	// always inherited; HOME, USER and LOGNAME are those of User.
 	InheritEnv []string
-	// NewPrivileges lets them gain privileges by starting a program that has more, as sudo.
+	// NewPrivileges lets them gain privileges by starting a program that has more, such as sudo.
 	NewPrivileges bool
-	// ReadOnly denies them every change to the file system but below the directories Writable, and
-	// to devices. It takes Landlock (Linux 6.2). The arena's inputs are denied, too: theirs travel
-	// as bytes.
+	// ReadOnly denies them all changes to the file system except below the directories Writable and
+	// to devices. It takes Landlock (Linux 6.2). They cannot map the arena's inputs then, and get
+	// them as bytes.
 	ReadOnly bool
 	Writable []string // absolute paths
-	// The limits hold for each process; 0 is the limit that this process has. Memory is what it may
-	// write and shares with nobody (RLIMIT_DATA), in bytes. Processes counts all processes and
-	// threads of the user, so it needs a user of its own. FileBytes is the size of a file. Those of
-	// another User take CAP_SYS_RESOURCE, too.
+	// The limits hold for each process; 0 means the limit of this process. Memory, in bytes, is
+	// what a process may write and does not share (RLIMIT_DATA). Processes counts all processes and
+	// threads of the user, so it needs a user of its own. FileBytes is the largest size of a file.
+	// With User they take CAP_SYS_RESOURCE, too.
 	Memory    int64
 	FileBytes int64
 	OpenFiles int
 	Processes int
 }
 
-// always are the variables that no program starts well without.
+// always are the variables that most programs need.
 var always = []string{"PATH", "LANG", "LC_*", "TZ", "TMPDIR", "HOME"}
 
-// Faults are those of the settings, but for what may pass, such as a missing directory.
+// Faults returns what is wrong with the settings, except for what may change, such as a missing
+// directory.
 func (p Privileges) Faults() (fs setting.Faults) {
 	if p.User != "" {
 		_, err := accountOf(p.User)
@@ -115,7 +117,7 @@ func accountOf(name string) (account, error) {
 	return a, nil
 }
 
-// environment is what of this process's the children inherit.
+// environment returns the variables of this process that the children inherit.
 func (p Privileges) environment() []string {
 	patterns := slices.Concat(always, p.InheritEnv)
 	list := slices.DeleteFunc(os.Environ(), func(variable string) bool {

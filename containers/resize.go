@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Resize starts processes, or ends the last ones, until there are n, which may be 0. One that is to
-// end gets SIGTERM once the channel is closed that drain returns; drain gets a function that tells
-// the connections of the process. It is no longer in Status. Resize does not wait for that. It
-// returns false, and changes nothing, during a Roll and after Close.
+// Resize starts processes, or ends the last ones, until there are n, which may be 0. For a process
+// that is to end, it calls drain with a function that recognises the connections of the process,
+// and sends SIGTERM once the channel that drain returns is closed. The process is no longer in
+// Status. Resize does not wait for that. During a Roll and after Close it changes nothing and
+// returns false.
 func (s *Supervisor) Resize(n int, drain func(owned func(net.Conn) bool) <-chan struct{}) bool {
 	if !s.rolling.TryLock() {
 		return false

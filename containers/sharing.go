@@ -39,8 +39,8 @@ const (
 // errShared is an output that names memory which it may not.
 var errShared = errors.New("expected one piece, of an input of its batch, or of a segment of outputs at a multiple of 64 bytes")
 
-// A sharing is the part of a session that is about shared memory: the segments that the container
-// maps, where inputs lie in them, and outputs that lie there.
+// A sharing is the part of a session that handles shared memory: the segments that the container
+// maps, the places of inputs in them, and outputs that lie in them.
 type sharing struct {
 	arena *arena.Arena
 	pool  *tensor.Pool // for copies
@@ -66,7 +66,7 @@ type sharedSegment struct {
 	replaced time.Time // since then no later batch or result should name it; zero: it is current
 }
 
-// replace notes that a segment is not current any more.
+// replace records that a segment is no longer current.
 func (s *sharedSegment) replace() {
 	if s.replaced.IsZero() {
 		s.replaced = time.Now()
@@ -130,8 +130,8 @@ func (s *session) retireSegment(segment *arena.Segment) {
 	}
 }
 
-// sameMachine reports whether both ends of a connection are on this machine. Whether the other
-// one sees the same processes and may read their memory, it finds out itself.
+// sameMachine reports whether both ends of a connection are on this machine. The container finds
+// out by itself whether it sees the same processes and may read the server's memory.
 func sameMachine(conn net.Conn) bool {
 	switch a := conn.RemoteAddr().(type) {
 	case *net.UnixAddr:
@@ -424,7 +424,7 @@ func (x *sharing) region(t *wire.TensorHeader) ([]byte, *arena.Segment) {
 	return region, s.Segment
 }
 
-// free gives the regions of outputs back that nobody will read.
+// free returns the regions of outputs that nobody will read.
 func (x *sharing) free(outputs []wire.TensorHeader) {
 	for i := range outputs {
 		if region, segment := x.region(&outputs[i]); region != nil {
@@ -433,8 +433,8 @@ func (x *sharing) free(outputs []wire.TensorHeader) {
 	}
 }
 
-// learn is told of the large outputs of a result that arrived as frames. If they do not fit into
-// the container's segment, it gets a larger one.
+// learn records the large outputs of a result that arrived as frames. If they do not fit into the
+// container's segment, it gets a larger one.
 func (x *sharing) learn(large int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -464,8 +464,8 @@ func (x *sharing) learn(large int64) {
 	x.offerLocked(segment, wire.UseOutputs)
 }
 
-// describe adds to the status what goes by shared memory, and what the session holds of it while
-// these batches are in flight.
+// describe adds to the status which tensors use shared memory, and how much of it the session holds
+// while these batches are in flight.
 func (x *sharing) describe(i *SessionInfo, calls []*call) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

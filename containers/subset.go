@@ -6,9 +6,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// This file is for containers that have sessions with some of their servers. They are told how many
-// sessions of their model this server has, and leave one that has many for one that has fewer; see
-// package subset for how.
+// Containers that have sessions with only some of their servers. They are told how many sessions of
+// their model this server has, and leave a server that has many for one that has fewer; package
+// subset says how.
 
 // mostSubsets bounds the models of which it is known after their last session that their containers
 // choose among servers.
@@ -20,8 +20,8 @@ type Subset struct {
 	Servers int `json:"servers"`
 }
 
-// Subset returns what the last container of a model said that registered; false: it has sessions
-// with all servers that it knows, or there was none.
+// Subset returns what the container of a model that registered last has said; false: it has
+// sessions with all servers that it knows, or there was none.
 func (l *Listener) Subset(id scheduler.ModelID) (Subset, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,14 +29,15 @@ func (l *Listener) Subset(id scheduler.ModelID) (Subset, bool) {
 	return s, ok
 }
 
-// countLocked counts a session of a model that begins or ends, and what it chooses among.
+// countLocked counts a session of a model that begins or ends, and what its container chooses
+// among.
 func (l *Listener) countLocked(id scheduler.ModelID, by int) {
 	if l.replicas[id] += by; l.replicas[id] == 0 {
 		delete(l.replicas, id)
 	}
 }
 
-// choosesLocked notes what the container of a session that begins has said.
+// choosesLocked records what the container of a new session has said.
 func (l *Listener) choosesLocked(i *SessionInfo) {
 	if i.Subset.Size == 0 {
 		delete(l.subsets, i.Model)
@@ -48,7 +49,7 @@ func (l *Listener) choosesLocked(i *SessionInfo) {
 	l.subsets[i.Model] = i.Subset
 }
 
-// replicasOf is how many sessions a model has.
+// replicasOf returns how many sessions a model has.
 func (l *Listener) replicasOf(id scheduler.ModelID) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

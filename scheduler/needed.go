@@ -5,35 +5,37 @@ import (
 	"sort"
 )
 
-// A Need is how many replicas like the live ones would hold the deadlines of what arrives, and why.
+// A Need is how many replicas like the live ones would meet the deadlines of the arriving requests,
+// and why.
 //
 //	Load = (Arriving + Waiting ÷ patience) ÷ (0.8 × Worth)
 //
-// At 0.8 of what a replica can do 99 % of the requests are answered in time (see the table in
-// DESIGN.md), and at all of it the queue grows without bound. Arriving counts the rows of refused
-// requests, too: they are what more replicas are wanted for.
+// At a load of 0.8, 99 % of the requests are answered in time (see the table in DESIGN.md), and at
+// 1 the queue grows without bound. Arriving includes the rows of refused requests, which more
+// replicas could serve.
 //
-// Load does not follow noise: it is the mean of the first four seconds, and then moves only as far
-// as chance does not explain. It rises within seconds, and falls by the rate of a minute.
+// Load does not follow noise: it begins as the mean of the first four seconds, and then changes
+// only by more than chance explains. It rises within seconds, and falls with the rate over a
+// minute.
 type Need struct {
-	// Replicas is Load rounded up: 0 if nothing arrived for a minute and nothing waits, otherwise
-	// at least 1.
+	// Replicas is Load rounded up, and at least 1, except that it is 0 if nothing has arrived for a
+	// minute and nothing waits.
 	Replicas int
-	// Load is the number without rounding, which sums over servers that share containers.
+	// Load is the number before rounding, which can be added up over servers that share containers.
 	Load float64
-	// Arriving are the rows per second that Load stands for.
+	// Arriving is the rows per second that Load is computed from.
 	Arriving float64
-	// Waiting are the rows that have waited for seconds beyond the next batch of each replica.
+	// Waiting is the rows, beyond the next batch of each replica, that have waited for seconds.
 	Waiting int
-	// Worth is how many rows per second the mean replica executes, in batches as large as the
-	// requests have patience for; 0: no replica has answered enough, and Replicas is a guess of 1.
+	// Worth is how many rows per second an average replica executes, in batches as large as the
+	// requests' deadlines allow; 0: no replica has answered enough, and Replicas is a guess of 1.
 	Worth float64
 }
 
 const (
 	neededShare = 0.8
-	// Standard errors by which the load must be above or below what is said of it, beside a share
-	// of itself: requests come more evenly, or more in bursts, than by chance.
+	// By how many standard errors the load must differ from the one that was last reported, beside
+	// a share of it: arrivals may be more even than chance, or more bursty.
 	surelyMore    = 3
 	surelyLess    = 1
 	neededMargin  = 0.05
@@ -45,7 +47,7 @@ const (
 	standingMarks = int(shortest / demandPause)
 )
 
-// demand stores at most once a second what has arrived by then, for the last minute.
+// demand records, at most once a second, how much has arrived so far, for the last minute.
 type demand struct {
 	next  int64 // when the next mark is due
 	noted int   // marks stored so far; the latest is noted-1, modulo demandMarks
@@ -70,16 +72,17 @@ func (d *demand) note(now int64, c *core) {
 	d.noted++
 }
 
-// at is the mark that is the given number of marks before the latest one.
+// at returns the mark that is the given number of marks before the latest one.
 func (d *demand) at(but int) *demandMark { return &d.marks[(d.noted-1-but)%demandMarks] }
 
-// known is how many marks there are of the time since from.
+// known returns how many marks there are since the time from.
 func (d *demand) known(from int64) int {
 	most := min(d.noted, demandMarks)
 	return sort.Search(most, func(but int) bool { return d.at(but).at < from })
 }
 
-// first is the earliest mark of the last minute after which something arrived; -1: there is none.
+// first returns the earliest mark of the last minute after which something arrived; -1: there is
+// none.
 func (d *demand) first(now int64) int {
 	first := d.known(now-longest) - 1
 	for first > 0 && d.at(first-1).arrived == d.at(first).arrived {
@@ -88,11 +91,11 @@ func (d *demand) first(now int64) int {
 	return first
 }
 
-// A rate is of rows per nanosecond.
+// A rate is a number of rows per nanosecond.
 type rate struct{ mean, deviation float64 }
 
-// over is the rate in the window of so many ns that ends now. Before the mark first nothing is
-// known to have arrived in the last minute, and the window does not reach beyond it.
+// over returns the rate in the window of so many ns that ends now. Nothing is known to have arrived
+// in the last minute before the mark first, so the window does not reach beyond it.
 func (d *demand) over(span, now int64, c *counters, first int, variance float64) rate {
 	n := d.known(now - span)
 	if n == 0 {
@@ -100,7 +103,7 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 	}
 	from := d.at(n - 1)
 	ns := float64(min(span, now-d.at(first).at))
-	// Without a pause before it, the mark before that shows when the window began.
+	// Unless a pause came before it, the mark before it shows when the window began.
 	if n <= first && from.at-d.at(n).at < 2*demandPause {
 		from = d.at(n)
 		ns = float64(now - from.at)
@@ -110,8 +113,8 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 	return rate{float64(c.arrived-from.arrived) / ns, math.Sqrt(max(chance, variance/ns))}
 }
 
-// variance is that of the rate from one second to the next, times ns. It goes by differences
-// between neighbours, of which a step of the load changes one.
+// variance returns the variance of the rate from one second to the next, times ns. It is computed
+// from differences between neighbours, of which a step of the load changes only one.
 func (d *demand) variance(first int) float64 {
 	sum, n, last := 0.0, 0, math.NaN()
 	for but := first; but > 0; but-- {
@@ -130,8 +133,8 @@ func (d *demand) variance(first int) float64 {
 	return sum / float64(n)
 }
 
-// standing is how many rows have waited beyond the next batches all the last seconds: a queue that
-// comes and goes needs no replica.
+// standing returns how many rows have waited beyond the next batches throughout the last seconds: a
+// queue that comes and goes needs no further replica.
 func (d *demand) standing(now int64, c *core) int {
 	rows := c.excess()
 	for but := range min(d.noted, standingMarks) {
@@ -142,10 +145,10 @@ func (d *demand) standing(now int64, c *core) int {
 	return rows
 }
 
-// excess is how many rows wait beyond one full batch for every batch that may execute at once.
+// excess returns how many rows wait beyond one full batch for every batch that may execute at once.
 func (c *core) excess() int { return max(0, c.rows-c.capacity.batch) }
 
-// need says how many replicas are needed.
+// need computes how many replicas are needed.
 func (c *core) need(now int64) Need {
 	d := &c.demand
 	n := Need{Waiting: d.standing(now, c)}
@@ -173,8 +176,8 @@ func (c *core) need(now int64) Need {
 	}
 	most := max(least, (1+neededMargin)*long.mean+surelyLess*long.deviation)
 	perReplica := neededShare * worth
-	// There is nothing to be steady about yet. What the first second had, of few rows, might hold
-	// the number down for a minute.
+	// Nothing has been reported that should stay steady. A number from the few rows of the first
+	// second could stay too low for a minute.
 	if d.load == 0 || first >= 0 && now-d.at(first).at < shortest {
 		d.load = (long.mean + waiting) / perReplica
 	}
@@ -185,7 +188,7 @@ func (c *core) need(now int64) Need {
 	return n
 }
 
-// Need is how many replicas are needed.
+// Need returns how many replicas are needed.
 func (m *Model) Need() Need {
 	now := m.sched.now()
 	m.mu.Lock()
@@ -193,8 +196,8 @@ func (m *Model) Need() Need {
 	return m.core.need(now)
 }
 
-// patience is the mean time in ns that the requests of the last minute had until their deadlines,
-// the objective if none had one.
+// patience returns the mean time in ns from the arrival of the last minute's requests until their
+// deadlines, or the objective if none had a deadline.
 func (c *core) patience(now int64) float64 {
 	from, _ := c.past.recent(now, &c.stats)
 	if bound := c.stats.bound - from.bound; bound > 0 {
@@ -203,9 +206,10 @@ func (c *core) patience(now int64) float64 {
 	return float64(c.cfg.Objective)
 }
 
-// worth is how many rows per nanosecond the mean live replica executes. Those that have just begun
-// do not count: they have not been tried with large batches yet, and a number by them would have
-// others started. Without any others it is as it was last; 0: no replica has answered enough.
+// worth returns how many rows per nanosecond an average live replica executes. Replicas that have
+// just started do not count: they have not been tried with large batches yet, and their low numbers
+// would have others started. If there are no others, it stays as it was; 0: no replica has answered
+// enough.
 func (c *core) worth(patience float64) float64 {
 	mean := func(batches int) float64 {
 		sum, n := 0.0, 0
@@ -225,10 +229,10 @@ func (c *core) worth(patience float64) float64 {
 	return c.demand.worth
 }
 
-// capacity is how many rows the replica executes per nanosecond, in batches of which two fit into
-// patience, since a row may find one executing and is in the next. Where one row takes more than
-// half of that, batches may take aloneFactor times as long, but not more than patience itself: an
-// accelerator takes as long for 32 rows as for one. A container that is shared is taken whole: what
+// capacity returns how many rows the replica executes per nanosecond, in batches of which two fit
+// into patience, since a row may find one executing and is in the next. Where one row takes more
+// than half of that, as on an accelerator that takes as long for 32 rows as for one, batches may
+// take aloneFactor times as long, but not more than patience. A shared container counts whole: what
 // arrives at the other servers is counted there.
 func (r *Replica) capacity(c *core, patience float64) float64 {
 	most := patience / 2
@@ -249,7 +253,7 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 	return 0
 }
 
-// arrive counts a request, whatever becomes of it.
+// arrive counts a request, however it ends.
 func (c *counters) arrive(r *Request, now int64) {
 	rows := uint64(r.Rows)
 	c.arrived += rows

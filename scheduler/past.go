@@ -1,6 +1,6 @@
 package scheduler
 
-// counters count since the model was made.
+// counters count from the creation of the model on.
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
@@ -14,7 +14,7 @@ type counters struct {
 	closed   [closeReasons]uint64
 }
 
-// since is the difference to an earlier state, without the peak.
+// since returns the difference to an earlier state, without the peak.
 func (c *counters) since(old *counters) Counts {
 	n := Counts{
 		Submitted: c.submitted - old.submitted, Peak: c.peak,
@@ -47,7 +47,7 @@ type past struct {
 	marks [pastMarks]mark
 }
 
-// A mark is the counters at one moment.
+// A mark is the state of the counters at one moment.
 type mark struct {
 	at int64
 	counters

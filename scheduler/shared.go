@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Replicas whose container several servers share.
+// Replicas whose containers are shared by several servers.
 //
 // Such a container has rounds: when it can execute a batch it asks the servers in which rows wait,
 // and executes what they send, together. So the replica has no free slot until it is granted one
@@ -22,15 +22,15 @@ import (
 // grant that was lost. A container that grants nothing is reported as silent after the same time as
 // one that answers nothing. What was measured long ago counts for nothing (profile.dropStale).
 
-// A Turn is what a shared replica's container is told with a batch. All of it is zero in a batch of
-// a replica that is not shared.
+// A Turn is what the container of a shared replica is told with a batch. It is zero in batches of
+// other replicas.
 type Turn struct {
 	Grant uint64 // the grant that the batch uses; 0: none
 	Best  int    // rows of the execution that this server would find best
 	Left  int    // rows that still wait here
 }
 
-// An Offer tells a shared replica's container which rows wait here for it.
+// An Offer tells the container of a shared replica which rows wait for it here.
 type Offer struct {
 	Grant uint64        // a grant given back, since no row is to be sent; 0: none
 	Rows  int           // rows that wait; 0 if a grant is given back
@@ -53,7 +53,8 @@ type sharing struct {
 
 const (
 	repeatOffer = int64(time.Second) // an offer without a grant is repeated after this time
-	// maxElsewhere bounds the numbers of a container before anything is computed with them.
+	// maxElsewhere bounds the numbers that a container sends, before anything is computed with
+	// them.
 	maxElsewhere = 1 << 20
 	offerPause   = int64(time.Millisecond) // from a grant given back to the next offer
 )

@@ -73,7 +73,7 @@ func (e *SupersededError) Error() string {
 // Unwrap makes the error an [ErrSuperseded].
 func (e *SupersededError) Unwrap() error { return ErrSuperseded }
 
-// A streamKey tells the streams of a model apart.
+// A streamKey identifies a stream of a model.
 type streamKey struct {
 	client, name string
 	connection   uint64 // 0: any request of the client may name it
@@ -108,7 +108,7 @@ type stream struct {
 	neighbours     [2]struct{ before, after *stream }
 }
 
-// streams are those of one model.
+// streams are the streams of one model.
 type streams struct {
 	byKey   map[streamKey]*stream
 	known   uint64            // so far
@@ -125,7 +125,7 @@ type streams struct {
 	clients map[string]*client
 }
 
-// A client is known as long as a stream is that it has named.
+// A client is known as long as one of the streams that it has named.
 type client struct {
 	name    string
 	streams int
@@ -173,8 +173,8 @@ const (
 	silentMost = 16 << 10
 )
 
-// of is the stream of r, which is new if it was not known; nil: its client has named the most
-// streams that it may, and each has an unanswered frame.
+// of returns the stream of r, a new one if it is not known yet; nil: its client has named as many
+// streams as it may, and each has an unanswered frame.
 func (ss *streams) of(r *Request, most int, now int64) *stream {
 	f := r.Frame
 	key := streamKey{f.Client, f.Stream, f.Connection}
@@ -194,9 +194,9 @@ func (ss *streams) of(r *Request, most int, now int64) *stream {
 	key.client, key.name = strings.Clone(key.client), strings.Clone(key.name)
 	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, active: now}
 	s.recent.begin(now)
-	// A new stream should not wait for all others, nor may clients that name a new stream in each
-	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
-	// that come after.
+	// A new stream joins half-way: it should not wait for all others, and clients that name a new
+	// stream in each frame must not keep others from their turn. Whoever has waited longest is
+	// before all that join later.
 	if t := ss.turns[r.Priority]; len(t) > 0 {
 		s.served = t[0].served + (now-t[0].served)/2
 	}
@@ -207,8 +207,8 @@ func (ss *streams) of(r *Request, most int, now int64) *stream {
 	return s
 }
 
-// admit counts a new stream of f's client, of which it forgets the oldest silent one if there are
-// too many. A connection is one stream for its client, however many there are.
+// admit counts a new stream of f's client, and forgets the client's oldest silent one if there are
+// too many. A connection counts as one stream, however many it names.
 func (ss *streams) admit(f *Frame, most int) (c *client, ok bool) {
 	if f.Connection != 0 {
 		return nil, true
@@ -277,7 +277,7 @@ func (ss *streams) recent(now int64) int {
 	return len(ss.byKey)
 }
 
-// wakeUp takes a stream out of the silent ones.
+// wakeUp removes a stream from the silent ones.
 func (ss *streams) wakeUp(s *stream) {
 	ss.silent.remove(s)
 	if s.client != nil {
@@ -286,7 +286,7 @@ func (ss *streams) wakeUp(s *stream) {
 	s.silent = false
 }
 
-// join makes f the newest of its stream.
+// join makes f the newest frame of its stream.
 func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 	if s.silent {
 		ss.wakeUp(s)
@@ -309,7 +309,7 @@ func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 	ss.place(s)
 }
 
-// part takes f, which is answered, out of its stream.
+// part removes f, which has been answered, from its stream.
 func (ss *streams) part(f *Frame) {
 	s := f.stream
 	if f.older != nil {
@@ -331,7 +331,7 @@ func (ss *streams) part(f *Frame) {
 	ss.fallSilent(s)
 }
 
-// fallSilent notes if a stream has nothing to be answered any more.
+// fallSilent marks a stream as silent if it has no unanswered frame.
 func (ss *streams) fallSilent(s *stream) {
 	if s.oldest != nil || s.leaving > 0 || s.silent {
 		return
@@ -384,7 +384,7 @@ func (ss *streams) leave(f *Frame, b *Batch) {
 	ss.part(f)
 }
 
-// keepOf is how many frames of f's stream may wait; 0: any number.
+// keepOf returns how many frames of f's stream may wait; 0: any number.
 func (c *core) keepOf(f *Frame) int { return max(0, int(cmp.Or(f.Keep, c.cfg.Keep))) }
 
 // supersedes calls f for each waiting frame of s that one more would supersede, the newest first.

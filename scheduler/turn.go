@@ -4,22 +4,22 @@ import "container/heap"
 
 // Which stream is served next.
 //
-// Where a frame is to be sent, it is one of the stream that was served longest ago, of those with
-// a frame that would be in time. Deadlines cannot decide it. Cameras of one frame rate have their
-// newest frames waiting, whose deadlines differ by the cameras' phases, which do not change: with
-// a model that takes a multiple of the frame interval one camera would always be first, and the
-// others never.
+// When the next request to be sent is a frame, it is taken from the stream that was served longest
+// ago, among those with a frame that would be in time. Deadlines cannot decide this. The deadlines
+// of waiting frames from cameras with the same frame rate differ only by the cameras' phases, which
+// do not change: with a model that takes a multiple of the frame interval, one camera would always
+// be first, and others never.
 //
-// When a frame is to be sent is a matter of places in the queue, which ordinary requests have, too.
-// A frame that supersedes another takes its place, since its own would be at the end, and that of
-// the next one again: a stream beside a queue of ordinary requests would never be served. But by
-// such a place a frame may look late that is not: where a batch takes two thirds of the time that
-// requests have, a place is too early for the next batch from the moment that it is taken. So a
-// frame whose stream is first in turn goes first, wherever its place is, and as many as the streams
-// are entitled to.
+// Whether the next one is a frame is decided by places in the queue, which ordinary requests have,
+// too. A frame that supersedes another takes its place: its own would be at the end, and so would
+// that of the next frame, so that a stream beside a queue of ordinary requests would never be
+// served. But an inherited place can make a frame look late that is not: where a batch takes two
+// thirds of the time until the deadlines, the place is too early for the next batch from the moment
+// that it is inherited. So a frame whose stream is first in turn goes first, wherever its place is,
+// and as many follow it as the streams are entitled to.
 
-// turns are the streams of one priority with a waiting frame, as a heap: the one that was served
-// longest ago is first.
+// turns are the streams of one priority that have a waiting frame, as a heap: the one that was
+// served longest ago is first.
 type turns []*stream
 
 func (t turns) Len() int { return len(t) }
@@ -46,8 +46,7 @@ func (t *turns) Pop() any {
 	return s
 }
 
-// place puts s among those that take turns if it belongs there, as one of the priority of its
-// newest frame.
+// place adds s to the turns of the priority of its newest frame, if it belongs there.
 func (ss *streams) place(s *stream) {
 	belongs := s.keep > 0 && s.queued > 0
 	if s.turn >= 0 && (!belongs || s.newest != nil && s.newest.req.Priority != s.priority) {
@@ -85,8 +84,8 @@ func (ss *streams) inTurn(priority int, visit func(*stream) (more bool)) (blocke
 	return blocked
 }
 
-// waiting is the oldest item of s in a queue of a priority that is good; nil: there is none. Where
-// its place is does not matter.
+// waiting returns the oldest item of s, in a queue of a priority, for which good holds, wherever
+// its place is; nil: there is none.
 func (s *stream) waiting(priority int, good func(*item) bool) *item {
 	for f := s.oldest; f != nil; f = f.newer {
 		if it := &f.req.item; it.inTurn && it.queue != nil && f.req.Priority == priority && good(it) {
@@ -96,9 +95,9 @@ func (s *stream) waiting(priority int, good func(*item) bool) *item {
 	return nil
 }
 
-// nextFrame is the one whose turn it is, of those of a priority that rep could answer in time; nil:
-// there is none. Streams without one that are so many in front that nobody sees who is behind them
-// go to the back.
+// nextFrame returns the frame whose turn it is, among those of a priority that rep could answer in
+// time; nil: there is none. If so many streams in front have none that the search ends before all
+// were considered, they go to the back.
 func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) {
 	ss := &c.streams
 	inTime := func(it *item) bool {
@@ -123,13 +122,14 @@ func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) 
 	return frame
 }
 
-// goesFirst is the frame that is to go first in the next batch of rep, for which its strategy has
+// goesFirst returns the frame that goes first in the next batch of rep, for which the strategy has
 // chosen the window w of q, and how many may follow it in turn; nil: the window's own rows go
 // first. q is nil if the strategy has chosen none.
 //
-// Before another frame it goes always. Before an ordinary request it goes if its place is before
-// that one's, and then only as often as streams are entitled to. With deadlines little longer than
-// a batch all places are too early, and ordinary requests would never be served.
+// It always goes before another frame. Before an ordinary request it goes if its place is before
+// that of the request, and then only as often as streams are entitled to: where deadlines are
+// hardly longer than a batch, all inherited places are too early, and ordinary requests would never
+// be served.
 func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start int64) (it *item, places int) {
 	ss := &c.streams
 	for higher := range priority {
@@ -163,15 +163,15 @@ func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start 
 	return it, places
 }
 
-// entitled is the share of places that streams of a priority have a right to where ordinary
-// requests have it, too: that of their number in the rows that will be late if they are not served
-// now, but half at most.
+// entitled returns the share of places that streams of a priority have a right to where ordinary
+// requests have one, too: the share of streams among the rows that will be late unless they are
+// served now, and half at most.
 func (ss *streams) entitled(priority, due int) float64 {
 	return min(0.5, float64(len(ss.turns[priority]))/float64(max(due, 1)))
 }
 
-// windowOf is a window for a batch of rep in which a frame goes first, and after it, in turn, those
-// that are in time, up to a number of places.
+// windowOf returns a window for a batch of rep in which a frame goes first, followed, in turn, by
+// others that are in time, up to a number of places.
 func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan, window) {
 	ss := &c.streams
 	q := it.queue
@@ -217,8 +217,8 @@ func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan,
 	return p, w
 }
 
-// chanceInTurn is the item that a replica gets in the place of it although none is predicted to be
-// in time: the frame whose turn it is, if it is one or streams are entitled to a place.
+// chanceInTurn returns the item that a replica gets instead of it although none is predicted to be
+// in time: the frame whose turn it is, if it is a frame or streams are entitled to a place.
 func (c *core) chanceInTurn(it *item) *item {
 	ss, priority := &c.streams, it.req.Priority
 	if len(ss.turns[priority]) == 0 {
@@ -240,7 +240,7 @@ func (c *core) chanceInTurn(it *item) *item {
 	return best
 }
 
-// renew gives a waiting frame, whose inherited place is too early by now, the one that is its own.
+// renew moves a waiting frame whose inherited place has become too early to its own place.
 func (c *core) renew(it *item) {
 	if it.deadline == it.req.deadline {
 		return
@@ -250,9 +250,9 @@ func (c *core) renew(it *item) {
 	c.enqueue(it, since)
 }
 
-// instead is the item that goes to a container in the place of it, of at most room rows: of the
-// streams with a frame in the same queue that fits, and is answered by end or as late as it, that
-// of the one that was served longest ago. nil: each has a frame in the batch.
+// instead returns the item of at most room rows that goes to a container instead of it. Among the
+// streams with a frame in the same queue that fits, and is answered by end or as late as it, the
+// one that was served longest ago is chosen. nil: each has a frame in the batch.
 func (c *core) instead(it *item, room int, end int64) *item {
 	ss := &c.streams
 	var best *item
@@ -275,13 +275,13 @@ func (c *core) instead(it *item, room int, end int64) *item {
 	return best
 }
 
-// fillInTurn is fill where streams take turns: frames that go first do so, a place in the batch
-// that a frame would get is that of the stream whose turn it is, and no stream has two.
+// fillInTurn is fill where streams take turns: frames that go first do so, each place in the batch
+// that a frame would get goes to the stream whose turn it is, and no stream gets two.
 func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
 	ss := &c.streams
 	chosen, rest := ss.chosen[:0], (*item)(nil)
 	rows, bytes := b.Rows, b.bytes
-	// choose takes an item into the batch, or says that it has no room.
+	// choose takes an item into the batch, or reports that there is no room for it.
 	choose := func(it *item) bool {
 		if rows >= target {
 			return false

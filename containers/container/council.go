@@ -11,11 +11,12 @@ import (
 	"github.com/shivad/shivad/scheduler/rounds"
 )
 
-// defaultMost is the most rows of an execution of a model that declares none: servers' default.
+// defaultMost is the maximum number of rows of an execution, for models that declare none, as in
+// the server.
 const defaultMost = 128
 
-// A council decides whose rows are executed next while several servers have the model: the shell
-// around a table of rounds. With one session it is idle, and its batches never come here.
+// A council decides whose rows are executed next while several servers use the model. It is the
+// shell around a table of rounds. With one session it is idle, and batches do not pass through it.
 //
 // Messages are sent without mu.
 type council struct {
@@ -63,7 +64,8 @@ func together(a, b *Batch) bool {
 	return true
 }
 
-// join adds a session that has registered. grants: its server waits for grants when it is told to.
+// join adds a session that has registered. grants says that its server waits for grants when it is
+// told to.
 func (c *council) join(n *session, grants bool) {
 	c.mu.Lock()
 	s := c.table.Join(grants)
@@ -96,7 +98,7 @@ func (c *council) leave(n *session, drop bool) {
 	c.run()
 }
 
-// tell tells servers whether they share the model, if that has changed.
+// tell tells the servers whether they share the model, if that has changed.
 func (c *council) tell() {
 	c.telling.Lock()
 	defer c.telling.Unlock()
@@ -116,7 +118,7 @@ func (c *council) tell() {
 	}
 }
 
-// takes reports whether a batch that has arrived is for the council, which then has it.
+// takes reports whether the council has taken a batch that has arrived.
 func (c *council) takes(n *session, b *Batch) bool {
 	c.mu.Lock()
 	s := c.seats[n]
@@ -138,7 +140,7 @@ func (c *council) takes(n *session, b *Batch) bool {
 	return true
 }
 
-// offered takes an offer of a server, or a grant that it gives back.
+// offered handles an offer of a server, or a grant that it gives back.
 func (c *council) offered(n *session, m wire.OfferMessage) {
 	c.mu.Lock()
 	s := c.seats[n]
@@ -155,7 +157,7 @@ func (c *council) offered(n *session, m wire.OfferMessage) {
 	c.run()
 }
 
-// run does what the table says, until nothing is to be done.
+// run does what the table says, until there is nothing left to do.
 func (c *council) run() {
 	for {
 		c.mu.Lock()
