@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,26 @@ func TestE2ESharer(t *testing.T) {
 	}
 	fmt.Println("shares")
 	time.Sleep(time.Hour) // without a timer, Go would call it a deadlock once the server is gone
+}
+
+// connectionsTo counts the sockets of this machine that are connected to one of its addresses, or
+// are not closed yet although their peer has gone.
+func connectionsTo(t *testing.T, addr string) (n int) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.MustParseAddrPort(addr)
+	for line := range strings.Lines(string(table)) {
+		// 0: 0100007F:AFC8 0100007F:181E 01 ...: the remote port in hexadecimal digits, the state.
+		f := strings.Fields(line)
+		const established, closeWait = "01", "08"
+		if strings.HasSuffix(f[2], fmt.Sprintf(":%04X", to.Port())) && (f[3] == established || f[3] == closeWait) {
+			n++
+		}
+	}
+	return n
 }
 
 // Nothing is left in shared memory of clients that are killed, nor of a server that is, nor has the
@@ -122,7 +143,8 @@ func TestE2ERegionsOfTheKilled(t *testing.T) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // what they may do about it
+	// Now they may do something about it, such as closing their connections.
+	budgettest.Until(t, "the clients to notice", func() bool { return connectionsTo(t, s.tcp) == 0 })
 	for _, cmd := range clients {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
