@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// An address is where a server is.
+// An address says where to reach a server.
 type address struct {
 	text    string // as users write it
 	network string // "tcp" or "unix"
@@ -65,7 +65,7 @@ func parseAddresses(text string, withTLS bool) (list []address, err error) {
 	return list, nil
 }
 
-// A place of servers is one of the addresses that a client was given, and what it stands for.
+// A source is one of the addresses that a client was given, and the servers that it stands for.
 type source struct {
 	address
 	host, port string // of a name that is looked up; "": it stands for itself
@@ -89,10 +89,10 @@ func newSource(a address, lookup lookup) *source {
 // lookup finds the addresses of a host, as [net.Resolver.LookupNetIP] does.
 type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-// lookUp finds out which servers the source stands for. When that fails they are those of before.
+// lookUp finds out which servers the source stands for. If that fails, they stay the same.
 //
-// A name with several addresses of one family stands for as many servers. One with a single
-// address, or with one of each family, is dialed by its name, which tries both.
+// A name with several addresses of one family stands for as many servers. A name with a single
+// address, or with one of each family, is dialed by name, which tries both.
 func (s *source) lookUp(ctx context.Context, find lookup) error {
 	if s.host == "" {
 		s.found = []address{s.address}

@@ -2,8 +2,7 @@ package shiva
 
 import "github.com/shivad/shivad/shiva/tensor"
 
-// This file is the part of the Decoder that takes memory: bodies, which are tensors' data and
-// metadata.
+// The part of the Decoder that takes memory: bodies, which are tensors' data and metadata.
 
 // begin prepares for a body of need bytes in units of width.
 func (d *Decoder) begin(need, width int) {
@@ -17,12 +16,12 @@ func (d *Decoder) begin(need, width int) {
 	}
 	if d.fault != nil && d.state == inMetadata {
 		// The message is being discarded. Small metadata is received all the same, outside the
-		// budget: with the request's id in it the refusal can be matched.
+		// budget: it may have the request's id, for the refusal.
 		d.body = make([]byte, need)
 	}
 }
 
-// fill takes bytes of the current body and tells whether it is complete.
+// fill takes bytes of the current body and reports whether it is complete.
 func (d *Decoder) fill(in *[]byte) bool {
 	for d.have < d.need {
 		if len(*in) == 0 {
@@ -43,9 +42,8 @@ func (d *Decoder) fill(in *[]byte) bool {
 	return true
 }
 
-// throughBytes is the size from which a swapped tensor is written past the caches: that of the
-// second level on small machines. It will not be there when it is read, all the less as others are
-// received meanwhile.
+// throughBytes is the size from which a swapped tensor is written past the caches: the size of the
+// second level on small machines. Such a tensor would have left the cache again before it is read.
 const throughBytes = 2 << 20
 
 // place puts p, the next bytes of the current body on the wire, where they belong in its memory,
@@ -70,8 +68,8 @@ func (d *Decoder) place(p []byte) {
 }
 
 // grow gives the current body its next stage of memory, see [tensor.Stage], for the bytes that it
-// has and arriving more. It reports whether the memory was to be had; if not, the message is
-// discarded from here on.
+// has and arriving more. It returns false if there is no memory; the message is then discarded from
+// here on.
 func (d *Decoder) grow(arriving int) bool {
 	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
 	// Whole units: the first bytes of a unit are its last ones in memory.
@@ -92,8 +90,8 @@ func (d *Decoder) grow(arriving int) bool {
 
 func aligned(n int) int { return (n + arenaAlign - 1) &^ (arenaAlign - 1) }
 
-// fromArena returns memory for a small body, or nil if there is none to be had, and the message
-// is discarded.
+// fromArena returns memory for a small body, or nil if there is none; the message is then
+// discarded.
 func (d *Decoder) fromArena(need int) []byte {
 	d.message() // which may bring an arena along
 	room := aligned(need)
@@ -117,7 +115,7 @@ func (d *Decoder) fromArena(need int) []byte {
 	return b
 }
 
-// overBudget turns to discarding the current message: its body is consumed as it comes, and the
+// overBudget begins to discard the current message: its bodies are consumed as they come, and the
 // error is returned at its end, in its turn.
 func (d *Decoder) overBudget(err error) {
 	d.fault = &DecodeError{Kind: KindOverBudget, Field: d.fieldName(), Offset: d.pos,

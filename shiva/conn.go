@@ -12,24 +12,24 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// This file is one connection of a [link]: its writer and its reader.
+// One connection of a [link]: its writer and its reader.
 
 const (
-	// What the writer gathers before it writes: messages up to copyBytes side by side in one
-	// block, larger ones where they lie.
+	// What the writer gathers before it writes: messages of up to copyBytes are copied into one
+	// block, and larger ones stay where they are.
 	writeBlockBytes = 64 << 10
 	copyBytes       = 8 << 10
 	maxWriteVecs    = 64
 
 	readBlockBytes = 64 << 10
-	// How long the reader goes on when the writer could not.
+	// How long the reader goes on after the writer has failed.
 	lastWordsTime = time.Second
 
-	// Room in a body from which reading straight into it beats the block.
+	// From this much room in a body on, reading straight into it is faster than through the block.
 	minDirectBytes = 16 << 10
 )
 
-// serve sends and receives on conn until it fails, then tells why and how many answers arrived.
+// serve sends and receives on conn until it fails. It returns why, and how many answers arrived.
 func (c *link) serve(conn net.Conn) (answers int, err error) {
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
@@ -74,7 +74,7 @@ func (c *link) write(conn net.Conn, stop <-chan struct{}) error {
 	}
 }
 
-// gather moves requests from the ring to w until it is full, and tells whether there were any.
+// gather moves requests from the ring to w until it is full, and reports whether there were any.
 func (c *link) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *link) gather(w *connWriter) bool {
 	return len(w.vecs) > 0
 }
 
-// A connWriter is what goes out in one write.
+// A connWriter gathers what is sent in one write.
 type connWriter struct {
 	block []byte // small messages, copied; never moves
 	held  []*tensor.Buffer
@@ -176,8 +176,8 @@ func (c *link) read(conn net.Conn) (answers int, err error) {
 	}
 }
 
-// unsolicited is the error of an answer that no call waits for. A server that hangs up gives the
-// reason in one.
+// unsolicited returns the error of an answer that no call waits for: a server that hangs up gives
+// its reason in one.
 func unsolicited(m *Message, err error) error {
 	if m == nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// This file is how a [link] connects: to which server, and what is said before the first request.
+// How a [link] connects: to which server, and what is said before the first request.
 
 // dial makes a connection.
 func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
@@ -31,8 +31,8 @@ func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	return nil, nil, failed.err()
 }
 
-// dialTo makes a connection to a server. If the server does not know the token it is looked for
-// once more: it may have been replaced a moment ago.
+// dialTo makes a connection to a server. If the server does not know the token, the token is read
+// once more: it may just have been replaced.
 func (c *link) dialTo(ctx context.Context, a address) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
@@ -85,9 +85,9 @@ func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, er
 	return conn, nil
 }
 
-// prove finds out whether the server at the other end of a new connection answers: where there are
-// others, requests do not wait for one that accepts and does not. Any answer will do, but one that
-// says to go elsewhere.
+// prove finds out whether the server at the other end of a new connection answers. Where there are
+// other servers, requests do not wait for one that accepts connections and does nothing. Any answer
+// will do, except one that sends clients elsewhere.
 func prove(ctx context.Context, conn net.Conn) error {
 	answer, err := exchange(ctx, conn, &Message{Namespace: LiveNamespace})
 	if err != nil {
@@ -100,9 +100,9 @@ func prove(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// introduce shows the server at the other end of a new connection the client's token, in the first
-// message as it must be. That the server does not know it is an error; an older server has no
-// answer to the question, and no tokens.
+// introduce shows the client's token to the server at the other end of a new connection, in its
+// first message, as the protocol requires. It is an error if the server does not know the token.
+// Older servers have no tokens, and do not know the question.
 func introduce(ctx context.Context, conn net.Conn, token string) error {
 	if token == "" {
 		return nil

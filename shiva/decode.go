@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Limits bound what a Decoder accepts. They are checked against what a message announces, before
+// Limits bound what a Decoder accepts. They are compared with what a message announces, before
 // memory is taken for it. Zero means the default.
 type Limits struct {
 	MessageBytes  int64 // a whole message; 256 MiB
@@ -53,21 +53,21 @@ type DecoderConfig struct {
 	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, no limit
 
 	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the
-	// decoder drops bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and goes on
-	// from there. The errors say Keep.
+	// decoder drops bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and continues
+	// there. The errors then have Keep.
 	Resync      bool
 	ResyncBytes int
-	// Spares, if not nil, are where the Decoder takes the memory of small messages from. They are
-	// shared by the decoders of one goroutine.
+	// Spares, if not nil, supplies the memory of small messages. It is shared by the decoders of
+	// one goroutine.
 	Spares *Spares
 }
 
-// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out
-// messages. It keeps none of what it was passed: the elements of tensors go straight to their
-// final place, swapped into the order of the host on the way.
+// A Decoder takes the bytes of a stream, in pieces of any size, and returns messages. It keeps none
+// of the slices that it is passed: the elements of tensors go straight to their final place, and
+// are swapped into the order of the host on the way.
 //
-// Memory is taken as bytes arrive, not as they are announced: at any time at most about eight
-// times what has arrived of the current message, and 16 KiB. With a Pool, small messages cost no
+// Memory is taken as bytes arrive, not as they are announced: at any time at most about eight times
+// what has arrived of the current message, and 16 KiB. With a Pool, small messages need no
 // allocation once a few have been decoded.
 //
 // A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no
@@ -140,9 +140,9 @@ func NewDecoder(cfg DecoderConfig) *Decoder {
 	return d
 }
 
-// SetLimits replaces the limits of the [DecoderConfig]. It is called between two messages, when
-// InMessage is false, and holds for those that follow. A search for a header that has
-// begun goes on without Resync, too.
+// SetLimits replaces the limits of the [DecoderConfig]. It may be called only between two messages,
+// when InMessage is false, and applies to those that follow. A search for a header that has begun
+// goes on even without Resync.
 func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	l.setDefaults()
 	if resyncBytes <= 0 {
@@ -151,11 +151,11 @@ func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	d.cfg.Limits, d.cfg.Resync, d.cfg.ResyncBytes = l, resync, resyncBytes
 }
 
-// Push takes bytes of the stream and says how many it consumed. It consumes all, unless a message
-// or an error is returned; then it is to be called again with the rest.
+// Push takes bytes of the stream and returns how many it has consumed. That is all of them unless
+// it returns a message or an error; call it again with the rest then.
 //
-// A Message belongs to the caller, who releases it. An error is a [*DecodeError]: if its Keep is
-// true, Push may go on with the next message; if not, the stream is of no more use, and every
+// A Message belongs to the caller, who must release it. An error is a [*DecodeError]: if its Keep
+// is true, Push may continue with the next message; if not, the stream is unusable, and every
 // further Push returns the same error.
 func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	if d.failed != nil {
@@ -207,16 +207,16 @@ func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	}
 }
 
-// Buffered reports whether the Decoder holds anything of the stream: it is inside a message, or
-// searching for a header. If not, it may as well go on with another stream.
+// Buffered reports whether the Decoder holds bytes of the stream: it is inside a message, or
+// searching for a header. If not, it can be used for another stream.
 func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 
-// InMessage reports whether a message has begun and is not complete. In a search for a header that
-// takes a whole one.
+// InMessage reports whether a message has begun and is not complete. During a search for a header,
+// a message begins with a whole header.
 func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
-// BodyLeft is how many bytes are still to come of the body that the stream is inside of, a tensor's
-// data or the metadata; 0 elsewhere.
+// BodyLeft returns how many bytes are missing of the current body, a tensor's data or the metadata;
+// 0 elsewhere.
 func (d *Decoder) BodyLeft() int {
 	if d.failed != nil || d.state != inData && d.state != inMetadata {
 		return 0
@@ -224,10 +224,10 @@ func (d *Decoder) BodyLeft() int {
 	return d.need - d.have
 }
 
-// Direct is the memory for the next bytes of the stream, so that a large body can be read from a
-// socket without a detour; nil unless the stream is inside a body that needs no swap.
-// [Decoder.Advance] says how much of it was filled; until then nothing else of the Decoder may be
-// called.
+// Direct returns the memory for the next bytes of the stream, so that a large body can be read from
+// a socket without a copy; nil unless the stream is inside a body that needs no swap.
+// [Decoder.Advance] tells the Decoder how much of it was filled; no other method may be called in
+// between.
 func (d *Decoder) Direct() []byte {
 	if d.BodyLeft() == 0 || d.fault != nil || d.width != 1 {
 		return nil
@@ -238,27 +238,29 @@ func (d *Decoder) Direct() []byte {
 	return d.body[d.have:]
 }
 
-// Growing reports whether the body that the stream is inside of has not got all of its memory yet.
+// Growing reports whether the current body does not have all of its memory yet.
 func (d *Decoder) Growing() bool { return d.BodyLeft() > 0 && d.fault == nil && len(d.body) < d.need }
 
-// Arrived says that n more bytes of the stream than were pushed have arrived and can be read. A
-// body takes memory for them in one step; from step to step its bytes are copied.
+// Arrived tells the Decoder that n more bytes have arrived than were pushed, and can be read. A
+// body then takes memory for them in one step, which saves copies: each step copies the bytes so
+// far.
 func (d *Decoder) Arrived(n int) {
 	if d.Growing() && d.have+n > len(d.body) {
 		d.grow(n)
 	}
 }
 
-// Advance says that the first n bytes of what Direct returned now hold the next n bytes of the
-// stream. If they complete the message, the next Push returns it, even one without bytes.
+// Advance tells the Decoder that the first n bytes of the memory from Direct now hold the next n
+// bytes of the stream. If they complete the message, the next Push returns it, even a Push of no
+// bytes.
 func (d *Decoder) Advance(n int) {
 	d.have += n
 	d.pos += int64(n)
 }
 
-// Close says that the stream has ended, and releases what is half received. It returns nil
-// between two messages, and an error of kind truncated inside one. After that the Decoder is of
-// no more use until Reset.
+// Close tells the Decoder that the stream has ended, and releases what it has of a message. It
+// returns nil between two messages, and an error of kind truncated inside one. The Decoder is then
+// unusable until Reset.
 func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
@@ -275,15 +277,15 @@ func (d *Decoder) Close() error {
 }
 
 // Reset makes the Decoder ready for another stream, however the one before ended; a message
-// received in part is released. What it keeps is small, so a decoder can be lent to whichever of
-// many connections reads.
+// received in part is released. What it keeps is small, so connections can share decoders, each of
+// which is lent to a connection that reads.
 func (d *Decoder) Reset() {
 	d.drop()
 	d.failed, d.lost, d.skipped = nil, false, 0
 }
 
 // field returns the next size bytes of the stream in one piece, valid until the next call, or nil
-// if they are not all there yet.
+// if they have not all arrived.
 func (d *Decoder) field(in *[]byte, size int) []byte {
 	if d.nPart == 0 && len(*in) >= size {
 		b := (*in)[:size]
@@ -317,7 +319,7 @@ func (d *Decoder) header(b []byte) *DecodeError {
 	return nil
 }
 
-// checkHeader holds a header against the limits.
+// checkHeader compares a header with the limits.
 func (d *Decoder) checkHeader(h header) *DecodeError {
 	l := &d.cfg.Limits
 	d.total = headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes)
@@ -337,9 +339,9 @@ func tooLarge(field string, offset, limit, got int64) *DecodeError {
 		Detail: fmt.Sprintf("the limit is %d, got %d", limit, got)}
 }
 
-// noHeader deals with 12 bytes that are no header: for the reason e, or because they are wrong in
-// themselves. With Resync the bytes after the first stay, if a header may begin among them; of a
-// search only the fault that set it off is reported, and that it was in vain.
+// noHeader handles 12 bytes that are no header: for the reason e, or because they are wrong in
+// themselves. With Resync, the bytes after the first stay if a header may begin among them; of a
+// search, only the fault that began it is reported, and whether it was in vain.
 func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	inVain := d.lost && d.skipped >= d.cfg.ResyncBytes
 	switch {
@@ -375,7 +377,7 @@ func beginsMagic(b []byte) bool {
 	return string(b[:n]) == string(magic[:n])
 }
 
-// nextPart goes to what follows a header or a tensor.
+// nextPart continues after a header or a tensor.
 func (d *Decoder) nextPart() {
 	if d.index < int(d.head.tensors) {
 		d.state = inTensorHeader
@@ -406,8 +408,9 @@ func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 	return nil
 }
 
-// dim takes one dimension. Sizes are multiplied as they come, so that an overflow is found before
-// the bytes that it would misplace; zeros are left out of the product, see tensor.Shape.Elements.
+// dim takes one dimension. Sizes are multiplied as they arrive, so that an overflow is found before
+// it makes the decoder misplace bytes; zeros are left out of the product, see
+// tensor.Shape.Elements.
 func (d *Decoder) dim(v int32) *DecodeError {
 	if v < 0 {
 		e := d.tensorFault(KindNegativeDim, fmt.Sprintf("dimension %d", d.rank-d.dimsLeft), dimBytes)
@@ -437,7 +440,7 @@ func (d *Decoder) dim(v int32) *DecodeError {
 	return d.beginTensor()
 }
 
-// beginTensor goes to the data of a tensor whose header is complete.
+// beginTensor continues with the data of a tensor whose header is complete.
 func (d *Decoder) beginTensor() *DecodeError {
 	size := int(d.bytes)
 	if d.empty {
@@ -456,8 +459,8 @@ func (d *Decoder) beginTensor() *DecodeError {
 	return nil
 }
 
-// tensorFault makes an error about the field of the current tensor that was read last, back bytes
-// ago.
+// tensorFault makes an error about the field of the current tensor that was read last, and began
+// back bytes ago.
 func (d *Decoder) tensorFault(kind Kind, field string, back int64) *DecodeError {
 	return &DecodeError{Kind: kind, Field: fmt.Sprintf("tensor %d %s", d.index, field), Offset: d.pos - back}
 }
@@ -546,7 +549,7 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 	return m, nil
 }
 
-// intern returns name as a string; the last few different ones are remembered.
+// intern returns name as a string; the last few names are remembered.
 func (d *Decoder) intern(name []byte) string {
 	if len(name) == 0 {
 		return ""
@@ -562,8 +565,8 @@ func (d *Decoder) intern(name []byte) string {
 	return s
 }
 
-// message returns the current message, made when it is first needed: what has not begun to arrive
-// costs nothing.
+// message returns the current message. It is made when it is first needed: what has not begun to
+// arrive costs nothing.
 func (d *Decoder) message() *Message {
 	if d.m == nil {
 		if d.m = d.cfg.Spares.take(); d.m != nil {
@@ -595,7 +598,7 @@ func (d *Decoder) fail(e *DecodeError) *DecodeError {
 	return e
 }
 
-// drop forgets the current message and what is received of it, and goes to the header of the next
+// drop discards what was received of the current message, and continues with the header of the next
 // one.
 func (d *Decoder) drop() {
 	if d.m != nil {
@@ -609,7 +612,7 @@ func (d *Decoder) drop() {
 	d.namespace = d.namespace[:0]
 }
 
-// fieldName is what the stream is inside of.
+// fieldName names the part of a message that the stream is in.
 func (d *Decoder) fieldName() string {
 	switch d.state {
 	case inTensorHeader:

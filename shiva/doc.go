@@ -50,19 +50,19 @@
 //
 // # Faults
 //
-// [DecodeError] says by Keep whether the stream is in step after it. Bad JSON, bad UTF-8 and
-// memory that the pool refused are faults of one message: it is consumed, the error takes its
-// place in the order, and the next one is decoded. Everything else makes the next boundary
-// unknown, and the connection is of no more use, unless DecoderConfig.Resync looks for it.
+// [DecodeError] reports by Keep whether the stream is still in step. Bad JSON, bad UTF-8 and memory
+// that the pool refused are faults of one message: it is consumed, the error takes its place in the
+// order, and the next message is decoded. Everything else makes the next boundary unknown, and the
+// connection unusable, unless DecoderConfig.Resync searches for it.
 //
 // # Memory
 //
-// What a [Decoder] or a [Client] gives out lives until [Message.Release]. Memory comes from a
-// [tensor.Pool] and is taken as bytes arrive: a header is a claim, and claiming gigabytes costs
-// the peer more than us.
+// What a [Decoder] or a [Client] returns is valid until [Message.Release]. Memory comes from a
+// [tensor.Pool] and is taken as bytes arrive: a header is a claim, and claiming gigabytes must cost
+// the peer more than the receiver.
 //
 // # Concurrency
 //
-// A Decoder is for one goroutine at a time, and so is a Message. A Client and a Stream are for any
-// number. The functions may be called from anywhere.
+// One goroutine at a time may use a Decoder or a Message; any number may use a Client or a Stream.
+// The functions may be called from anywhere.
 package shiva

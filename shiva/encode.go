@@ -61,8 +61,8 @@ func checkSendable(t *tensor.Tensor) error {
 	return t.Check()
 }
 
-// AppendMessage appends m as it goes on the wire. It may grow dst, does not keep it, and leaves
-// it as it was when it fails; see [MessageSize] for when it does.
+// AppendMessage appends m as it is sent on the wire. It may grow dst and does not keep it; if it
+// fails, for the reasons of [MessageSize], dst is unchanged.
 func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	total, _, err := measure(m)
 	if err != nil {
@@ -79,22 +79,21 @@ func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	return append(dst, m.Namespace...), nil
 }
 
-// A Vec is a run of bytes to send. With a Width above 1 these are elements as they lie in memory:
-// units of that many bytes, which who writes them swaps on the way, by [tensor.SwapCopy], a block
-// at a time. Swapped as a whole beforehand, a large tensor would take as much memory again, and
-// pass through the caches once more.
+// A Vec is a run of bytes to send. With a Width above 1 they are elements in host order: units of
+// that many bytes, which the writer must swap, by [tensor.SwapCopy], one block at a time. A large
+// tensor that was swapped whole beforehand would take its memory a second time, and pass through
+// the caches once more.
 type Vec struct {
 	Data  []byte
 	Width int
 }
 
-// AppendVectored appends m to vecs without copying the large tensors: those are referenced where
-// they lie, and all else is appended to scratch, which the other vecs are slices of. Several
-// messages may be gathered with the same scratch and vecs; what continues the last vec is added to
-// it.
+// AppendVectored appends m to vecs without copying large tensors: vecs refer to them, and
+// everything else is appended to scratch, of which the other vecs are slices. Several messages may
+// be gathered in the same scratch and vecs; what continues the last vec extends it.
 //
-// The caller keeps m's tensors, and scratch, untouched until the vecs are written. If it fails,
-// as [AppendMessage], scratch and vecs come back as they were.
+// The caller must not change m's tensors and scratch until the vecs are written. If it fails, like
+// [AppendMessage], scratch and vecs are returned unchanged.
 func AppendVectored(scratch []byte, vecs []Vec, m *Message) ([]byte, []Vec, error) {
 	total, referenced, err := measure(m)
 	if err != nil {
@@ -145,8 +144,8 @@ func appendVec(vecs []Vec, scratch []byte, start int) []Vec {
 	return append(vecs, Vec{scratch[start:], 1})
 }
 
-// extend makes last end where scratch does, if it is cut from scratch and ends at start, and tells
-// whether it did.
+// extend makes last end where scratch does, if it is cut from scratch and ends at start, and
+// reports whether it did.
 func extend(last *[]byte, scratch []byte, start int) bool {
 	v := *last
 	// What is cut from scratch, and only that, shares the end of its memory.
@@ -184,5 +183,5 @@ func appendElements(dst []byte, t *tensor.Tensor) []byte {
 	return dst
 }
 
-// longDoublePadding is how many of a long double's 16 bytes mean nothing.
+// longDoublePadding is how many of a long double's 16 bytes have no meaning.
 const longDoublePadding = 6

@@ -37,7 +37,7 @@ type DecodeError struct {
 	Offset int64  // where it is, in bytes from the beginning of the message
 	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
 	Got    int64  // what was received
-	// For KindTooLarge, at least so many announced bytes of the message are still to come.
+	// For KindTooLarge, the least number of announced bytes of the message that are still to come.
 	Rest   int64
 	Detail string // the same in words
 	Err    error  // the pool's refusal, for KindOverBudget
@@ -60,8 +60,8 @@ func (e *DecodeError) Error() string {
 
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Types of the errors that a server of ours reports; see RemoteError.Type. A reference server
-// puts the name of a Python exception class there instead.
+// Types of the errors that shivad reports; see RemoteError.Type. A reference server puts the name
+// of a Python exception class there instead.
 const (
 	Protocol         = "Protocol"
 	TooLarge         = "TooLarge"
@@ -121,9 +121,9 @@ func ErrorMessage(e *RemoteError) *Message {
 	return &Message{Namespace: ErrorNamespace, Metadata: e.AppendMetadata(nil)}
 }
 
-// ParseError returns the error that m reports, or nil if m is of another namespace than "!error".
-// Keys that are missing or of another JSON type than expected leave their field zero: a report
-// must not get lost because it is badly made.
+// ParseError returns the error that m reports, or nil if m has another namespace than "!error".
+// Keys that are missing or have an unexpected JSON type leave their field zero: a malformed report
+// is still a report.
 func ParseError(m *Message) *RemoteError {
 	if m.Namespace != ErrorNamespace {
 		return nil

@@ -48,7 +48,7 @@ func (h header) append(dst []byte) []byte {
 	return append(dst, h.tensors, h.namespaceBytes, crc1, crc2)
 }
 
-// parseHeader reads 12 bytes and tells whether they are a header.
+// parseHeader reads 12 bytes and reports whether they are a header.
 func parseHeader(b []byte) (h header, ok bool) {
 	h = header{
 		metadataBytes:  int32(binary.BigEndian.Uint32(b[4:])),
@@ -61,8 +61,8 @@ func parseHeader(b []byte) (h header, ok bool) {
 
 // headerError says why the 12 bytes of h are no header.
 //
-// The magic is looked at first, so that a peer that speaks something else is told so and not
-// that its checksum is wrong; the reference looks at the checksums first.
+// The magic is checked first, so that a peer of another protocol is told so, and not that its
+// checksum is wrong; the reference checks the checksums first.
 func headerError(b []byte, h header) *DecodeError {
 	crc1, crc2 := h.checksums()
 	var e DecodeError

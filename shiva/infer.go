@@ -12,17 +12,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// NamesKey is the key of metadata whose list has the names of the message's tensors, in their
+// NamesKey is the key, in metadata, of the list of the names of the message's tensors, in their
 // order. Texts are not among them: [TextsKey] has those.
 const NamesKey = "__tensors__"
 
-// Infer asks a model for its outputs, and waits for them. The route is a model, "model/version" or
-// an application. The inputs are in the order in which the model declares them or, if they have a
-// Name each, in any. Texts, which are tensors of [tensor.Bytes], go by name.
+// Infer asks a model for its outputs and waits for them. The route is a model, "model/version" or
+// an application. Inputs are in the order in which the model declares them or, if each has a Name,
+// in any order. Texts, which are tensors of [tensor.Bytes], need a name.
 //
-// When ctx has a deadline, the server is told. Otherwise Infer is [Client.Do] with [NewRequest],
-// which is for requests with metadata, such as a priority. The answer is the caller's, who releases
-// it; [Message.Output] gives its tensors by their names.
+// If ctx has a deadline, the server is told. Apart from that, Infer is [Client.Do] with
+// [NewRequest], which serves requests with metadata, such as a priority. The caller must release
+// the answer; [Message.Output] returns its tensors by name.
 func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tensor) (*Message, error) {
 	m, err := NewRequest(route, nil, inputs...)
 	if err != nil {
@@ -31,11 +31,11 @@ func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tenso
 	return c.ask(ctx, m, true)
 }
 
-// NewRequest makes the message that [Client.Infer] sends, with further metadata: an object, or
+// NewRequest makes the message that [Client.Infer] sends, with additional metadata: an object, or
 // empty. It refers to the memory of the inputs.
 //
-// It is an error if some of the inputs have a name and others not, if two have the same, if a text
-// has none, and if metadata has [NamesKey] or [TextsKey] beside names.
+// It fails if only some of the inputs have a name, if two have the same, if a text has none, and if
+// inputs have names and metadata has [NamesKey] or [TextsKey].
 func NewRequest(route string, metadata []byte, inputs ...tensor.Tensor) (*Message, error) {
 	members, tensors, err := appendNames(nil, metadata, inputs)
 	if err != nil {
@@ -90,9 +90,8 @@ func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []te
 	return members, tensors, err
 }
 
-// Output returns the tensor of an answer that has a name. Its memory is the message's, but for that
-// of a text, which is its own. A server that does not name its outputs has them as "0", "1" and so
-// on.
+// Output returns the tensor of an answer by its name. Its memory belongs to the message, except for
+// a text, which has its own. Without names from the server, outputs are called "0", "1" and so on.
 func (m *Message) Output(name string) (tensor.Tensor, error) {
 	names, err := m.names()
 	if err != nil {
@@ -129,7 +128,7 @@ func (m *Message) Output(name string) (tensor.Tensor, error) {
 	return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// names are those of the message's tensors.
+// names returns the names of the message's tensors.
 func (m *Message) names() ([]string, error) {
 	names := make([]string, 0, len(m.Tensors))
 	list := jsontext.Field(m.Metadata, NamesKey)

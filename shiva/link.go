@@ -15,22 +15,23 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// errRetired is why a link takes no request: its address is none of the servers' any more.
+// errRetired is why a link takes no more requests: its address no longer belongs to one of the
+// servers.
 var errRetired = errors.New("shiva: the address is no longer a server's")
 
 var errUntried = errors.New("the first connection is being made")
 
-// A link is one server's share of a [Client], or the whole of a [Stream]: a connection at a time,
-// and the requests on it. Any number of goroutines may use it.
+// A link is the part of a [Client] that concerns one server, or all of a [Stream]: one connection
+// at a time, and the requests on it. Any number of goroutines may use it.
 //
-// A connection that is lost is made anew for the next request. A request whose bytes were handed to
-// the lost one fails; one that was still waiting goes out on the new one. When connecting fails,
-// the requests that wait for it fail with the reason; further ones wait for the next attempt, which
-// comes after a growing pause.
+// After a connection is lost, the next request makes a new one. Requests of which bytes were sent
+// on the lost connection fail; those that were still waiting are sent on the new one. When
+// connecting fails, the requests that wait for it fail with the reason; later ones wait for the
+// next attempt, after a pause that grows.
 type link struct {
 	opts options
-	// One of several servers: it connects when nobody asks, takes requests only while it is
-	// connected, and the requests that wait when the connection is lost fail, too.
+	// One of several servers: it connects without a request, takes requests only while it is
+	// connected, and when the connection is lost, the requests that wait fail, too.
 	among bool
 	// Of a stream among several servers: where to connect, the best first. nil: at at.
 	choose  func(*link) []address
@@ -67,7 +68,7 @@ type link struct {
 
 // A call is one Do, or a frame of a stream.
 type call struct {
-	// Gets a token when finished is set, unless the call was abandoned; capacity 1.
+	// Receives a token when finished is set, unless the call was abandoned; capacity 1.
 	done chan struct{}
 
 	// Guarded by link.mu.
@@ -122,9 +123,9 @@ func (c *link) start(ctx context.Context) error {
 	return nil
 }
 
-// renew is for a request whose token the server takes no longer. It reports whether there is
-// another token to try. A connection that has not shown that one ends when all that was sent on it
-// is answered.
+// renew handles a request whose token the server no longer accepts. It reports whether there is
+// another token to try. A connection that has not shown that one ends when everything sent on it
+// has been answered.
 func (c *link) renew(refused string) bool {
 	token := c.opts.token.Token()
 	if token == refused {
@@ -161,8 +162,8 @@ func (c *link) retire() {
 	}
 }
 
-// Close ends the connection and fails the calls in progress. It returns when nothing of the
-// link runs any more.
+// Close ends the connection and fails the calls in progress. When it returns, no goroutine of the
+// link is left.
 func (c *link) Close() error {
 	c.mu.Lock()
 	if !c.closed {
@@ -243,9 +244,9 @@ func (c *link) callError(mayHaveRun bool, err error) *CallError {
 	return &CallError{Addr: addr, MayHaveRun: mayHaveRun, Err: err}
 }
 
-// encode returns m as it goes on the wire. A copy, although large tensors could be sent from
-// where they lie: Do returns when its context ends, and the caller must then have his memory
-// back, while the bytes may be half sent.
+// encode returns m as it is sent on the wire. It copies large tensors, too, although they could be
+// sent from where they are: Do returns when its context ends, perhaps in the middle of sending
+// them, and the caller may then change their memory.
 func (c *link) encode(ctx context.Context, m *Message, tell bool) (*tensor.Buffer, error) {
 	if deadline, ok := ctx.Deadline(); ok && tell {
 		withTimeout := *m
@@ -305,14 +306,14 @@ func appendObject(dst, members, metadata []byte) []byte {
 	return append(dst, rest...)
 }
 
-// errStale is the end of a call whose tensors are in the memory of a connection that was lost
-// before the request was sent.
+// errStale ends a call whose tensors are in the shared memory of a connection that was lost before
+// the request was sent.
 var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
 
-// errRenewed is the end of a call that was refused by a token, for which there is another now.
+// errRenewed ends a call that was refused for its token, when there is another token now.
 var errRenewed = errors.New("the server has refused a token that has been replaced")
 
-// dropStale ends the next calls to be sent that cannot be, for errStale.
+// dropStale ends the calls, among the next to be sent, that cannot be sent, with errStale.
 func (c *link) dropStale() {
 	for c.ring.sent < c.ring.n {
 		k := *c.ring.at(c.ring.sent)
@@ -369,7 +370,7 @@ func (c *link) waiting() int {
 	return c.ring.n
 }
 
-// down is why one of several servers has no connection; nil: it has, or none was tried yet.
+// down returns why one of several servers has no connection; nil: it has one, or was not tried yet.
 func (c *link) down() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,7 +407,7 @@ func (c *link) abandon(k *call) (finished, sent bool) {
 	}
 }
 
-// finishLocked ends a call that was taken out of the ring.
+// finishLocked ends a call that was removed from the ring.
 func (c *link) finishLocked(k *call, answer *Message, err error) {
 	if answer != nil && k.parts.memory != nil && !k.abandoned {
 		if err = c.collect(&k.parts, answer); err != nil {
@@ -508,8 +509,8 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 		why := c.disconnected(err)
 		c.failSent(err)
 		if e, ok := errors.AsType[*RemoteError](err); ok {
-			// A server that refuses this client says so once: to connect again would not answer
-			// the callers.
+			// A server that refuses this client does so with each connection: connecting again
+			// would not answer the callers.
 			c.failUnsent(e)
 		}
 		if c.among {
@@ -524,7 +525,7 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 	c.failUnsent(c.ended())
 }
 
-// ended is why there is no link any more, or soon.
+// ended returns why the link has ended, or is about to.
 func (c *link) ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -551,8 +552,8 @@ func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 	return true
 }
 
-// disconnected notes that the connection has ended, and ends the use of its memory. It returns the
-// reason for those that waited.
+// disconnected records that the connection has ended, and ends the use of its memory. It returns
+// the reason for the requests that waited.
 func (c *link) disconnected(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -572,8 +573,7 @@ func (c *link) disconnected(err error) error {
 // connect waits until there is something to send and makes a connection for it; nil if the
 // client was closed. The calls that wait while an attempt fails are failed.
 func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
-	// A connection that breaks is made anew at once; the pause is between attempts that lead to
-	// nothing.
+	// A connection that breaks is made anew at once; pauses come between attempts that fail.
 	last := time.Now()
 	for {
 		if !c.among && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
@@ -609,7 +609,7 @@ func (c *link) backoff(failures int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// waitUnsent waits for a call that wants to be sent; false if the client was closed.
+// waitUnsent waits for a call to be sent; false if the client was closed.
 func (c *link) waitUnsent() bool {
 	for {
 		c.mu.Lock()

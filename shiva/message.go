@@ -9,8 +9,9 @@ import (
 // DefaultPort is the TCP port of a server unless configured otherwise.
 const DefaultPort = 6174
 
-// Namespaces that begin with "!" are reserved. ErrorNamespace is that of an answer that reports
-// a fault; the others are requests to the server itself, without tensors, answered in metadata.
+// Namespaces that begin with "!" are reserved. ErrorNamespace is the namespace of an answer that
+// reports a fault; the others are questions to the server itself, without tensors, answered in
+// metadata.
 const (
 	ErrorNamespace  = "!error"
 	LiveNamespace   = "!live"
@@ -20,20 +21,20 @@ const (
 	WhoAmINamespace = "!whoami"
 )
 
-// TokenKey is the key of metadata in a connection's first request with the token that says whose it
-// is.
+// TokenKey is the key, in the metadata of a connection's first request, of the token that
+// identifies the client.
 const TokenKey = "token"
 
-// A Message is one message of the protocol, either way.
+// A Message is one message of the protocol, in either direction.
 //
 // Metadata is the text of a JSON object, or empty, which means the same as {}. The names of
 // Tensors are not part of the layout: by convention they travel in metadata as [NamesKey], which
 // [NewRequest] writes and Output reads. The encoders ignore them, and the Decoder sets none.
 //
-// A Message that the [Decoder] or the [Client] gave out owns its memory: Metadata and the bytes
-// of all Tensors belong to it until Release, and it may be used by one goroutine at a time. The
-// fields may be changed; Release gives back what was received, whatever they hold by then. A
-// Message that you made owns nothing.
+// A Message from the [Decoder] or the [Client] owns its memory: Metadata and the bytes of all
+// Tensors are valid until Release, and one goroutine at a time may use it. The fields may be
+// changed; Release returns what was received, whatever the fields hold by then. A Message that you
+// made owns nothing.
 type Message struct {
 	Namespace string
 	Metadata  []byte
@@ -55,10 +56,10 @@ func newMessage() *Message {
 	return m
 }
 
-// Release gives back the memory of a received message; nothing of it may be used afterwards,
-// the Message itself included, except the Namespace string and the Data of tensors that were
-// retained. Their Shapes are the message's: whoever retains a tensor clones its Shape. Call
-// Release once. On a message that was not received it does nothing.
+// Release returns the memory of a received message. Nothing of the Message may be used afterwards,
+// except the Namespace string and the Data of tensors that were retained. Their Shapes belong to
+// the message: clone the Shape of a tensor that you retain. Call Release once. It does nothing to a
+// message that was not received.
 func (m *Message) Release() {
 	if !m.received {
 		if tensor.Invariants && m.bufs != nil {
@@ -72,7 +73,7 @@ func (m *Message) Release() {
 		m.bufs[i] = nil
 	}
 	if tensor.Invariants {
-		// Never used again, so that a second release is seen, and so is a read.
+		// It is never used again, so that a second release is noticed, and so is a read.
 		*m = Message{Namespace: "released", bufs: []*tensor.Buffer{}}
 		return
 	}

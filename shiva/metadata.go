@@ -33,8 +33,8 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 	return e
 }
 
-// checkMetadata returns the kind of fault and where it is, or "", and how many words that JSON has
-// not stand in the place of numbers, if the rules allow them.
+// checkMetadata returns the kind of fault, or "", and its place, and how many words unknown to JSON
+// stand in the place of numbers, if the rules allow them.
 func checkMetadata(b []byte, depth int, rules jsontext.Rules) (kind Kind, at, words int) {
 	if len(b) == 0 {
 		return "", 0, 0

@@ -32,8 +32,8 @@ type options struct {
 	repeatable   bool
 }
 
-// clientPool is the pool of clients that were given none. It has no budget, so that an answer
-// which is never released costs nothing but its reuse.
+// clientPool is the default pool of clients. It has no budget, so that an answer that is never
+// released costs only the reuse of its memory.
 var clientPool = tensor.NewPool(0)
 
 func newOptions(opts []Option) options {
@@ -53,7 +53,7 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// knowToken finds the token of the environment unless there is another.
+// knowToken finds the token in the environment unless another was set.
 func (o *options) knowToken() (err error) {
 	if o.token != nil {
 		return nil
@@ -64,22 +64,21 @@ func (o *options) knowToken() (err error) {
 	return nil
 }
 
-// WithInFlight sets how many requests may be on the connection without their answers; the next
-// Do waits for one of them. The default is 64, the least 1; a server of ours takes 256 of a
-// connection.
+// WithInFlight sets how many requests may wait for their answers on one connection; when there are
+// as many, Do waits. The default is 64, the least 1; shivad takes 256 from a connection.
 func WithInFlight(n int) Option { return func(o *options) { o.inFlight = max(n, 1) } }
 
-// WithLimits bounds the answers that are accepted, as [DecoderConfig] says.
+// WithLimits bounds the answers that are accepted; see [DecoderConfig].
 func WithLimits(l Limits) Option { return func(o *options) { o.limits = l } }
 
-// WithPool sets where the memory of requests on their way and of answers comes from. With a
-// pool that has a budget, answers must be released. The default is one pool without a budget
-// for all clients of the process.
+// WithPool sets the pool for the memory of requests in flight and of answers. If the pool has a
+// budget, answers must be released. The default is one pool without a budget for all clients of the
+// process.
 func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 
 // WithDialer replaces the function that makes connections. It is called with "tcp" and the address,
-// or "unix" and the path of a socket, and must end when its context does. Names are left to it,
-// unless WithLookup comes after it.
+// or "unix" and the path of a socket, and must return when its context ends. It also resolves
+// names, unless WithLookup comes after it.
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial, o.lookup = dial, nil }
 }
@@ -90,24 +89,24 @@ func WithLookup(find func(ctx context.Context, network, host string) ([]netip.Ad
 	return func(o *options) { o.lookup = find }
 }
 
-// WithServers sets how many servers a client uses at once when it was given more addresses, or a
-// name that resolves to more: which ones is different for each client, and remains as it is while
-// others come and go. The default is 16, the least 1.
+// WithServers sets how many servers a client uses at once, if it was given more addresses or a name
+// that resolves to more. Each client chooses others, and keeps its choice while further servers
+// come and go. The default is 16, the least 1.
 func WithServers(n int) Option { return func(o *options) { o.servers = max(n, 1) } }
 
-// WithRepeatable says that requests may run twice, as inference may whose answers are all that
-// matters: one whose answer was lost with its connection is sent again, to another server or, if
-// there is none, over another connection; so is one at a server of several that is silent. Feedback
-// is never sent again once a server may have it.
+// WithRepeatable says that requests may run twice, as inference may if only its answers matter. A
+// request whose answer was lost with its connection is then sent again, to another server or, if
+// there is none, over another connection; so is a request at one of several servers that has fallen
+// silent. Feedback is never sent again once a server may have it.
 func WithRepeatable() Option { return func(o *options) { o.repeatable = true } }
 
-// WithToken sets the token that shows the server who the client is; "" shows none. The default is
-// that of the environment: the variables of [token.Env] and [token.FileEnv], which are read at
-// Dial. The file is read again for each connection, and when the server takes its token no longer;
-// if it has another one by then, the request is sent again, on a new connection.
+// WithToken sets the token that identifies the client; "" shows none. The default is the token of
+// the environment: the variables of [token.Env] and [token.FileEnv], which are read at Dial. The
+// file is read again for each connection, and when the server no longer accepts the token; if the
+// file has another one by then, the request is sent again on a new connection.
 func WithToken(text string) Option { return func(o *options) { o.token = token.Fixed(text) } }
 
-// WithTokenSource is WithToken with a token that may be replaced, as the default's file may be: see
+// WithTokenSource is WithToken with a token that may change, like that of the default's file: see
 // [token.FromFile].
 func WithTokenSource(source *token.Source) Option { return func(o *options) { o.token = source } }
 

@@ -9,8 +9,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// This file is how the tensors of a [Client]'s requests and answers get into shared memory and out
-// of it.
+// How the tensors of a [Client]'s requests and answers get into shared memory and out of it.
 
 // A place is where a tensor is, in metadata.
 type place struct {
@@ -23,14 +22,14 @@ type place struct {
 	Index    int    `json:"index,omitempty"` // of an output, among the answer's tensors
 }
 
-// places are those of a request or an answer.
+// places are the places of a request's or an answer's tensors.
 type places struct {
 	Inputs  []place `json:"inputs,omitempty"`
 	Area    *place  `json:"area,omitempty"` // for outputs
 	Outputs []place `json:"outputs,omitempty"`
 }
 
-// parts are what a request has of shared memory until its call is freed.
+// parts are the parts of shared memory that a request has until its call is freed.
 type parts struct {
 	memory *sharedMemory // of the connection that was there; nil: it may share none
 	inputs []span
@@ -50,8 +49,8 @@ func (p *parts) release() {
 	*p = parts{}
 }
 
-// place leaves the large inputs of a message in memory, as far as there is room, and has its
-// outputs left there. It returns the message that is to be sent.
+// place copies the large inputs of a message to shared memory, as far as there is room, and
+// reserves room for its outputs. It returns the message that is to be sent.
 func (c *link) place(m *Message) (*Message, parts) {
 	if c.opts.sharedBytes <= 0 {
 		return m, parts{}
@@ -83,8 +82,8 @@ func (c *link) place(m *Message) (*Message, parts) {
 	return &sent, p
 }
 
-// takeInputs copies large inputs to parts of the memory. It returns the message of the others, and
-// their names.
+// takeInputs copies large inputs to parts of the memory. It returns the message with the others,
+// and their names.
 func (p *parts) takeInputs(m *Message) (sent Message, left []string, there places) {
 	sent, left = Message{Namespace: m.Namespace, Tensors: m.Tensors}, []string{}
 	if !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
@@ -111,7 +110,7 @@ func (p *parts) takeInputs(m *Message) (sent Message, left []string, there place
 	return sent, left, there
 }
 
-// tensorNames are those of a message's tensors; nil: they have none.
+// tensorNames returns the names of a message's tensors; nil: they have none.
 func tensorNames(m *Message) (names []string) {
 	if list := jsontext.Field(m.Metadata, NamesKey); list != nil {
 		_ = json.Unmarshal(list, &names) // the server says what is wrong with it
@@ -126,8 +125,8 @@ func tensorNames(m *Message) (names []string) {
 	return names
 }
 
-// collect gives an answer those of its outputs that are in memory, as if they had been sent. They
-// own their parts of the area from then on.
+// collect adds to an answer its outputs that are in shared memory, as if they had been sent. They
+// own their parts of it from then on.
 func (c *link) collect(p *parts, answer *Message) error {
 	p.memory.noteError(answer)
 	if answer.Namespace == ErrorNamespace {

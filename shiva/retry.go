@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// This file is what a [Client] does with a request that a server has not answered.
+// What a [Client] does with a request that a server has not answered.
 
 // The pauses between two rounds over all servers.
 const (
@@ -18,14 +18,14 @@ const (
 	lastPause  = 320 * time.Millisecond
 )
 
-// An Attempt is what became of a request, or of an attempt to connect, at one server.
+// An Attempt is what happened to a request, or to an attempt to connect, at one server.
 type Attempt struct {
 	Addr string
 	Err  error
 }
 
-// An AttemptsError is why none of several servers has answered. It wraps what happened at each,
-// the last first.
+// An AttemptsError says why none of several servers has answered. It wraps the error of each, the
+// last one first.
 type AttemptsError struct{ Attempts []Attempt }
 
 func (e *AttemptsError) Error() string {
@@ -52,7 +52,7 @@ func (e *AttemptsError) Error() string {
 	return b.String()
 }
 
-// why is the error without what its place says.
+// why returns the error without what its place in the list says already.
 func (a Attempt) why() string {
 	err, fate := a.Err, ""
 	if e, ok := err.(*CallError); ok {
@@ -71,13 +71,13 @@ func (e *AttemptsError) Unwrap() (errs []error) {
 	return errs
 }
 
-// note adds what happened at a server, in place of what had happened there before.
+// note records what happened at a server, and replaces what happened there before.
 func (e *AttemptsError) note(addr string, err error) {
 	e.Attempts = slices.DeleteFunc(e.Attempts, func(a Attempt) bool { return a.Addr == addr })
 	e.Attempts = append(e.Attempts, Attempt{addr, err})
 }
 
-// err is the error, or the only one that it has.
+// err returns e, or the only error in it.
 func (e *AttemptsError) err() error {
 	if len(e.Attempts) == 1 {
 		return e.Attempts[0].Err
@@ -85,7 +85,7 @@ func (e *AttemptsError) err() error {
 	return e
 }
 
-// with is the error with another one.
+// with returns e with another attempt.
 func (e *AttemptsError) with(addr string, err error) error {
 	e.note(addr, err)
 	return e.err()
@@ -138,13 +138,13 @@ func (c *Client) insist(ctx context.Context, m *Message, tell bool) (*Message, e
 	}
 }
 
-// isFeedback reports whether a route is that of an application's feedback.
+// isFeedback reports whether a route is for an application's feedback.
 func isFeedback(namespace string) bool {
 	name, found := strings.CutSuffix(namespace, "/update")
 	return found && !strings.Contains(name, "/")
 }
 
-// rest waits; an error is why that is over before its time.
+// rest waits; the error says why it ended early.
 func (c *Client) rest(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -158,7 +158,7 @@ func (c *Client) rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goesOn notes what happened at a server, and reports whether another may have the request.
+// goesOn records what happened at a server, and reports whether another one may get the request.
 func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
 	p.tried = append(p.tried, l)
 	p.failed.note(l.at.Load().text, err)
@@ -175,7 +175,7 @@ func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
 	return false
 }
 
-// isFor reports whether an answer leaves the request to another server.
+// isFor reports whether, after this answer, another server may get the request.
 func (p *pursuit) isFor(e *RemoteError) bool {
 	switch e.Type {
 	case Draining:
@@ -190,15 +190,15 @@ func (p *pursuit) isFor(e *RemoteError) bool {
 	case NotFound:
 		return !p.feedback
 	case Overloaded:
-		// Twice at most: where all servers are overloaded, requests that go from one to the next
-		// would be the most of their load.
+		// At most twice: if all servers are overloaded, requests that go from one to the next would
+		// be most of their load.
 		p.overloaded++
 		return p.overloaded < 2 && !p.feedback
 	}
 	return false
 }
 
-// noteDown notes the servers that were not asked, as they cannot be reached.
+// noteDown records the servers that were not asked because they cannot be reached.
 func (p *pursuit) noteDown() {
 	for _, l := range *p.client.links.Load() {
 		if !l.among || l.up.Load() {
@@ -211,8 +211,8 @@ func (p *pursuit) noteDown() {
 	}
 }
 
-// result is the error of a request that goes no further: what its last server answered, unless
-// another one might have answered otherwise.
+// result returns the error of a request for which no server is left: what its last server answered,
+// unless another one might have answered otherwise.
 func (p *pursuit) result(err error) error {
 	if e, ok := err.(*RemoteError); ok && !e.Retryable && e.Type != NotFound {
 		return err

@@ -18,7 +18,7 @@ func newRing(size int) ring {
 	return ring{calls: make([]*call, n)}
 }
 
-// at is where the i-th oldest call is.
+// at returns the place of the i-th oldest call.
 func (r *ring) at(i int) **call { return &r.calls[(r.head+i)&(len(r.calls)-1)] }
 
 func (r *ring) push(k *call) {
@@ -26,7 +26,7 @@ func (r *ring) push(k *call) {
 	r.n++
 }
 
-// pop takes the oldest call, which was sent.
+// pop removes the oldest call, which was sent.
 func (r *ring) pop() *call {
 	p := r.at(0)
 	k := *p
@@ -48,8 +48,7 @@ func (r *ring) nextUnsent() *call {
 	return k
 }
 
-// removeUnsent takes k out, wherever it is among those that were not sent, and tells whether it
-// was there.
+// removeUnsent removes k from the calls that were not sent, and reports whether it was there.
 func (r *ring) removeUnsent(k *call) bool {
 	for i := r.sent; i < r.n; i++ {
 		if *r.at(i) != k {

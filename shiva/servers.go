@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// This file is which servers a [Client] has connections with, and which of them gets a request.
+// Which servers a [Client] has connections to, and which of them gets a request.
 
 const (
 	lookupPeriod = 20 * time.Second
@@ -75,7 +75,7 @@ func (c *Client) connectAny(ctx context.Context, found []address, failed *Attemp
 	}
 }
 
-// found is what the sources stand for, each server once.
+// found returns the servers that the sources stand for, each once.
 func (c *Client) found() (all []address) {
 	for _, s := range c.sources {
 		for _, a := range s.found {
@@ -87,8 +87,9 @@ func (c *Client) found() (all []address) {
 	return all
 }
 
-// relist has a link with each of the servers that are used. One to which that is new begins to
-// connect, and one that is no longer among them ends with what was sent on it.
+// relist makes a link for each server to be used that has none, which begins to connect, and
+// retires the links of servers that are no longer used: they end when everything sent on them has
+// been answered.
 func (c *Client) relist(found []address) {
 	if len(found) > c.opts.servers {
 		// Rendezvous: each address has a rank of its own, whatever others there are.
@@ -119,7 +120,7 @@ func (c *Client) relist(found []address) {
 	}
 }
 
-// list makes links those that are used.
+// list makes links the ones that are used.
 func (c *Client) list(links []*link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +133,7 @@ func (c *Client) list(links []*link) {
 	c.links.Store(&links)
 }
 
-// over reports whether nothing of the link runs any more.
+// over reports whether the link has ended.
 func (c *link) over() bool {
 	select {
 	case <-c.done:
@@ -142,7 +143,7 @@ func (c *link) over() bool {
 	}
 }
 
-// follow looks names up again if it is time. Requests do it, so that a client that is not in use
+// follow looks names up again if it is time. It is called by requests, so that an unused client
 // costs nothing.
 func (c *Client) follow() {
 	due := c.looks.Load()
@@ -164,7 +165,7 @@ func (c *Client) lookUp(ctx context.Context, s *source) error {
 	return s.lookUp(ctx, c.opts.lookup)
 }
 
-// lookAgain looks names up. One lookup is under way at a time.
+// lookAgain looks names up. Only one lookup runs at a time.
 func (c *Client) lookAgain() {
 	failed := false
 	for _, s := range c.sources {
@@ -176,7 +177,7 @@ func (c *Client) lookAgain() {
 	c.looks.Store(c.nextLookup(failed).UnixNano())
 }
 
-// nextLookup is when names are looked up next.
+// nextLookup returns when names are looked up next.
 func (c *Client) nextLookup(soon bool) time.Time {
 	for _, l := range *c.links.Load() {
 		soon = soon || l.down() != nil
@@ -187,8 +188,8 @@ func (c *Client) nextLookup(soon bool) time.Time {
 	return time.Now().Add(lookupPeriod)
 }
 
-// pick chooses a server for a request that was not sent to some of them: of two at random that take
-// requests the one where fewer wait. nil: none is left.
+// pick chooses a server for a request among those to which it was not sent: of two random ones that
+// take requests, the one where fewer wait. nil: none is left.
 func (c *Client) pick(tried []*link) *link {
 	var a, b *link
 	n := 0
@@ -196,7 +197,7 @@ func (c *Client) pick(tried []*link) *link {
 		if l.among && !l.up.Load() || slices.Contains(tried, l) {
 			continue
 		}
-		// The first two, and each further one in place of either as often as is fair.
+		// The first two, and then each further one replaces one of them with a fair probability.
 		switch n++; n {
 		case 1:
 			a = l
@@ -221,7 +222,7 @@ func (c *Client) pick(tried []*link) *link {
 	return a
 }
 
-// lead connects the link of a stream, which goes where the client's requests may go.
+// lead connects the link of a stream, to a server that the client's requests may go to.
 func (c *Client) lead(ctx context.Context, l *link) error {
 	if c.ctx.Err() != nil {
 		return &CallError{Addr: c.name, Err: ErrClosed}
@@ -235,8 +236,9 @@ func (c *Client) lead(ctx context.Context, l *link) error {
 	return l.start(ctx)
 }
 
-// order is where the link of a stream may connect: where it was, unless that server shuts down or
-// has fallen silent; as a request would choose; wherever there is a connection; and then the rest.
+// order returns where the link of a stream may connect, best first: where it was, unless that
+// server shuts down or has fallen silent; where a request would go; wherever there is a connection;
+// and then the rest.
 func (c *Client) order(of *link) (list []address) {
 	c.follow()
 	links := slices.Clone(*c.links.Load())
@@ -265,9 +267,9 @@ func (c *Client) order(of *link) (list []address) {
 	return list
 }
 
-// Shared reports why the client shares no memory with its servers, or why tensors that are large
-// enough for it were sent nevertheless since they are larger than all of it, with both sizes; nil:
-// it does. Of several servers it is the first reason.
+// Shared returns why the client shares no memory with its servers, or why tensors large enough for
+// it were sent although it does: they are larger than all of it, and the error has both sizes. nil:
+// all is well. With several servers it returns the first reason.
 func (c *Client) Shared() error {
 	var faults []error
 	for _, l := range *c.links.Load() {

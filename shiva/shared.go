@@ -17,18 +17,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// WithSharedMemory shares so many bytes of /dev/shm with a server on the same machine, if that
-// offers it: inputs and outputs of 64 KiB and more are left there instead of sent, as far as there
-// is room. Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream
-// has memory of its own, as much again.
+// WithSharedMemory shares that many bytes of /dev/shm with a server on the same machine, if the
+// server offers it: inputs and outputs of 64 KiB and more pass through it, as far as there is room.
+// Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream has memory
+// of its own, of the same size.
 //
-// An answer is the same with or without it. Its outputs lie in the memory, which has their part
-// back when the answer and whoever retained a tensor have released it: answers that are never
-// released use it up. Where outputs are to go is known from the second request of a route on.
+// Answers are the same with or without it. Outputs in shared memory occupy it until the answer, and
+// whoever retained a tensor, has released them; answers that are never released use it up. Room for
+// outputs is reserved from the second request of a route on, when their sizes are known.
 //
-// Whatever has no room is sent, and so is everything to a server that refuses: [Client.Shared] says
-// why. The memory has no name but while a connection is made, and ends with the processes that have
-// it.
+// Tensors for which there is no room are sent, and so are all tensors to a server that refuses:
+// [Client.Shared] says why. The memory has a name only while a connection is made, and goes with
+// the processes that have it.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
@@ -40,8 +40,8 @@ const (
 // A span is a part of shared memory.
 type span struct{ offset, size int64 }
 
-// sharedMemory is what a connection shares with its server. Another connection has other memory:
-// the server may still write to this one.
+// sharedMemory is the memory that a connection shares with its server. Each connection has its own:
+// a server may still write to the memory of the one before.
 type sharedMemory struct {
 	name string
 	file *os.File // nil: it could not be made
@@ -64,7 +64,7 @@ func newSharedMemory(size int64) (*sharedMemory, error) {
 	return &sharedMemory{name: name, file: file, mem: mem, free: []span{{0, size}}, users: 1}, nil
 }
 
-// unlink takes the name away. From then on the memory lasts as long as somebody has it open.
+// unlink removes the name. The memory then lasts as long as a process has it open.
 func (s *sharedMemory) unlink() { _ = os.Remove(s.file.Name()) }
 
 // leave ends one use of the memory. The caller holds mu.
@@ -92,8 +92,8 @@ var (
 	errNotShared    = errors.New("shiva: shared memory: the client was made without WithSharedMemory")
 )
 
-// share makes memory for a new connection and tells the server of it. An error is one of the
-// connection; that there is no memory, or that the server will not have it, is none.
+// share makes memory for a new connection and tells the server about it. It fails only if the
+// connection does: it is no error if there is no memory, or if the server refuses it.
 func (c *link) share(ctx context.Context, conn net.Conn) (*sharedMemory, error) {
 	if c.opts.sharedBytes <= 0 {
 		return nil, nil
@@ -142,14 +142,14 @@ func (c *link) Shared() error {
 	return s.small
 }
 
-// memory is that of the present connection; nil: none.
+// memory returns the memory of the present connection; nil: it has none.
 func (c *link) memory() *sharedMemory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.shared
 }
 
-// usable reports whether the server has the memory.
+// usable reports whether the server has accepted the memory.
 func (s *sharedMemory) usable() bool {
 	if s == nil {
 		return false
@@ -159,8 +159,8 @@ func (s *sharedMemory) usable() bool {
 	return s.refusal == nil
 }
 
-// take is the first part that is large enough, for what is called so in errors. Its pages are
-// there: whoever writes to a mapping of a file system that is full is killed.
+// take returns the first part that is large enough; what and name are for errors. It makes sure that
+// the part's pages exist: writing to a mapping on a full file system would kill the process.
 func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +219,8 @@ func (s *sharedMemory) giveBack(parts ...span) {
 	}
 }
 
-// noteError looks whether an answer is an error about the memory, which the server has lost then,
-// by its operator's or another client's doing. Further requests are sent.
+// noteError checks whether an answer is an error about the memory, which the server has then lost,
+// because an operator or another client has removed it. Further requests are sent as bytes.
 func (s *sharedMemory) noteError(answer *Message) {
 	if answer.Namespace != ErrorNamespace || !bytes.Contains(answer.Metadata, []byte(s.name)) {
 		return
@@ -241,7 +241,7 @@ type part struct {
 // Put implements [tensor.Lender].
 func (p *part) Put([]byte) { p.memory.giveBack(p.span) }
 
-// outputSizes are the bytes of the large outputs of each route, as its answers had them of late.
+// outputSizes are the sizes in bytes of the large outputs of each route, by its recent answers.
 type outputSizes struct {
 	mu     sync.Mutex
 	routes map[string]int64
@@ -255,8 +255,8 @@ func (o *outputSizes) of(route string) int64 {
 	return o.routes[route]
 }
 
-// learn notes the outputs of an answer. A smaller answer takes an eighth off: the next one may be
-// as large as the one before.
+// learn records the outputs of an answer. A smaller answer takes off only an eighth: the next one
+// may be as large as the one before.
 func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 	size := int64(0)
 	for _, t := range tensors {

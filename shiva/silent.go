@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// This file is how one of several servers is noticed that has fallen silent: its connection stays,
-// and no answer comes, as from a host without power or a process that hangs. A model may take its
-// time as well, and answers on a connection keep their order, so the server is asked on another
-// connection whether it lives. If it does not say so, the requests that it has go to others, where
-// they may run twice, and a stream goes to another with its next frames. TCP alone would notice
-// after a quarter of an hour.
+// How the client notices that one of several servers has fallen silent: the connection stays, and
+// no answer comes, as from a host without power or from a process that hangs. A model may also take
+// its time, and answers on a connection keep their order, so the client asks on another connection
+// whether the server lives. If there is no answer either, the server's requests go to others, where
+// they may run twice, and a stream continues at another server with its next frames. TCP alone
+// would notice after a quarter of an hour.
 
 const (
 	silence   = 2 * time.Second // without an answer, after which a server is asked
 	proofTime = 2 * time.Second // for the other connection, and the answer on it
 )
 
-// heedLocked is called when the first of the requests is sent for whose answer the link waits.
+// heedLocked is called when the first request is sent, while none waits, for whose answer the link
+// then waits.
 func (c *link) heedLocked() {
 	c.heard = time.Now()
 	if (c.among && c.opts.repeatable || c.choose != nil) && c.doubts == nil {
@@ -86,7 +87,7 @@ func (c *link) giveUp(conn net.Conn, why error) {
 	conn.Close()
 }
 
-// cause is why a connection has ended: what was found out about its server, if there is such.
+// cause returns why a connection has ended: what was found out about its server, if anything.
 func (c *link) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +97,7 @@ func (c *link) cause(err error) error {
 	return err
 }
 
-// endChecks returns when no check runs and none will, as nothing is sent any more.
+// endChecks returns when no check runs, and none will begin, as nothing is sent any more.
 func (c *link) endChecks() {
 	c.mu.Lock()
 	if c.doubts != nil && c.doubts.Stop() {

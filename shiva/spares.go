@@ -2,19 +2,19 @@ package shiva
 
 import "github.com/shivad/shivad/shiva/tensor"
 
-// Spares keeps small messages, with their memory in hand, for the decoders of one goroutine
-// that also releases them, as an event loop does. It saves the pools' work, which is about a
-// sixth of what a small request costs a server. What it keeps, a megabyte at most, counts as
-// out of the pool. The zero value is ready; all that is done with it is done by that goroutine.
+// Spares keeps small messages, with their memory, for the decoders of one goroutine that also
+// releases them, such as an event loop. It saves the work of the pools, about a sixth of what a
+// small request costs a server. What it keeps, a megabyte at most, counts as taken from the pool.
+// The zero value is ready; only that goroutine may use it.
 type Spares struct {
 	free []*Message // each has one buffer, and nobody else has a reference to it
 }
 
-// maxSpares bounds how many are spare, with at most arenaBytes each.
+// maxSpares bounds how many messages are kept, with at most arenaBytes each.
 const maxSpares = 512
 
-// Recycle is [Message.Release] that keeps the message if it is small. It may be any message of
-// the same pool.
+// Recycle is [Message.Release], but keeps the message if it is small. It may be any message of the
+// same pool.
 func (s *Spares) Recycle(m *Message) {
 	if tensor.Invariants || !m.received || len(s.free) == maxSpares || cap(m.Tensors) > maxKeptTensors ||
 		len(m.bufs) != 1 || m.bufs[0].Shared() || len(m.bufs[0].Bytes()) > arenaBytes {
@@ -41,7 +41,7 @@ func (s *Spares) take() *Message {
 	return m
 }
 
-// Release gives everything back to the pool.
+// Release returns everything to the pool.
 func (s *Spares) Release() {
 	for m := s.take(); m != nil; m = s.take() {
 		m.Release()

@@ -12,33 +12,33 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// ErrFinished is why Push fails after Finish.
+// ErrFinished is the error of Push after Finish.
 var ErrFinished = errors.New("shiva: the stream takes no more frames: it is finished")
 
 const (
-	// KeepAll is [StreamConfig].Keep for streams of which every frame counts.
+	// KeepAll is the value of [StreamConfig].Keep for streams in which every frame counts.
 	KeepAll = -1
 
 	maxStreamKeep = 1 << 10 // the server's bound
 
-	// answerGrace is how long after a frame's deadline the server's own answer, which says more
-	// than a timeout, is waited for.
+	// answerGrace is how long the client waits, after a frame's deadline, for the server's own
+	// answer, which says more than a timeout.
 	answerGrace = time.Second
 )
 
-// A StreamConfig says what a [Stream] is.
+// A StreamConfig configures a [Stream].
 type StreamConfig struct {
 	Model string // the route: a model, "model/version" or an application
 	Name  string // of the stream, such as a camera's; a server knows it for each client and model
 
 	// Keep is how many frames may wait, in the server and in the client: one more supersedes the
-	// oldest of them. 0 means 1, the newest alone; the most is 1024. With KeepAll none is
-	// superseded, and Push waits instead.
+	// oldest. 0 means 1, only the newest; the most is 1024. With KeepAll none is superseded, and
+	// Push waits instead.
 	Keep int
 
-	// Timeout is each frame's deadline. The server counts it from the frame's arrival. A frame
-	// without any answer a second after it, counted from Push, fails with a CallError. 0: the
-	// deadline is the server's, and the client has none.
+	// Timeout is each frame's deadline, which the server counts from the frame's arrival. A frame
+	// that has no answer a second after its deadline, counted from Push, fails with a CallError. 0:
+	// the deadline is the server's, and the client has none.
 	Timeout time.Duration
 }
 
@@ -52,7 +52,7 @@ type Frame struct {
 	CapturedAt time.Time // zero: when it is pushed
 }
 
-// An Answer is what became of a frame of a [Stream] that was not superseded.
+// An Answer is the answer to a frame of a [Stream], or its error. Superseded frames have none.
 type Answer struct {
 	Seq int64
 	// From Frame.CapturedAt to the arrival of the answer, by this machine's clock.
@@ -63,7 +63,7 @@ type Answer struct {
 	*Message
 }
 
-// StreamCounts are of the frames that a [Stream] has no Answer for.
+// StreamCounts counts the frames of a [Stream] that have no Answer.
 type StreamCounts struct {
 	Superseded int // a newer frame came before the server had executed them, or they were sent
 	Dropped    int // answered, and newer answers came before these were taken
@@ -72,22 +72,22 @@ type StreamCounts struct {
 // A Stream sends frames of one source, such as a camera, to a model, over a connection of its
 // own. Any goroutine may push frames, and any may take the answers; usually there is one of each.
 //
-// A camera is faster than a model, and who watches wants to see the newest frame. So frames do
-// not queue up: a newer one supersedes those that wait, in the server and, while the connection
-// takes no more, in the client. Answers have the order of the frames. Of those that are not
-// taken the newest are kept, as many as frames may wait.
+// A camera is often faster than a model, and viewers want to see the newest frame. So frames do not
+// queue up: a newer one supersedes those that wait, in the server and, while the connection takes
+// no more, in the client. Answers have the order of the frames. Of answers that nobody takes, the
+// newest are kept, as many as frames may wait.
 //
 // With [KeepAll] each frame has an answer, and Push waits while as many frames as [WithInFlight]
-// says have none or have one that was not taken. So a single goroutine must not push more than
+// says have no answer, or one that was not taken. So a single goroutine must not push more than
 // that before it takes answers.
 //
-// A connection that is lost is made anew, as by a [Client]. The frames that were sent on it fail.
-// While no connection can be made, the frames that wait for an attempt fail with its error. Among
-// several servers a stream stays with its own until that cannot be reached, says that it shuts
-// down, or has fallen silent: no answer for 2 s, and none within 2 s to whether it lives.
+// A connection that is lost is replaced, as by a [Client]. The frames that were sent on it fail.
+// While connecting fails, the frames that wait for an attempt fail with its error. Among several
+// servers a stream stays with one until that cannot be reached, says that it shuts down, or has
+// fallen silent: no answer for 2 s, and none within 2 s when it is asked whether it lives.
 //
-// Frames that the operating system has taken are sent. On a network that is slower than the
-// camera they are the ones that make it late; WithInFlight(2) bounds them.
+// Frames that the operating system has accepted count as sent. On a network that is slower than the
+// camera, these delay the newest frame; WithInFlight(2) bounds them.
 type Stream struct {
 	link    *link // the stream's own
 	cfg     StreamConfig
@@ -113,13 +113,13 @@ type Stream struct {
 	timed   bool        // it will
 }
 
-// A frameCall is what a stream knows of a call.
+// A frameCall is the stream's part of a call.
 type frameCall struct {
 	stream   *Stream
 	seq      int64
 	captured time.Time
 	pushed   time.Time
-	// Frames between the one before and this one that were superseded before they were sent.
+	// Frames between the previous one and this one that were superseded before they were sent.
 	skipped int
 }
 
@@ -128,8 +128,8 @@ type streamAnswer struct {
 	err error
 }
 
-// Stream opens a stream to the client's server, or one of them. It makes a connection of its own,
-// as [Dial] does and with the client's options, and must be closed for itself.
+// Stream opens a stream to the client's server, or to one of them. It makes a connection of its
+// own, like [Dial] with the client's options, and has a Close of its own.
 func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
 	if cfg.Name == "" {
 		return nil, errors.New("shiva: a stream needs a name")
@@ -169,13 +169,13 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 	return s, nil
 }
 
-// Push sends a frame and returns its number. The frame's memory is the caller's again when Push
-// returns: what is sent is a copy.
+// Push sends a frame and returns its number. It copies the frame, whose memory belongs to the
+// caller again when it returns.
 //
-// Push does not wait for the network. When as many frames as the stream keeps wait to be sent,
-// the oldest of them is superseded. With [KeepAll] it waits for room, until ctx ends. What becomes
-// of the frame is told by [Stream.Answers]; Push fails for a frame that cannot be encoded, after
-// Finish and after Close.
+// Push does not wait for the network. If as many frames wait to be sent as the stream keeps, the
+// oldest of them is superseded. With [KeepAll] it waits for room, until ctx ends. [Stream.Answers]
+// has the results. Push itself fails for a frame that cannot be encoded, after Finish and after
+// Close.
 func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, s.link.callError(false, err)
@@ -297,7 +297,7 @@ func (s *Stream) supersedeUnsent() {
 	s.counts.Superseded++
 }
 
-// answered ends the call of a frame, which was taken out of the ring. The client's mutex is held.
+// answered ends the call of a frame that was removed from the ring. The client's mutex is held.
 func (s *Stream) answered(k *call, m *Message, err error) {
 	if k.abandoned {
 		if m != nil {
@@ -323,7 +323,7 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 	s.link.freeCall(k)
 }
 
-// conclude notes what became of a frame.
+// conclude records how a frame ended.
 func (s *Stream) conclude(f *frameCall, m *Message, skipped int, err error) {
 	s.open--
 	s.skipped += f.skipped
@@ -405,13 +405,13 @@ func (s *Stream) expire() {
 	}
 }
 
-// Answers yields the answers of the frames, in the order of the frames, with the error of each
-// that has one: a [*RemoteError], [*DecodeError] or [*CallError], as of [Client.Do]. An error
-// ends its frame and not the stream. Frames that were superseded are passed over; the next answer
-// counts them, and so does [Stream.Counts].
+// Answers yields the answers of the frames, in the order of the frames, each with its error, if
+// any: a [*RemoteError], [*DecodeError] or [*CallError], as from [Client.Do]. An error ends its
+// frame and not the stream. Superseded frames are left out; the next answer counts them, and so
+// does [Stream.Counts].
 //
-// The receiver releases each Answer that came without an error. The loop ends when Finish was
-// called and no frame is left, at Close, and when ctx ends; in the last case a later loop goes on.
+// The receiver must release each Answer without an error. The loop ends when Finish was called and
+// no frame is left, at Close, and when ctx ends; in the last case a later loop continues.
 func (s *Stream) Answers(ctx context.Context) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		for {
@@ -447,14 +447,14 @@ func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
 	return a, ok
 }
 
-// Counts tells how many frames so far have had no Answer.
+// Counts returns how many frames so far have had no Answer.
 func (s *Stream) Counts() StreamCounts {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	return s.counts
 }
 
-// Finish ends pushing. The loops over Answers end after the last frame's.
+// Finish ends pushing. Loops over Answers end after the answer to the last frame.
 func (s *Stream) Finish() {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
@@ -465,8 +465,8 @@ func (s *Stream) Finish() {
 	}
 }
 
-// Close ends the stream and its connection, gives up the frames in progress, and releases the
-// answers that were not taken. Nothing of the stream runs any more when it returns.
+// Close ends the stream and its connection, fails the frames in progress, and releases the answers
+// that were not taken. When it returns, no goroutine of the stream is left.
 func (s *Stream) Close() error {
 	s.Finish()
 	err := s.link.Close()

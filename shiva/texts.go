@@ -13,24 +13,23 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TextsKey is the key of metadata whose object has the texts of a message, by the name of their
-// input or output. Text has no dtype on this wire, so its tensors travel there; README.md
-// beside this file describes the form.
+// TextsKey is the key, in metadata, of an object with the texts of a message by the names of their
+// inputs or outputs. Text has no dtype on this wire, so its tensors travel there; README.md in this
+// directory describes the form.
 const TextsKey = "__texts__"
 
 const (
 	// maxTextRank bounds the nesting of lists that ParseText reads: numpy takes no tensor of a
 	// higher rank.
 	maxTextRank = 64
-	// maxEmptyLists bounds the brackets that AppendText writes for a tensor without elements.
-	// Its shape may name any number of them at no cost to whoever sent it.
+	// maxEmptyLists bounds the brackets that AppendText writes for a tensor without elements, whose
+	// shape may imply any number of them at no cost to the sender.
 	maxEmptyLists = 1 << 20
 )
 
-// AppendText appends the elements of a Bytes tensor as JSON: a string for shape [], else lists
-// nested as deep as the shape has dimensions. An element that is not UTF-8 becomes
-// {"b64":"..."}, its bytes in base64 (RFC 4648, padded). Dimensions after one of size 0 are not
-// written.
+// AppendText appends the elements of a Bytes tensor as JSON: a string for shape [], otherwise lists
+// nested as deep as the shape has dimensions. An element that is not UTF-8 becomes {"b64":"..."},
+// its bytes in base64 (RFC 4648, padded). Dimensions after one of size 0 are not written.
 func AppendText(dst []byte, t tensor.Tensor) ([]byte, error) {
 	if t.DType != tensor.Bytes {
 		return dst, fmt.Errorf("shiva: expected a tensor of bytes, got %s", t.DType)
@@ -80,8 +79,7 @@ func appendElement(dst, element []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// AppendTexts appends the value of [TextsKey]: an object of the tensors, which are of Bytes, by
-// their names.
+// AppendTexts appends the value of [TextsKey]: an object of tensors of Bytes by their names.
 func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 	dst = append(dst, '{')
 	for i, t := range tensors {
@@ -118,10 +116,9 @@ func (m *Message) Texts() ([]tensor.Tensor, error) {
 	return texts, s.Err()
 }
 
-// ParseText reads what [AppendText] writes, in memory of the pool that the result owns: one
-// reference, which is the caller's. Lists that are not alike in length and depth make no shape,
-// and are refused. An error wraps [tensor.ErrBudget] if the pool has no memory, and nothing
-// else otherwise.
+// ParseText reads what [AppendText] writes. The caller gets one reference to the result, whose
+// memory is the pool's. Lists that differ in length or depth have no shape and are refused. An
+// error wraps [tensor.ErrBudget] if the pool has no memory, and nothing else otherwise.
 func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
 	n := nest{Scanner: jsontext.Scanner{Text: text, Depth: maxTextRank + 1}, shape: tensor.Shape{}, rank: -1}
 	n.value(0)

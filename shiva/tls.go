@@ -9,7 +9,7 @@ import (
 
 const tlsScheme = "tls:"
 
-// cutTLS returns what follows "tls://", or "tls:", in an address. ok tells whether it begins so.
+// cutTLS returns what follows "tls://", or "tls:", in an address. ok reports whether it begins so.
 func cutTLS(addr string) (rest string, ok bool) {
 	if rest, ok = strings.CutPrefix(addr, tlsScheme); ok {
 		rest = strings.TrimPrefix(rest, "//")
@@ -17,14 +17,14 @@ func cutTLS(addr string) (rest string, ok bool) {
 	return rest, ok
 }
 
-// WithTLS sets how TLS is spoken with a server at "tls://host:port": whose certificates are
-// trusted, the client's own, and the name of the server if it is not the host. The default is a
-// zero configuration: the authorities of the system, and no certificate. The client makes a copy
-// for each connection, so GetClientCertificate may return one that was renewed. It is an error with
-// an address that is not of TLS.
+// WithTLS sets the TLS configuration for a server at "tls://host:port": trusted certificates, the
+// client's own, and the name of the server if it is not the host. The default is the zero
+// configuration: the system's authorities, and no certificate. The client makes a copy for each
+// connection, so GetClientCertificate may return a renewed certificate. It is an error with an
+// address without TLS.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// handshake makes a connection to the server of a name one of TLS.
+// handshake adds TLS to a connection to the server of that name.
 func handshake(ctx context.Context, conn net.Conn, name string, config *tls.Config) (net.Conn, error) {
 	if config = config.Clone(); config == nil {
 		config = new(tls.Config)

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/containers/subset"
 )
 
-// This file is which servers of a name the container has links to.
+// Which servers of a name the container has links to.
 
 const (
 	// awayAfter is how long a server is without a session before another one takes its place, until
