@@ -344,6 +344,40 @@ func TestLoopsOfSockets(t *testing.T) {
 	}
 }
 
+// Whoever closes waits for a turn that a loop has just then, which would keep messages whose memory
+// has been given back.
+func TestStopWaitsForTurns(t *testing.T) {
+	r := newRigAt(t, "unix:"+t.TempDir()+"/s", nil)
+	s := &sockets{door: r.door, ended: make(chan struct{})}
+	l, wake := newLoop(r.door, func() {}, func() {}), make(chan struct{})
+	s.loops = []*loop{l}
+	s.turns.Go(func() { s.run(l, wake, time.NewTimer(time.Hour)) })
+	s.conns.Add(1) // stop waits for it after its own turn
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	budgettest.Until(t, "the turn of stop to be over", func() bool {
+		l.turns.Lock()
+		if l.ended.IsZero() {
+			l.turns.Unlock()
+			return false
+		}
+		return true // with the lock, for which the loop's turn waits
+	})
+	wake <- struct{}{}
+	s.conns.Done()
+	<-s.ended
+	select {
+	case err := <-stopped:
+		t.Error("a turn is not waited for")
+		stopped <- err
+	case <-time.After(10 * time.Millisecond):
+	}
+	l.turns.Unlock()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
 // A client that ends its direction gets the answers that it is due: with TLS's word for it,
 // without, and in the midst of a record.
 func TestCutBeforeAnswers(t *testing.T) {
