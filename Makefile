@@ -9,6 +9,7 @@ FUZZ ?= .
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
 SEEDS ?= 10000
+FROM ?= 1
 PLANTS ?= 500
 DIST ?= bin/dist
 BENCHFLAGS ?=
@@ -182,8 +183,8 @@ mutants: ## a million nearly valid requests to each door, each with a time budge
 
 venv: $(VENV)/ready ## .venv, the Python that other checks use
 
-seeds: ## the whole server on virtual time for SEEDS (10000) seeds, then bugs planted in it (fifteen minutes)
-	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS)
+seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1) on, then bugs planted in it (fifteen minutes)
+	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
 	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest

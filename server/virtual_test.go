@@ -22,7 +22,8 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSeeds plays; 0: as -seeds says")
-	seedsFlag = flag.Int("seeds", 0, "how many seeds TestSeeds plays, from 1 on; 0: a few")
+	seedsFlag = flag.Uint64("seeds", 0, "how many seeds TestSeeds plays; 0: a few")
+	fromFlag  = flag.Uint64("from", 1, "the first of these")
 )
 
 // TestSeeds plays a scene for each seed. One that fails prints the command that repeats it.
@@ -35,15 +36,17 @@ func TestSeeds(t *testing.T) {
 	}
 	seeds := *seedsFlag
 	if seeds == 0 {
-		seeds = budgettest.Rounds(160)
+		seeds = uint64(budgettest.Rounds(160))
 	}
+	last := *fromFlag - 1 + seeds
 	t.Cleanup(func() { t.Logf("answers: %v", outcomes.count) })
 	var next atomic.Uint64
+	next.Store(*fromFlag - 1)
 	var failed atomic.Bool // the first that fails ends the test
 	for range runtime.GOMAXPROCS(0) {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			for seed := next.Add(1); seed <= uint64(seeds) && !failed.Load(); seed = next.Add(1) {
+			for seed := next.Add(1); seed <= last && !failed.Load(); seed = next.Add(1) {
 				if wrong := playSeed(t, seed); len(wrong) > 0 {
 					failed.Store(true)
 					t.Errorf("seed %d; to repeat it:\n	%s\n%s", seed, repeat(seed), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
