@@ -147,7 +147,7 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 	if err != nil {
 		return err
 	}
-	r.Client = m.GetClient()
+	r.Client, r.live = m.GetClient(), m.GetAPIReader()
 	unique := true // names are unique in a process, which may run several managers after each other
 	err = builder.ControllerManagedBy(m).Named("model").For(&Model{}).Owns(&appsv1.Deployment{}).WithOptions(controller.Options{
 		SkipNameValidation:      &unique,

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +31,7 @@ const (
 // A reconciler brings Deployments to the state that their Models describe.
 type reconciler struct {
 	client.Client
+	live    client.Reader // asks the apiserver, where the Client reads from a cache
 	servers *servers
 	admin   string // for Models that name none
 	poll    time.Duration
@@ -62,7 +65,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	err := r.apply(ctx, m, &status, say)
 	if !reflect.DeepEqual(status, m.Status) {
 		m.Status = status
-		if err := r.Status().Update(ctx, m); err != nil && !apierrors.IsConflict(err) {
+		if err := client.IgnoreNotFound(r.Status().Update(ctx, m)); err != nil && !apierrors.IsConflict(err) {
 			return ctrl.Result{}, err
 		}
 	}
@@ -85,6 +88,12 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		say("Ready", false, "NotOurs", fmt.Sprintf("the Deployment %s is there already and not of this Model: delete it, or name the Model otherwise", m.Name))
 		return nil
 	}
+	if !exists {
+		// What its Model owned goes with it, which may be heard of before the end of the Model.
+		if there, err := r.there(ctx, m); !there {
+			return err
+		}
+	}
 	replicas := r.replicas(ctx, m, is, exists, status, say)
 	wanted, err := deployment(m, replicas)
 	if err != nil {
@@ -92,8 +101,12 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		return nil
 	}
 	made := &unstructured.Unstructured{Object: wanted}
+	made.SetUID(is.UID) // only this one is changed: none is made if it is gone
 	// Fields that a Deployment does not have are refused, as kubectl refuses them.
 	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
+	if late(err) {
+		return nil // what has changed will be heard of, or seen at the next poll
+	}
 	if lasting(err) {
 		say("Ready", false, "Refused", err.Error())
 		return nil
@@ -113,6 +126,27 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		say("Ready", true, "Serving", fmt.Sprintf("%d replicas are ready", status.Ready))
 	}
 	return nil
+}
+
+// there reports whether the apiserver has this Model still, and does not delete it.
+func (r *reconciler) there(ctx context.Context, m *Model) (bool, error) {
+	now := &Model{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return now.UID == m.UID && now.DeletionTimestamp == nil, nil
+}
+
+// late reports whether the apiserver refuses since it has no Deployment any more, or another one
+// than the cache.
+func late(err error) bool {
+	var refusal apierrors.APIStatus
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	details := refusal.Status().Details
+	return apierrors.IsConflict(err) || details != nil &&
+		slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // lasting reports whether the apiserver will refuse the same again. A field that a kind does not

@@ -186,7 +186,7 @@ func (s *apiserver) freeze() { _ = s.process.Process.Signal(syscall.SIGSTOP) }
 func (s *apiserver) thaw()   { _ = s.process.Process.Signal(syscall.SIGCONT) }
 
 // kubeconfig writes a file by which a program talks to the server as the one who has the token.
-func (s *apiserver) kubeconfig(t *testing.T, token string) string {
+func kubeconfig(t *testing.T, url, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
@@ -195,7 +195,7 @@ current-context: test
 contexts: [{name: test, context: {cluster: test, user: test}}]
 clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 users: [{name: test, user: {token: %q}}]
-`, s.url(), token)
+`, url, token)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

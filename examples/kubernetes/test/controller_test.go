@@ -9,11 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -29,6 +29,7 @@ var models = schema.GroupVersionResource{Group: "shivad.github.io", Version: "v1
 type fakeServer struct {
 	address string
 	load    atomic.Value // float64
+	asked   atomic.Int64
 	close   func()
 }
 
@@ -41,6 +42,7 @@ func newFakeServer(t *testing.T, load float64) *fakeServer {
 	f := &fakeServer{address: l.Addr().String()}
 	f.load.Store(load)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		f.asked.Add(1)
 		_ = json.NewEncoder(w).Encode(map[string]any{"models": []any{map[string]any{"name": "digits", "version": "1", "load": f.load.Load()}}})
 	})}
 	go func() { _ = server.Serve(l) }() // ends with Close
@@ -54,6 +56,8 @@ func newFakeServer(t *testing.T, load float64) *fakeServer {
 type stage struct {
 	t *testing.T
 	*client
+	*proxy         // to the apiserver
+	direct    bool // controllers talk to the apiserver itself, to be told that it is away
 	server    *apiserver
 	namespace string
 	token     string
@@ -62,7 +66,7 @@ type stage struct {
 func newStage(t *testing.T, s *apiserver) *stage {
 	t.Helper()
 	c := newClient(t, s)
-	g := &stage{t: t, client: c, server: s, namespace: c.namespace()}
+	g := &stage{t: t, client: c, proxy: newProxy(t, s), server: s, namespace: c.namespace()}
 	text, err := template(t, g.namespace, []byte("scaler: controller"))
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +103,12 @@ func (g *stage) start(flags ...string) *controller {
 		g.t.Fatal(err)
 	}
 	defer log.Close()
+	url := g.proxy.url
+	if g.direct {
+		url = g.server.url()
+	}
 	k.cmd = exec.Command(built(g.t, "k8s/shiva-controller"), append([]string{
-		"--kubeconfig=" + g.server.kubeconfig(g.t, g.token), "--namespace=" + g.namespace, "--health=" + k.health, "--poll=100ms",
+		"--kubeconfig=" + kubeconfig(g.t, url, g.token), "--namespace=" + g.namespace, "--health=" + k.health, "--poll=100ms",
 	}, flags...)...)
 	k.cmd.Stdout, k.cmd.Stderr = log, log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -207,24 +215,75 @@ func (g *stage) condition(kind, status, reason string) (message string) {
 // patch changes the Model or, of kind deployments, its Deployment.
 func (g *stage) patch(resource, text string) {
 	g.t.Helper()
-	of := models
-	if resource == "deployments" {
-		of = appsv1.SchemeGroupVersion.WithResource(resource)
-	}
-	if _, err := g.dynamic.Resource(of).Namespace(g.namespace).Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text), metav1.PatchOptions{}); err != nil {
+	if _, err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text), metav1.PatchOptions{}); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
-// still checks that something stays so for a few polls of the controller.
+// polled waits until the controllers have gone over the Model several times, and calls see, if any,
+// meanwhile.
+func (g *stage) polled(see func()) {
+	g.t.Helper()
+	end := g.polls.Load() + 10
+	until(g.t, "ten polls", func() bool {
+		if see != nil {
+			see()
+		}
+		return g.polls.Load() >= end
+	})
+}
+
+// still checks that something stays so while the controllers poll.
 func (g *stage) still(what string, holds func() bool) {
 	g.t.Helper()
-	for range 10 {
+	g.polled(func() {
 		if !holds() {
 			g.t.Fatalf("%s: not any more", what)
 		}
-		time.Sleep(100 * time.Millisecond) // the controller's poll
+	})
+}
+
+// serves has the one replica of the Deployment ready, which the controller says when it has heard.
+func (g *stage) serves() {
+	g.t.Helper()
+	d := g.deployment()
+	d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	if _, err := g.AppsV1().Deployments(g.namespace).UpdateStatus(context.Background(), d, metav1.UpdateOptions{}); err != nil {
+		g.t.Fatal(err)
 	}
+	g.condition("Ready", "True", "Serving")
+}
+
+// delete deletes the Model, or, of kind deployments, its Deployment.
+func (g *stage) delete(resource string) {
+	g.t.Helper()
+	if err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Delete(context.Background(), "digits", metav1.DeleteOptions{}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// makeTheirs makes a Deployment of the Model's name that is somebody else's.
+func (g *stage) makeTheirs() {
+	g.t.Helper()
+	other := `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "digits"}, "spec": {"replicas": 9, "selector": {"matchLabels": {"a": "b"}},
+		"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "theirs:1"}]}}}}`
+	if err := g.create(objects(g.t, []byte(other))[0], g.namespace); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// theirs reports whether the Deployment is what makeTheirs made.
+func (g *stage) theirs() bool {
+	g.t.Helper()
+	d := g.deployment()
+	return d != nil && *d.Spec.Replicas == 9 && d.Spec.Template.Spec.Containers[0].Image == "theirs:1" && len(d.OwnerReferences) == 0
+}
+
+func resourceOf(name string) schema.GroupVersionResource {
+	if name == "deployments" {
+		return appsv1.SchemeGroupVersion.WithResource(name)
+	}
+	return models
 }
 
 // A Model becomes a Deployment that it owns, with its template; changes of the Model reach it.
@@ -246,11 +305,7 @@ func TestControllerMakesDeployments(t *testing.T) {
 	if message := g.condition("Ready", "False", "Starting"); message != "0 of 1 replicas are ready" {
 		t.Error(message)
 	}
-	d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
-	if _, err := g.AppsV1().Deployments(g.namespace).UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	g.condition("Ready", "True", "Serving")
+	g.serves()
 	g.patch("models", `{"spec": {"template": {"spec": {"containers": [{"name": "model", "image": "digits:2"}]}}}}`)
 	until(t, "the new image", func() bool { return g.deployment().Spec.Template.Spec.Containers[0].Image == "digits:2" })
 	generation := g.deployment().Generation
@@ -279,7 +334,7 @@ func TestControllerScales(t *testing.T) {
 	g.patch("models", `{"spec": {"replicas": null}}`)
 	until(t, "the scale to be left to others", func() bool {
 		g.patch("deployments", `{"spec": {"replicas": 7}}`)
-		time.Sleep(300 * time.Millisecond) // three polls
+		g.polled(nil)
 		return *g.deployment().Spec.Replicas == 7
 	})
 }
@@ -300,35 +355,55 @@ func TestControllerMendsDrift(t *testing.T) {
 		t.Errorf("what was added is gone: %v %v", d.Annotations, d.Spec.Template.Annotations)
 	}
 	before := g.deployment().UID
-	if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	g.delete("deployments")
 	until(t, "another Deployment", func() bool { d := g.deployment(); return d != nil && d.UID != before })
 }
 
-// A Model that is deleted is not made again by its controller. The cluster deletes what it owned,
-// by a controller of its own, which is played here: a Deployment that was made by one who had not
-// heard of the end of its Model yet goes as well.
+// A Model that is deleted is not made again by its controller, however late that hears of it. The
+// cluster deletes what it owned, by a controller of its own, which is played here.
 func TestControllerDeletes(t *testing.T) {
+	for name, late := range map[string][]string{
+		"hears of both": nil, "hears of the Deployment": {"models"}, "hears of the Model": {"deployments"}, "hears of nothing": {"models", "deployments"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newStage(t, shared(t))
+			g.start()
+			g.make(newFakeServer(t, 1).address, nil)
+			g.waitReplicas(1)
+			g.serves()
+			release := g.hold(late...)
+			g.delete("models")
+			g.delete("deployments")
+			none := func() bool { return g.deployment() == nil }
+			if slices.Contains(late, "models") {
+				g.still("it is gone", none)
+			}
+			release()
+			// When the next Model of this name is taken up, the end of this one has been heard of.
+			g.make(newFakeServer(t, 2).address, nil)
+			g.waitReplicas(2)
+		})
+	}
+}
+
+// A Deployment that somebody else makes in the place of a Model's is left alone, also by a
+// controller that has not heard of it.
+func TestControllerHearsLateOfAnother(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
 	g.make(newFakeServer(t, 1).address, nil)
 	g.waitReplicas(1)
-	if err := g.dynamic.Resource(models).Namespace(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	g.serves()
+	release := g.hold("deployments")
+	g.delete("deployments")
+	g.makeTheirs()
+	g.still("it is theirs", g.theirs)
+	g.condition("Ready", "True", "Serving")
+	release()
+	g.condition("Ready", "False", "NotOurs")
+	if !g.theirs() {
+		t.Errorf("%+v", g.deployment().Spec)
 	}
-	gone := 0 // polls of the controller
-	until(t, "no Deployment to come again", func() bool {
-		gone++
-		if g.deployment() != nil {
-			gone = 0
-			if err := g.AppsV1().Deployments(g.namespace).Delete(t.Context(), "digits", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(100 * time.Millisecond)
-		return gone == 10
-	})
 }
 
 // A controller that is killed and started again goes on where the other one was: what was changed
@@ -445,18 +520,14 @@ func TestControllerRefusals(t *testing.T) {
 // A Deployment of the same name that is somebody else's is left alone.
 func TestControllerTakesNothingOver(t *testing.T) {
 	g := newStage(t, shared(t))
-	other := `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "digits"}, "spec": {"replicas": 9, "selector": {"matchLabels": {"a": "b"}},
-		"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "theirs:1"}]}}}}`
-	if err := g.create(objects(t, []byte(other))[0], g.namespace); err != nil {
-		t.Fatal(err)
-	}
+	g.makeTheirs()
 	g.start()
 	g.make(newFakeServer(t, 1).address, nil)
 	if message := g.condition("Ready", "False", "NotOurs"); !strings.Contains(message, "delete it, or name the Model otherwise") {
 		t.Error(message)
 	}
-	if d := g.deployment(); *d.Spec.Replicas != 9 || d.Spec.Template.Spec.Containers[0].Image != "theirs:1" {
-		t.Errorf("%+v", d.Spec)
+	if !g.theirs() {
+		t.Errorf("%+v", g.deployment().Spec)
 	}
 }
 
@@ -465,6 +536,7 @@ func TestControllerTakesNothingOver(t *testing.T) {
 func TestApiserverAway(t *testing.T) {
 	s := newServer(t)
 	g := newStage(t, s)
+	g.direct = true
 	k := g.start()
 	server := newFakeServer(t, 1.5)
 	g.make(server.address, nil)
@@ -472,7 +544,7 @@ func TestApiserverAway(t *testing.T) {
 
 	s.freeze()
 	server.load.Store(2.5)
-	time.Sleep(3 * time.Second) // it is slow
+	until(t, "a request to be given up", func() bool { return strings.Contains(lastLines(k.log, 1000), "Client.Timeout exceeded") })
 	if live := k.healthy("/livez"); live != http.StatusOK {
 		t.Errorf("while the apiserver is slow /livez is %d", live)
 	}
@@ -499,6 +571,7 @@ func TestApiserverAway(t *testing.T) {
 func TestControllerStartsFirst(t *testing.T) {
 	s := newServer(t)
 	g := newStage(t, s)
+	g.direct = true
 	server := newFakeServer(t, 1.5)
 	g.make(server.address, nil)
 	s.stop()

@@ -139,7 +139,9 @@ func TestKEDA(t *testing.T) {
 	if a, err := watched.Recv(); err != nil || !a.Result {
 		t.Errorf("it is asked, and the stream says %v %v", a, err)
 	}
-	time.Sleep(keda.interval) // as KEDA does
+	polls := time.NewTicker(keda.interval)
+	defer polls.Stop()
+	<-polls.C
 	last := keda.poll(t)
 	// On a machine with other work it can do less than it could a moment ago.
 	if _, now := status(t, server, "digits"); now < 0.5*can || now > 1.1*can || !right(last, 3*can/now/0.8) {
@@ -148,7 +150,7 @@ func TestKEDA(t *testing.T) {
 	load.noise.Store(true)
 	changes := 0
 	for end := time.Now().Add(*noise); time.Now().Before(end); {
-		time.Sleep(keda.interval)
+		<-polls.C
 		if n := keda.poll(t); n != last {
 			t.Logf("%v before the end: from %d to %d replicas", time.Until(end), last, n)
 			changes, last = changes+1, n

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // What a probe of the chart says, of the server and of a model, in the cases in which servers of
@@ -145,6 +144,8 @@ func TestProbesLargeRequest(t *testing.T) {
 	server := serve(t, templates, config)
 	m := model(t, templates, server, file(t, true))
 	server.becomes(server.container.ReadinessProbe, true)
+	const pieces = 8
+	probed := make(chan struct{}) // a round of probes, for which each piece of the large one waits
 	var under atomic.Int32
 	under.Store(2)
 	results := make(chan string, 2)
@@ -157,16 +158,11 @@ func TestProbesLargeRequest(t *testing.T) {
 		const size = 16 << 20
 		head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"FP32","shape":[1,%d],"parameters":{"binary_data_size":%d}}],"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`, size/4, size)
 		body, w := io.Pipe()
-		go func() { // ends with the body
+		go func() { // ends with the body, or when the probes end
 			_, err := io.WriteString(w, head)
-			for piece := make([]byte, size/64); err == nil; {
-				for range 64 {
-					if _, err = w.Write(piece); err != nil {
-						break
-					}
-					time.Sleep(20 * time.Millisecond) // it has to be under way for a while
-				}
-				break
+			for i, piece := 0, make([]byte, size/pieces); i < pieces && err == nil; i++ {
+				<-probed
+				_, err = w.Write(piece)
 			}
 			w.CloseWithError(errors.Join(err, io.EOF))
 		}()
@@ -193,14 +189,19 @@ func TestProbesLargeRequest(t *testing.T) {
 				t.Errorf("while a large request is under way: %s: %s", name, no)
 			}
 		}
+		select {
+		case probed <- struct{}{}:
+		default:
+		}
 	}
+	close(probed)
 	for range 2 {
 		if result := <-results; !strings.HasPrefix(result, "200") {
 			t.Error(result)
 		}
 	}
 	t.Logf("%d rounds of probes", probes)
-	if probes < 3 {
+	if probes < pieces {
 		t.Errorf("%d rounds of probes", probes)
 	}
 }

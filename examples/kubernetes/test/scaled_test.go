@@ -83,10 +83,12 @@ func TestControllerScalesRealModels(t *testing.T) {
 	load.rate.Store(int64(3 * can * 1000))
 	replicas("four for three times of that", 4)
 	until(t, "most of the requests to be answered", func() bool {
-		k.look()
 		load.answered.Store(0)
 		load.refused.Store(0)
-		time.Sleep(2 * time.Second) // in which some thirty arrive
+		until(t, "thirty to end", func() bool {
+			k.look()
+			return load.answered.Load()+load.refused.Load() >= 30
+		})
 		return load.answered.Load() > 20*load.refused.Load()
 	})
 	load.end()
