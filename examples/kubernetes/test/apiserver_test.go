@@ -217,15 +217,15 @@ func writeKey(t testing.TB, path string) {
 	}
 }
 
-// until waits for a condition, for two minutes at most: the machine may have other work.
+// until waits for a condition, for ten minutes at most: the machine may have other work.
 func until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	for !condition() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("two minutes were not enough for %s", what)
+			t.Fatalf("ten minutes were not enough for %s", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
