@@ -5,7 +5,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -404,13 +403,17 @@ func (h *BatchHeader) Parse(b []byte) error {
 	return nil
 }
 
-// texts appends the elements of a list, nil for what is no text.
+// texts appends the elements of a list, nil for what is no text. Nearly all are null, and go by
+// many at once.
 func (s *scanner) texts(to [][]byte) [][]byte {
-	none := []byte("null,")
+	const none, many = "null,", "null,null,null,null,null,null,null,null,"
+	var missing [len(many) / len(none)][]byte
 	for range s.Elements {
-		for bytes.HasPrefix(s.Text[s.At:], none) { // like nearly all of them
+		for s.skip(many) {
+			to = append(to, missing[:]...)
+		}
+		for s.skip(none) {
 			to = append(to, nil)
-			s.At += len(none)
 		}
 		var text []byte
 		if s.Peek() == '"' {
@@ -421,6 +424,16 @@ func (s *scanner) texts(to [][]byte) [][]byte {
 		to = append(to, text)
 	}
 	return to
+}
+
+// skip passes over a text, if it is next.
+func (s *scanner) skip(text string) bool {
+	next := s.Text[s.At:]
+	if len(next) < len(text) || string(next[:len(text)]) != text {
+		return false
+	}
+	s.At += len(text)
+	return true
 }
 
 // Parse reads the JSON of feedback. Unknown keys are skipped.
