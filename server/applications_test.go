@@ -83,6 +83,9 @@ func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(labels) == 0 {
+		return reply, 0 // no rows
+	}
 	return reply, labels[0]
 }
 

@@ -301,6 +301,14 @@ func TestTraces(t *testing.T) {
 	spansOf(t, collector, clientSpan(4), "infer echo", "door", "queue", "container", "answer")
 	spansOf(t, collector, clientSpan(5), "infer echo", "door", "cache", "answer")
 
+	none := pairOfInts(t)
+	none.Shape = tensor.Shape{0, 2}
+	none.Data = none.Data[:0]
+	if reply, _ := say(t, s, "slow", fmt.Sprintf(`{"traceparent":%q}`, clientSpan(9)), none); reply["error"] != nil {
+		t.Fatal(reply)
+	}
+	spansOf(t, collector, clientSpan(9), "infer slow", "door", "answer") // nobody is asked for no rows
+
 	for i, d := range []cameraDoor{doors[0], library} {
 		d.send("nobody", parent(6+i))
 		spans = spansOf(t, collector, clientSpan(6+i), "infer nobody", "door")

@@ -93,7 +93,7 @@ func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors
 // call.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
-	if c.trace != nil {
+	if c.trace != nil && c.asked == nil {
 		c.trace.Answered()
 	}
 	c.Owner.Complete(c)
@@ -149,6 +149,7 @@ func (g *Gate) Submit(calls ...*Call) {
 		switch {
 		case c.Rows == 0 && r.Model != nil:
 			c.Outputs = none(c.Outputs, r.Model.Spec().Outputs)
+			c.trace.Answered()
 			c.Finish()
 			continue
 		case caching && c.cached.Version != nil:

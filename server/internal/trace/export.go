@@ -71,9 +71,6 @@ func New(c Config) *Tracer {
 	return t
 }
 
-// A record is what spans are made of.
-type record interface{ write(*page) }
-
 // An exporter sends spans to a collector, from a goroutine of its own.
 type exporter struct {
 	// Set once.
@@ -102,15 +99,24 @@ type exporter struct {
 	queue   []record // that run has not taken
 }
 
-// add queues a record, of so many spans. They are dropped if the queue is full.
-func (e *exporter) add(r record, spans int) {
+// add queues a copy of what is told of a request, or only of a model that was late for it; nil:
+// none. It is dropped if the queue is full.
+func (e *exporter) add(r *request, late bool, model *told, more []*told) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.queue = append(e.queue, record{late: late, more: more})
+	one := &e.queue[len(e.queue)-1]
+	one.request = *r
+	if model != nil {
+		one.model = *model
+	}
+	spans := one.spans()
 	if e.waiting+spans > queueSpans || e.ctx.Err() != nil {
+		*one = record{}
+		e.queue = e.queue[:len(e.queue)-1]
 		e.dropped.Add(uint64(spans))
 		return
 	}
-	e.queue = append(e.queue, r)
 	before := e.fresh
 	e.waiting += spans
 	e.fresh += spans
