@@ -80,17 +80,20 @@ type Grant[B any] struct {
 
 // A Seat is a session with a server.
 type Seat[B any] struct {
-	grants bool          // it waits for grants
-	wants  bool          // rows wait, as far as is known
-	rows   int           // so many
-	due    time.Duration // the most urgent deadline; 0: none
-	sent   int           // rows of its latest batches, the most of them
-	grant  uint64        // outstanding; 0: none
-	asked  time.Duration // when it was granted
-	reply  time.Duration // how long it takes to answer a grant, smoothed
-	served float64       // rows executed, less what all others had when it joined
-	round  uint64        // in which it was granted last
-	waited bool          // the open round waits for it
+	grants bool // it waits for grants
+	wants  bool // rows wait, as far as is known
+	// How many wait, as far as it is believed: the mean of what it said with its answers to grants,
+	// and what it has offered since the latest of them.
+	mean    float64
+	offered int
+	due     time.Duration // the most urgent deadline; 0: none
+	sent    int           // rows of its latest batches, the most of them
+	grant   uint64        // outstanding; 0: none
+	asked   time.Duration // when it was granted
+	reply   time.Duration // how long it takes to answer a grant, smoothed
+	served  float64       // rows executed, less what all others had when it joined
+	round   uint64        // in which it was granted last
+	waited  bool          // the open round waits for it
 }
 
 // A Table has the seats of a container, and what they have sent. The zero value is not usable.
@@ -152,7 +155,7 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	if s.grant != 0 && now-s.asked > time.Second {
 		s.grant = 0 // it has no grant, or it would not offer
 	}
-	s.wants, s.rows, s.due = s.grants, max(1, rows, s.rows), 0
+	s.wants, s.offered, s.due = s.grants, max(1, s.believed(rows)), 0
 	if due > 0 {
 		s.due = now + due
 	}
@@ -161,7 +164,7 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 // Pass takes a grant back.
 func (t *Table[B]) Pass(s *Seat[B], grant uint64, now time.Duration) {
 	t.answered(s, grant, now)
-	s.rows = 0
+	s.had(0)
 }
 
 // Arrive takes a batch, with a grant or without.
@@ -169,7 +172,7 @@ func (t *Table[B]) Arrive(s *Seat[B], b Batch[B], now time.Duration) {
 	b.seat, b.came = s, now
 	t.answered(s, b.Grant, now)
 	s.sent = max(b.Rows, s.sent*7/8)
-	s.rows = b.Rows + b.Left
+	s.had(b.Rows + b.Left)
 	s.wants = s.wants || s.grants && b.Left > 0
 	t.queue = append(t.queue, b)
 }
@@ -182,6 +185,22 @@ func (t *Table[B]) answered(s *Seat[B], grant uint64, now time.Duration) {
 	s.reply += (min(now-s.asked, mostPatience) - s.reply) / 8
 	s.waited = false
 }
+
+// had is told how many rows waited at the server when it answered a grant. Until the next one other
+// containers take rows there, so that one number tells little of how many wait then, and the mean
+// more: by the latest alone one with many rows was asked for few and another for more than it had,
+// and executions were a sixth smaller than all servers had expected.
+func (s *Seat[B]) had(rows int) {
+	now := float64(s.believed(rows))
+	if s.mean == 0 {
+		s.mean = now
+	}
+	s.mean += (now - s.mean) / 8
+	s.offered = 0
+}
+
+// believed is how many of the rows count that a server says it has.
+func (s *Seat[B]) believed(rows int) int { return min(rows, trust*s.sent+trustMore) }
 
 // Done says that an execution is over.
 func (t *Table[B]) Done(e *Execution[B], now time.Duration) {
@@ -265,8 +284,8 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 	return grants
 }
 
-// claim is how many rows wait at the server, as far as it is believed.
-func (s *Seat[B]) claim() int { return min(s.rows, trust*s.sent+trustMore) }
+// claim is how many rows wait at the server, as far as is known.
+func (s *Seat[B]) claim() int { return max(s.offered, int(s.mean+0.5)) }
 
 // choose returns as many of the seats as there are places for: the most urgent of those that are
 // not ahead of others by more than lead rows.

@@ -162,6 +162,44 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+// TestClaimsAreSmoothed: what a server says once, also a lie, tells little of the rows that it has
+// when it is asked next.
+func TestClaimsAreSmoothed(t *testing.T) {
+	x, s := newTable(1, 0, 2)
+	round := func(rows, left int) (claim int) {
+		for i := range s {
+			x.Offer(s[i], 1, 0, 0)
+		}
+		g := granted(t, x, 0, 2)
+		if claim = g[0].Here; g[1].Elsewhere != claim {
+			t.Errorf("the server is told of %d rows, the other of %d", claim, g[1].Elsewhere)
+		}
+		if rows > 0 {
+			x.Arrive(s[0], batch{Rows: rows, Left: left, Grant: g[0].ID}, 0)
+		} else {
+			x.Pass(s[0], g[0].ID, 0)
+		}
+		x.Arrive(s[1], batch{Rows: 20, Grant: g[1].ID}, 0)
+		x.Done(executed(t, x, 0, rows+20), 0)
+		return claim
+	}
+	for range 4 {
+		round(20, 60)
+	}
+	for _, had := range []struct{ rows, left, before int }{{8, 0, 80}, {0, 0, 71}, {20, 60, 62}, {20, 60, 64}} {
+		if claim := round(had.rows, had.left); claim != had.before {
+			t.Errorf("the server is asked for its part as if it had %d rows, want %d", claim, had.before)
+		}
+	}
+	x.Offer(s[0], 1<<40, 0, 0)
+	for range 16 {
+		round(20, 60)
+	}
+	if claim := round(20, 60); claim < 76 || claim > 80 {
+		t.Errorf("16 rounds after a lie the server is believed to have %d rows, want the 80 that it has", claim)
+	}
+}
+
 // TestLeave: nobody waits for a session that has ended, and what it sent is executed or dropped.
 func TestLeave(t *testing.T) {
 	x, s := newTable(1, 0, 2)

@@ -85,6 +85,31 @@ def test_an_execution_has_at_most_so_many_rows_and_what_fits() -> None:
     executed(one, 0.009, 1)
 
 
+def test_what_a_server_says_once_tells_little_of_the_rows_that_it_has_then() -> None:
+    one, (a, b) = table()
+
+    def claim(rows: int, left: int) -> int:
+        one.offer(a, 1, 0, 0)
+        one.offer(b, 1, 0, 0)
+        first, second = granted(one, 0, 2)
+        if rows:
+            one.arrive(Sent(a, rows, 1), first.number, left, 0)
+        else:
+            one.give_back(a, first.number, 0)
+        one.arrive(Sent(b, 20, 2), second.number, 0, 0)
+        one.done(executed(one, 0, rows + 20), 0)
+        assert second.elsewhere == first.here
+        return first.here
+
+    for _ in range(4):
+        claim(20, 60)
+    assert [claim(8, 0), claim(0, 0), claim(20, 60), claim(20, 60)] == [80, 71, 62, 64]
+    one.offer(a, 1 << 40, 0, 0)
+    for _ in range(16):
+        claim(20, 60)
+    assert 76 <= claim(20, 60) <= 80
+
+
 def test_where_there_is_room_for_one_the_most_urgent_is_not_far_ahead() -> None:
     one, seats = table(most=1, seats=3)
     served, now = [0, 0, 0], 0.0

@@ -29,7 +29,8 @@ class Seat:
 
     grants: bool
     wants: bool = False
-    rows: int = 0
+    mean: float = 0.0
+    offered: int = 0
     due: float = 0.0
     sent: int = 0
     grant: int = 0
@@ -41,8 +42,18 @@ class Seat:
 
     @property
     def claim(self) -> int:
-        """How many rows wait at the server, as far as it is believed."""
-        return min(self.rows, _TRUST * self.sent + _TRUST_MORE)
+        """How many rows wait at the server, as far as is known."""
+        return max(self.offered, int(self.mean + 0.5))
+
+    def believed(self, rows: int) -> int:
+        """How many of the rows count that it says it has."""
+        return min(rows, _TRUST * self.sent + _TRUST_MORE)
+
+    def had(self, rows: int) -> None:
+        """So many rows waited when it answered; other containers take some until the next round."""
+        self.mean = self.mean or self.believed(rows)
+        self.mean += (self.believed(rows) - self.mean) / 8
+        self.offered = 0
 
 
 @dataclass(eq=False)
@@ -118,13 +129,13 @@ class Table(Generic[Body]):
         """Rows wait at a server, the most urgent for ``due``; 0: they have no deadline."""
         if seat.grant and now - seat.asked > _FORGIVEN:
             seat.grant = 0
-        seat.wants, seat.rows = seat.grants, max(1, rows, seat.rows)
+        seat.wants, seat.offered = seat.grants, max(1, seat.believed(rows))
         seat.due = now + due if due > 0 else 0.0
 
     def give_back(self, seat: Seat, grant: int, now: float) -> None:
         """A server has no row for a grant."""
         self._answered(seat, grant, now)
-        seat.rows = 0
+        seat.had(0)
 
     def arrive(self, one: Sent[Body], grant: int, left: int, now: float) -> None:
         """A batch has come, by a grant or by none, 0; ``left`` rows still wait there."""
@@ -132,7 +143,7 @@ class Table(Generic[Body]):
         one.came = now
         self._answered(seat, grant, now)
         seat.sent = max(one.rows, seat.sent * 7 // 8)
-        seat.rows = one.rows + left
+        seat.had(one.rows + left)
         seat.wants = seat.wants or (seat.grants and left > 0)
         self._queue.append(one)
 
