@@ -277,6 +277,8 @@ bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, me
 bench-soak: ## leaks after two hours of churn; SOAKFLAGS="-length 1h"
 	go run ./bench/soak $(SOAKFLAGS)
 
+# Packages are made by any Python, as there need be no .venv.
+dist dist-check: export PYTHON := python3
 dist: ## archives, .deb, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
 	.ci/dist $(DIST)
 
