@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // A machine is the state machine of a session: pure, without a clock, lock or socket. Events and
@@ -262,9 +264,6 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// slowest is the minimum rate of a message in bytes per second, as at the doors.
-const slowest = 16 << 10
-
 // crawls checks the rate of a message of which the given bytes have arrived since it began. A
 // container that computes may be silent, but a partial message holds memory.
 func (m *machine) crawls(now, since time.Time, bytes int64) error {
@@ -275,7 +274,7 @@ func (m *machine) crawls(now, since time.Time, bytes int64) error {
 	if m.clocks.pauses {
 		limit = max(limit, m.clocks.idle)
 	}
-	if took := now.Sub(since); took > limit+time.Duration(bytes/slowest)*time.Second {
+	if took := now.Sub(since); took > setting.Allowance(limit, bytes) {
 		return fmt.Errorf("its message is too slow: %d bytes in %v", bytes, took.Round(time.Millisecond))
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -89,7 +90,7 @@ func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
 
 // announceSize is the size from which on a message is announced: the slowest connection needs two
 // seconds for it, the longest silence after a heartbeat.
-const announceSize = 2 * slowest
+const announceSize = 2 * setting.MessageRate
 
 // batch builds the message of a batch. A large one is announced: a container with a ZeroMQ
 // library sees whole messages only, and no heartbeat until this message is complete.

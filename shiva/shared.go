@@ -159,8 +159,8 @@ func (s *sharedMemory) usable() bool {
 	return s.refusal == nil
 }
 
-// take returns the first part that is large enough; what and name are for errors. It makes sure that
-// the part's pages exist: writing to a mapping on a full file system would kill the process.
+// take returns the first part that is large enough; what and name are for errors. It makes sure
+// that the part's pages exist: writing to a mapping on a full file system would kill the process.
 func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 )
 
 // Upper bounds of settings without a natural one. They are far above any use, and far enough
-// below 64 bits that sums and products cannot overflow: a message of MaxBytes with a second for
-// each 16 KiB has 34 years, which fits a [time.Duration].
+// below 64 bits that sums and products cannot overflow: the [Allowance] of a message of MaxBytes is
+// 34 years, which fits a [time.Duration].
 const (
 	MaxBytes = Bytes(16 << 40)
 	MaxWait  = 24 * time.Hour       // of times that somebody waits for: no deadline is longer

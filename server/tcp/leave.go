@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -80,9 +80,9 @@ func (s *session) lingers() bool {
 	case s.hurried:
 		return since < quiet
 	case s.discarded < s.rest:
-		return since < intake.Allowance(longest, s.discarded)
+		return since < setting.Allowance(longest, s.discarded)
 	default:
-		return since < intake.Allowance(longest, s.rest) && min(since, s.loop.now.Sub(s.lastInput)) < quiet
+		return since < setting.Allowance(longest, s.rest) && min(since, s.loop.now.Sub(s.lastInput)) < quiet
 	}
 }
 

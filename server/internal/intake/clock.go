@@ -5,16 +5,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 )
-
-// slowest is the least rate, in bytes per second, at which a message must arrive: an incomplete
-// message holds memory.
-const slowest = 16 << 10
-
-// Allowance is how long n bytes may take to arrive: first, plus a second for each 16 KiB.
-func Allowance(first time.Duration, n int64) time.Duration {
-	return first + time.Duration(n/slowest)*time.Second
-}
 
 // A Clock times the arrival of one message. The zero Clock has not begun.
 type Clock struct {
@@ -27,7 +19,7 @@ func (c Clock) Due(timeout time.Duration) time.Time {
 	if timeout <= 0 || c.Began.IsZero() {
 		return time.Time{}
 	}
-	return c.Began.Add(Allowance(timeout, c.Bytes))
+	return c.Began.Add(setting.Allowance(timeout, c.Bytes))
 }
 
 // Late reports whether the message should have been complete by now.

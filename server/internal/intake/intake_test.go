@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -288,7 +289,7 @@ func TestAcceptPauses(t *testing.T) {
 
 func TestClock(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := Clock{Began: now, Bytes: 3*slowest - 1}
+	c := Clock{Began: now, Bytes: 3*setting.MessageRate - 1}
 	for timeout, want := range map[time.Duration]time.Time{0: {}, time.Second: now.Add(3 * time.Second)} {
 		if due := c.Due(timeout); !due.Equal(want) {
 			t.Errorf("%v: due at %v, want %v", timeout, due, want)

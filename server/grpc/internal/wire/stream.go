@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
 )
 
 // A Transport is grpc-go's side of a call. Its methods are those of a type internal to grpc-go.
@@ -55,7 +55,7 @@ type Bounds struct {
 	Margin  int    // for what is in a message beside what the setting is about
 
 	Text    int           // bytes of strings, see [Message.Charge]
-	Timeout time.Duration // until the message is complete, see [intake.Allowance]; 0: none
+	Timeout time.Duration // until the message is complete, see [setting.Allowance]; 0: none
 	Memory  *gate.Memory
 
 	// Admit is asked when the size of the message is known, before any of it is read, and More when
@@ -89,7 +89,7 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 		return false, b.exceeded(size)
 	}
 	if b.Timeout > 0 {
-		allowed := intake.Allowance(b.Timeout, size)
+		allowed := setting.Allowance(b.Timeout, size)
 		errLate := fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)",
 			scheduler.ErrDeadlineExceeded, allowed)
 		var late atomic.Bool
