@@ -34,8 +34,8 @@ type Config struct {
 
 // Settings can change while the door is open.
 type Settings struct {
-	// Limits are of one message: MessageBytes of all, MetadataBytes of its header, Rank of the
-	// image.
+	// Limits are of one message: MessageBytes of all, MetadataBytes and JSONDepth of its header,
+	// Rank of the image.
 	Limits gate.Limits
 
 	Connections    intake.Settings

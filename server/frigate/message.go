@@ -12,17 +12,48 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // A header is the JSON of a question. Its members tell the kind of question.
 type header struct {
-	ModelRequest bool   `json:"model_request"`
-	ModelData    bool   `json:"model_data"`
-	ModelName    string `json:"model_name"` // of a file
+	ModelRequest bool
+	ModelData    bool
+	ModelName    string // of a file
 
-	Shape     []int  `json:"shape"`
-	DType     string `json:"dtype"` // numpy's name
-	ModelType string `json:"model_type"`
+	Shape     []int
+	DType     string // numpy's name
+	ModelType string
+}
+
+// parseHeader reads the members that the door knows, and passes over all others and those that are
+// null.
+func parseHeader(text []byte, depth int) (h header, err error) {
+	s := jsontext.Scanner{Text: text, Depth: depth, Rules: jsontext.Distinct}
+	for name := range s.Members {
+		if s.Null() {
+			continue
+		}
+		switch string(name) {
+		case "model_request":
+			h.ModelRequest = s.Bool()
+		case "model_data":
+			h.ModelData = s.Bool()
+		case "model_name":
+			h.ModelName = string(s.Str())
+		case "shape":
+			for range s.Elements {
+				h.Shape = append(h.Shape, s.Int())
+			}
+		case "dtype":
+			h.DType = string(s.Str())
+		case "model_type":
+			h.ModelType = string(s.Str())
+		default:
+			s.Raw()
+		}
+	}
+	return h, s.End()
 }
 
 // An asking is a question that is being answered.
@@ -104,10 +135,11 @@ func (a *asking) parse(m *zmtp.Message) error {
 	if len(text) > most {
 		return tooLarge("a header of %d bytes; limits.metadata_bytes is %d", len(text), most)
 	}
-	if err := json.Unmarshal(text, &a.header); err != nil {
-		a.header = header{}
+	h, err := parseHeader(text, a.settings.Limits.JSONDepth)
+	if err != nil {
 		return malformed("the header: %w", err)
 	}
+	a.header = h
 	if len(frames) == 2 {
 		a.data = frames[1]
 	}
