@@ -83,7 +83,7 @@ type benchOptions struct {
 	search                   *load.Promise
 }
 
-// A door is a protocol that load can go through.
+// A door is a protocol through which load can be offered.
 type door struct {
 	name string
 	wire load.Wire
@@ -92,7 +92,7 @@ type door struct {
 
 var doors = []door{{"tcp", load.Shiva, shiva.DefaultPort}, {"rest", load.HTTP, 8000}, {"grpc", load.GRPC, 8001}}
 
-// value is a flag with a parser whose errors say what was expected.
+// value is a flag whose parser says in its errors what was expected.
 type value[T any] struct {
 	to      *T
 	parse   func(text string) (T, error)
@@ -155,7 +155,7 @@ func parsePromise(text string) (*load.Promise, error) {
 	return &p, err
 }
 
-// check refuses flags that do not go together.
+// check refuses flags that exclude each other.
 func (o *benchOptions) check() error {
 	switch {
 	case o.streams > 0 && o.rate > 0:
@@ -172,7 +172,7 @@ func (o *benchOptions) check() error {
 	return nil
 }
 
-// config is the run that the options ask for, without its requests.
+// config returns the configuration of the run that the options ask for, without its requests.
 func (o *benchOptions) config(addr string) load.Config {
 	host, _ := cutTLS(addr)
 	network, target := unixsocket.Target(host)
@@ -180,7 +180,7 @@ func (o *benchOptions) config(addr string) load.Config {
 	perStream, free := 1, 16
 	if o.door.wire == load.HTTP {
 		// One request at a time on each. A stream has one that executes and one that waits, and
-		// some that a newer one is about to supersede.
+		// some that are about to be superseded.
 		perStream, free = 4, 64
 	}
 	switch {
@@ -270,7 +270,7 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 	return nil
 }
 
-// silent is a failure after a report: where that is a JSON document there is no second one.
+// silent is a failure after a report: when the report is a JSON document, no second one follows.
 func (b *bench) silent(f *failure) error {
 	if b.json {
 		f.Message = ""
@@ -278,10 +278,10 @@ func (b *bench) silent(f *failure) error {
 	return f
 }
 
-// interrupted is what the report of a run says that the user has ended.
+// interrupted is what the report says of a run that the user has ended.
 const interrupted = "interrupted"
 
-// ended says why a run ended before its time; "" if it did not.
+// ended says why a run ended early; "" if it did not.
 func ended(err error) string {
 	switch {
 	case err == nil, errors.Is(err, load.ErrNoRate):
@@ -295,7 +295,7 @@ func ended(err error) string {
 	}
 }
 
-// bench is a load on its way.
+// A bench is a load that is being offered.
 type bench struct {
 	*cli
 	o      *benchOptions
@@ -304,7 +304,7 @@ type bench struct {
 	report benchReport
 }
 
-// run offers the load of a configuration, with a line about it while it goes on.
+// run offers the load of a configuration, and shows a line about it meanwhile.
 func (b *bench) run(config load.Config) (*load.Result, error) {
 	config.Live = &load.Live{}
 	line := b.liveLine(config)

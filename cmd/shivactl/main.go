@@ -1,6 +1,5 @@
-// Command shivactl is the tool for whoever runs or tries a shivad: it asks models for
-// predictions over the TCP door, and shows and changes the server at its admin door. See
-// "shivactl help".
+// Command shivactl is the tool for operators and users of shivad: it asks models for predictions
+// over the TCP door, and shows and changes the server through its admin door. See "shivactl help".
 package main
 
 import (
@@ -37,10 +36,10 @@ type command struct {
 	// The kinds of its arguments, for completion; the last one repeats.
 	takes   []kind
 	timeout time.Duration // unless the user says one; 0: the one of all commands
-	// What it takes away, with a place for each argument; then it asks first. "": nothing.
+	// What it removes, with a %s for each argument; it then asks for confirmation. "": nothing.
 	deletes string
 	watches bool // it has --watch
-	// How often it is shown again by its own flags; 0, as where this is nil: once.
+	// How often its own flags make it show its output again; 0, or a nil function: once.
 	every   func(opts any) time.Duration
 	follows bool // each time shows only what is new
 }
@@ -66,7 +65,7 @@ func (cmd command) verb(word string) (command, bool) {
 	return cmd, false
 }
 
-// cli is what every subcommand gets.
+// cli is the part that all subcommands share.
 type cli struct {
 	ctx            context.Context
 	stdin          io.Reader
@@ -87,7 +86,7 @@ type cli struct {
 
 const defaultAddr = "127.0.0.1:6174"
 
-// register adds the flags that all subcommands have. Their defaults are the values so far, so
+// register adds the flags that all subcommands have. Their defaults are their values so far, so
 // they may stand before the subcommand as well as after it.
 func (c *cli) register(f *flag.FlagSet) {
 	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
@@ -113,7 +112,7 @@ func (a address) Set(text string) error {
 	return unixsocket.CheckAddress(text)
 }
 
-// patience is --timeout: a duration above 0.
+// patience is the value of --timeout: a duration above 0.
 type patience struct{ c *cli }
 
 func (p patience) String() string {
@@ -238,7 +237,7 @@ func commandOf(name string) (command, bool) {
 	return command{}, false
 }
 
-// flagsOf are all flags that a command takes, and what its own are read into.
+// flagsOf returns all flags of a command, and where the values of its own ones go.
 func (c *cli) flagsOf(cmd command) (f *flag.FlagSet, opts any) {
 	f = newFlagSet(cmd.name)
 	opts = cmd.options(f)
@@ -252,7 +251,7 @@ func (c *cli) flagsOf(cmd command) (f *flag.FlagSet, opts any) {
 	return f, opts
 }
 
-// note remembers which flags were given.
+// note records which flags were given.
 func (c *cli) note(f *flag.FlagSet) { f.Visit(func(fl *flag.Flag) { c.given[fl.Name] = true }) }
 
 func (cmd command) options(f *flag.FlagSet) any {
@@ -294,7 +293,7 @@ func names(cmds []command) []string {
 	return out
 }
 
-// overview is the help of the whole.
+// overview is the help for all subcommands.
 func (c *cli) overview() {
 	fmt.Fprint(c.stdout, "shivactl asks a shivad for predictions, shows what it does and changes it.\n\nUsage: shivactl COMMAND [arguments] [flags]\n\n")
 	for _, cmd := range commands() {

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// watching is --watch: nothing, or a time.
+// watching is the value of --watch: nothing, or a time.
 type watching struct{ c *cli }
 
 const (
@@ -23,7 +23,7 @@ const (
 
 func (w watching) String() string { return "" }
 
-// IsBoolFlag has package flag take it without a value, which is then "true".
+// IsBoolFlag makes package flag accept it without a value, which then means "true".
 func (w watching) IsBoolFlag() bool { return true }
 
 func (w watching) Set(text string) error {
@@ -41,7 +41,7 @@ func (w watching) Set(text string) error {
 	return err
 }
 
-// parseRefresh is how often something is shown again.
+// parseRefresh parses how often something is shown again.
 func parseRefresh(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < leastRefresh {
@@ -50,10 +50,10 @@ func parseRefresh(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// errEnough is the error of what is repeated and has no more to show.
+// errEnough ends a repetition that has nothing more to show.
 var errEnough = errors.New("enough")
 
-// repeat calls show every so often, until the user interrupts or it fails.
+// repeat calls show at an interval, until it fails or the user interrupts it.
 func (c *cli) repeat(show func() error) error {
 	tick := time.NewTicker(c.every)
 	defer tick.Stop()
@@ -73,15 +73,16 @@ func (c *cli) repeat(show func() error) error {
 	}
 }
 
-// passing reports whether a failure may pass: the server refuses or is away, and may be starting.
-// A token that is refused may be about to be replaced if there was an answer by it before.
+// passing reports whether a failure may be temporary: the server refuses connections or cannot be
+// reached, and may be starting. A refused token may be about to be replaced if it was accepted
+// before.
 func passing(err error, answered bool) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.code != exitUsage && (answered || f.Type != shiva.Unauthenticated && f.Type != shiva.PermissionDenied)
 }
 
-// refresh has show print again and again. On a terminal each time takes the place of the one
-// before; else they follow each other. A server that is away is shown as that, and asked again.
+// refresh calls show again and again. On a terminal each output replaces the one before; otherwise
+// they follow each other. It says so when the server cannot be reached, and tries again.
 func (c *cli) refresh(show func(*cli) error) error {
 	screen := newScreen(c.stdout)
 	defer screen.close()
@@ -113,7 +114,8 @@ func (c *cli) refresh(show func(*cli) error) error {
 	})
 }
 
-// follow has show print again and again what is new. That a server is away is said once.
+// follow calls show again and again, which prints what is new. It says once that the server cannot
+// be reached.
 func (c *cli) follow(show func(*cli) error) error {
 	var away string
 	answered := false
@@ -139,11 +141,11 @@ func (c *cli) follow(show func(*cli) error) error {
 	})
 }
 
-// A screen is a terminal whose contents are replaced. nil is none.
+// A screen is a terminal whose contents are replaced; nil: there is none.
 type screen struct{ f *os.File }
 
-// newScreen takes over the terminal that w is, with a page of its own, which leaves what the user
-// had on it; nil if w is none.
+// newScreen takes over the terminal w, on an alternate screen, which preserves what the user had on
+// it; nil if w is no terminal.
 func newScreen(w io.Writer) *screen {
 	f, ok := w.(*os.File)
 	if ok {
@@ -162,13 +164,13 @@ func (s *screen) close() {
 	}
 }
 
-// draw shows as many lines as there is room for.
+// draw shows as many lines as fit.
 func (s *screen) draw(text string) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if _, rows, ok := terminalSize(s.f); ok && rows > 0 && len(lines) > rows {
 		more := len(lines) - rows + 1
 		lines = append(lines[:rows-1], fmt.Sprintf("… %d lines more", more))
 	}
-	// Each line is written over what was there, so that nothing flickers.
+	// Each line overwrites the one before, so that nothing flickers.
 	s.f.WriteString("\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J")
 }

@@ -114,7 +114,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	// The log of a process that came back, or did not, is what one looks for here.
+	// The log of a process that was restarted, or failed, is what one looks for here.
 	for _, p := range s.Processes {
 		if p.Restarts > 0 && len(p.Log) > 0 {
 			fmt.Fprintf(c.stdout, "\nlast lines of %s[%d]:\n  %s\n", p.Name, p.Replica, strings.Join(p.Log, "\n  "))
@@ -123,7 +123,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	return nil
 }
 
-// sharing says what of the payload memory containers on the server's machine share.
+// sharing says how much of the payload memory is shared with containers on the server's machine.
 func sharing(m admin.Shared) string {
 	if m.Limit == 0 {
 		return "off"
@@ -135,7 +135,7 @@ func sharing(m admin.Shared) string {
 	return text
 }
 
-// registered says what shared memory clients have registered.
+// registered says how much shared memory clients have registered.
 func registered(r admin.Regions) string {
 	if r.Limit == 0 {
 		return "off"
@@ -147,7 +147,7 @@ func registered(r admin.Regions) string {
 	return text
 }
 
-// keeping says where the state is and, if it cannot be changed, since when and why.
+// keeping says where the state is stored and, if it cannot be changed, since when and why.
 func keeping(s admin.State, now time.Time) string {
 	where := cmp.Or(s.At, "in memory")
 	if s.Healthy {
@@ -156,7 +156,7 @@ func keeping(s admin.State, now time.Time) string {
 	return fmt.Sprintf("%s: CANNOT BE CHANGED for %s: %s", where, seconds(now.Sub(s.Since).Seconds()), s.Error)
 }
 
-// printHealth lists models and applications with what shows whether they do their work.
+// printHealth lists models and applications with the figures that show whether they work.
 func (c *cli) printHealth(all []admin.Health) error {
 	if len(all) == 0 {
 		return nil
@@ -182,7 +182,7 @@ func (c *cli) printHealth(all []admin.Health) error {
 	return w.Flush()
 }
 
-// needed is how many replicas a model needs, with a question mark if that is a guess.
+// needed formats how many replicas a model needs, with a question mark if that is a guess.
 func needed(h admin.Health) string {
 	switch {
 	case h.Version == "":
@@ -193,8 +193,8 @@ func needed(h admin.Health) string {
 	return fmt.Sprint(h.Needed)
 }
 
-// printClients lists identities and addresses with a line for each quota that they have, or have
-// something of.
+// printClients lists identities and addresses, with a line for each of their quotas and for what
+// they have without a quota.
 func (c *cli) printClients(all []admin.Client) error {
 	if len(all) == 0 {
 		return nil
@@ -225,7 +225,7 @@ func (c *cli) printClients(all []admin.Client) error {
 	return w.Flush()
 }
 
-// amount is how much of a quota.
+// amount formats an amount of a quota.
 func amount(quota string, n int64) string {
 	if strings.Contains(quota, "bytes") {
 		return size(n)
@@ -233,7 +233,7 @@ func amount(quota string, n int64) string {
 	return fmt.Sprint(n)
 }
 
-// age is a span of time since something that there may not be.
+// age formats the time since something that may not have happened.
 func age(s float64) string {
 	if s == 0 {
 		return "-"
@@ -241,7 +241,7 @@ func age(s float64) string {
 	return seconds(s)
 }
 
-// millis is a span of time to the millisecond, of something that there may not be.
+// millis formats a span of time to the millisecond, if there is one.
 func millis(s float64) string {
 	if s == 0 {
 		return "-"
@@ -276,7 +276,8 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	return nil
 }
 
-// shares is what goes to and from a container by shared memory, and what it holds of that.
+// shares says which tensors of a container pass through shared memory, and how much of it the
+// container holds.
 func shares(k admin.Session) string {
 	text := cmp.Or(k.Arena, "-")
 	for _, part := range []struct {
@@ -290,7 +291,7 @@ func shares(k admin.Session) string {
 	return text
 }
 
-// seconds is a span of time, coarser the longer it is: 0.4s, 12s, 3m12s, 5h10m.
+// seconds formats a span of time, more coarsely the longer it is: 0.4s, 12s, 3m12s, 5h10m.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	switch {
@@ -303,7 +304,7 @@ func seconds(s float64) string {
 	}
 }
 
-// size is a number of bytes with a unit and three digits: 512 B, 1.25 MiB, 4 GiB.
+// size formats a number of bytes with a unit and three digits: 512 B, 1.25 MiB, 4 GiB.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

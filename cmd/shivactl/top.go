@@ -51,7 +51,7 @@ type topOptions struct {
 	last  *admin.Status
 }
 
-// firstSpan is the time over which the first rates are measured: somebody waits for them.
+// firstSpan is the time over which the first rates are measured, for which the user waits.
 const firstSpan = 500 * time.Millisecond
 
 func (c *cli) top(o *topOptions) error {
@@ -133,10 +133,10 @@ type (
 	}
 )
 
-// lately is how long ago a quota refused something to whoever counts as over it, in seconds.
+// lately is for how many seconds after a refusal a client counts as over its quota.
 const lately = 60
 
-// topOf is what happened between two statuses of one server.
+// topOf computes what happened between two statuses of one server.
 func topOf(before, now *admin.Status) top {
 	span := max(now.Uptime-before.Uptime, 0.001)
 	t := top{
@@ -187,7 +187,8 @@ func topOf(before, now *admin.Status) top {
 	return t
 }
 
-// since is how much a count has risen, which begins at 0 again when what it counts comes back.
+// since returns by how much a count has risen. Counts begin at 0 again when what they count
+// disappears and comes back.
 func since[T int64 | uint64](now, before T) T {
 	if now < before {
 		return now
@@ -195,9 +196,9 @@ func since[T int64 | uint64](now, before T) T {
 	return now - before
 }
 
-// quantile is the time within which that share of the requests between two counts were answered,
-// in seconds; nil if there were none. Within a class it supposes that they are spread evenly over
-// the logarithm; of one without an end it is the beginning.
+// quantile returns the time, in seconds, within which that share of the requests between two counts
+// were answered; nil if there were none. Within a class it assumes that their logarithms are evenly
+// distributed; for the last class, which has no end, it returns the beginning.
 func quantile(now, before []admin.DurationClass, share float64) *float64 {
 	counts, total := make([]uint64, len(now)), uint64(0)
 	for i, k := range now {
@@ -281,7 +282,7 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 	return w.Flush()
 }
 
-// rate is a number a second in three digits or so.
+// rate formats a number per second with about three digits.
 func rate(n float64) string {
 	if n < 100 {
 		return fmt.Sprintf("%.3g", n)
@@ -289,7 +290,7 @@ func rate(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// took is a time in two digits; - for none.
+// took formats a time with two digits; "-" for none.
 func took(s *float64) string {
 	if s == nil {
 		return "-"
@@ -297,7 +298,7 @@ func took(s *float64) string {
 	return roughly(*s)
 }
 
-// roughly is a span of time in two digits.
+// roughly formats a span of time with two digits.
 func roughly(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d <= 0 {

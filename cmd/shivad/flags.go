@@ -96,7 +96,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	return o, nil
 }
 
-// settingsHelp is the help of the flags that override the file, with the defaults as they are.
+// settingsHelp is the help text for the flags that override the file, with their defaults.
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
@@ -114,8 +114,8 @@ func settingsHelp() string {
 	return text
 }
 
-// load puts defaults, file and flags together, checks the whole, and fits it into the memory
-// that the process may have. lowered says what had to give way; it is empty if nothing had.
+// load combines defaults, file and flags, checks the result, and fits it into the memory that the
+// process may have. lowered says which settings were lowered for that; it is empty if none was.
 func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err error) {
 	cfg = config.Default()
 	if o.file != "" {

@@ -32,7 +32,7 @@ const (
 )
 
 func main() {
-	// Two, so that a second signal is not lost while the first one is being looked at.
+	// Two, so that a second signal is not lost while the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
@@ -73,8 +73,8 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	return serve(o, cfg, log, level, signals)
 }
 
-// serve runs a server until a signal or its failure. SIGHUP has it read the file of the options
-// again.
+// serve runs a server until a signal arrives or the server fails. SIGHUP makes it load the
+// configuration again.
 func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
 	raiseThreads(cfg.TCP)
@@ -159,8 +159,8 @@ wait:
 	return code
 }
 
-// afterDrain is what a shutdown may take when the drain has taken all of its time: for answers to
-// leave, processes to stop and containers to be told, and a few seconds more.
+// afterDrain is how long a shutdown may take after the drain has used all of its time: for answers
+// to leave, processes to stop and containers to be told, with a few seconds to spare.
 func afterDrain(c config.Config) time.Duration {
 	var processes time.Duration
 	for _, p := range c.Supervised {
@@ -169,15 +169,16 @@ func afterDrain(c config.Config) time.Duration {
 	return processes + 15*time.Second
 }
 
-// reload has the server read its file again. A wrong one changes nothing; its faults are in the
-// log.
+// reload makes the server load its configuration again. A wrong one changes nothing; its faults are
+// in the log.
 func reload(s *server.Server, log *slog.Logger) {
 	if _, err := s.Reload(); err != nil {
 		log.Error("the configuration was not reloaded", "error", err)
 	}
 }
 
-// addresses are the doors' addresses as arguments of a log line; a door left out is not mentioned.
+// addresses returns the doors' addresses as arguments of a log line, without doors that are left
+// out.
 func addresses(a server.Addrs) []any {
 	var args []any
 	add := func(name string, addrs ...net.Addr) {
@@ -203,7 +204,7 @@ func addresses(a server.Addrs) []any {
 	return args
 }
 
-// logger writes as the configuration says, which has been validated. Its level may be changed.
+// logger returns a log as in the configuration, which has been validated. Its level may be changed.
 func logger(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
@@ -216,8 +217,8 @@ func logger(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	return slog.New(slog.NewTextHandler(w, options)), level
 }
 
-// asText lets a text log show a configuration as it shows in a JSON log; only a log that wants
-// it pays.
+// asText makes a text log show a configuration as a JSON log does; the conversion happens only for
+// such a log.
 type asText struct{ config.Config }
 
 func (a asText) MarshalText() ([]byte, error) { return a.MarshalJSON() }

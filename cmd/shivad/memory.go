@@ -13,12 +13,12 @@ import (
 // ballastBytes are never touched, so they cost nothing but addresses.
 const ballastBytes = 32 << 20
 
-// tuneGC prepares the garbage collector, and returns ballast to be kept alive as long as the
-// server runs.
+// tuneGC configures the garbage collector, and returns ballast that must be kept alive as long as
+// the server runs.
 //
-// Payloads are pooled; what else the server has is a few megabytes, over which the collector
-// would run dozens of times a second, since it runs when the heap has doubled. With the ballast
-// it waits for 32 MiB of garbage. GOGC in the environment goes first.
+// Payloads are pooled, and everything else on the heap is a few megabytes. As the collector runs
+// when the heap has doubled, it would run dozens of times a second. With the ballast it waits for
+// 32 MiB of garbage. GOGC in the environment takes precedence.
 func tuneGC() (ballast []byte) {
 	if os.Getenv("GOGC") == "" {
 		ballast = make([]byte, ballastBytes)
@@ -26,8 +26,8 @@ func tuneGC() (ballast []byte) {
 	return ballast
 }
 
-// limitHeap sets the memory limit of the heap, which is for what the pool lets go: it is garbage
-// until the next collection. GOMEMLIMIT in the environment goes first.
+// limitHeap sets the memory limit of the heap. It matters for memory that the pool has given up,
+// which is garbage until the next collection. GOMEMLIMIT in the environment takes precedence.
 func limitHeap(c config.Limits, s *server.Server, log *slog.Logger) {
 	limit := memoryLimit(int64(c.PayloadBytes))
 	if os.Getenv("GOMEMLIMIT") != "" {
@@ -44,10 +44,10 @@ func limitHeap(c config.Limits, s *server.Server, log *slog.Logger) {
 	s.WatchShared(adjust)
 }
 
-// memoryLimit is what the collector has the heap keep to. A tenth of the payloads is for all
-// else on the heap, and for garbage: with the pages of the program itself, some 20 MiB that the
-// collector does not count, and what it is late by, the process stays within a quarter. It
-// counts the ballast. Payloads in shared memory are no part of the heap, and are subtracted.
+// memoryLimit is the limit of the heap. A tenth of the payloads is for everything else on the heap,
+// and for garbage. With the pages of the program itself, some 20 MiB that the collector does not
+// count, and the collector's delay, the process stays within a quarter. The limit includes the
+// ballast. Payloads in shared memory are not on the heap, and are subtracted.
 func memoryLimit(payloads int64) int64 {
 	return payloads + min(max(payloads/10, 16<<20), 512<<20) + ballastBytes
 }

@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// manager is the service manager that started the process and wants to hear how it is: systemd with
-// Type=notify, or one that speaks as it does (sd_notify(3)). The zero value is that there is none.
+// manager is the service manager that started the process and wants to be notified: systemd with
+// Type=notify, or one with the same protocol (sd_notify(3)). The zero value means that there is
+// none.
 type manager struct {
 	tell     func(state string)
 	watchdog time.Duration // a process that is silent for this long is ended; 0: none is
 }
 
-// fromEnvironment finds the manager, and takes its variables away: containers are not its service.
+// fromEnvironment finds the manager, and removes its variables from the environment: containers are
+// not its services.
 func fromEnvironment(log *slog.Logger) (m manager) {
 	socket, watchdog, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
@@ -43,23 +45,22 @@ func fromEnvironment(log *slog.Logger) (m manager) {
 	return m
 }
 
-// say tells the manager a state, with words for whoever asks it ("systemctl status").
+// say tells the manager a state, with a text for "systemctl status".
 func (m manager) say(state, words string) {
 	if m.tell != nil {
 		m.tell(state + "\nSTATUS=" + words)
 	}
 }
 
-// stopping says that the process ends, within limit: until then the manager does not end it,
-// however little time its own settings give.
+// stopping tells the manager that the process will end within limit. Until then the manager does
+// not kill it, even if its own settings allow less time.
 func (m manager) stopping(limit time.Duration) {
 	m.say(fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", limit.Microseconds()), "draining")
 }
 
-// watch tells the manager that the process lives, twice in the time that it has to, until stop is
-// closed. Each time ready is asked first, which waits for the locks that requests wait for: a
-// server that is stuck in one says nothing, and is started again. Not to be ready is no reason for
-// that.
+// watch tells the manager twice per watchdog interval that the process lives, until stop is closed.
+// Each time it calls ready first, which takes the locks that requests take: a server that is stuck
+// in one stays silent, and is restarted. A server that is not ready is not restarted for that.
 func (m manager) watch(ready func() (bool, string), stop <-chan struct{}) {
 	if m.tell == nil || m.watchdog == 0 {
 		return

@@ -10,10 +10,10 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// threads is how many threads may run Go code at once: one for each processor, and one more for
-// each event loop, which serve clients on TCP. A loop waits in epoll_wait, which the runtime takes
-// for a short system call: the thread keeps its right to run until sysmon takes it away, up to
-// 10 ms later. With one loop per core, as many as may run by default, answers of containers and
+// threads returns how many threads may run Go code at once: one for each processor, and one more
+// for each event loop that serves clients over TCP. A loop waits in epoll_wait, which the runtime
+// takes for a short system call: the thread keeps its processor until sysmon takes it away, up to
+// 10 ms later. With one loop per core, as many as may run by default, containers' answers and
 // timers waited for that: at half load, the p50 of a model that takes 13 ms was 32 ms instead of
 // 15.
 func threads(c config.TCP, processors int) int {
@@ -26,7 +26,7 @@ func threads(c config.TCP, processors int) int {
 	return processors + c.Loops
 }
 
-// raiseThreads raises GOMAXPROCS to that, unless the environment sets it.
+// raiseThreads raises GOMAXPROCS to threads, unless the environment sets it.
 func raiseThreads(c config.TCP) {
 	if want := threads(c, runtime.NumCPU()); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < want {
 		runtime.GOMAXPROCS(want)
