@@ -121,6 +121,7 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 // and in their order in streams. It is not taken for one that stands still: what counts is when
 // it last took something.
 func TestReaderGetsEverything(t *testing.T) {
+	t.Parallel() // it waits
 	const limit, answer, asked = 1 << 20, 600 << 10, 60
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -214,6 +215,7 @@ func (c *caller) askAndReset(stream uint32, message []byte) error {
 // A client that is sent away for cancelling while it is sending can read why, however late it
 // reads.
 func TestCalmDownIsRead(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t)
 	r.sized("m", 4)
 	c, message := r.caller(), askingFour(t)
@@ -276,7 +278,7 @@ func TestRapidReset(t *testing.T) {
 	}
 	before := begun()
 	again := time.Now()
-	for until := again.Add(time.Second); time.Now().Before(until); {
+	for until := again.Add(time.Duration(budgettest.Rounds(1000)) * time.Millisecond); time.Now().Before(until); {
 		attack(until)
 	}
 	// The calls of the first and of the last connection that the server has read.

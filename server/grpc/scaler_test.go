@@ -39,6 +39,7 @@ func ref(pairs ...string) *pb.ScaledObjectRef {
 // KEDA asks for the metric's name and target, for its value and whether there is any, and is told
 // when that changes.
 func TestScaler(t *testing.T) {
+	t.Parallel() // it waits
 	var n atomic.Int64
 	r := newRig(t, needs(&n))
 	ctx := t.Context()

@@ -36,6 +36,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(budgettest.RunWaiting(m)) }
 
+// patience is how long a test waits for what must happen: only one that fails ever does.
+const patience = time.Minute
+
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
 // are on a network in memory, or on sockets.
 type rig struct {
@@ -101,13 +104,19 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 
 // onAll runs a test on all transports: in memory on virtual time, and on each for sockets.
 func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)) {
+	t.Parallel()
 	t.Run("memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { test(t, newRig) }) })
-	onTransports(t, test)
+	onSockets(t, test)
 }
 
 // onTransports runs a test of what only the kernel shows on each transport for sockets, on all at
-// once, since such tests mostly wait.
+// once and beside others, since such tests mostly wait.
 func onTransports(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
+	t.Parallel()
+	onSockets(t, test)
+}
+
+func onSockets(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
 	for name, newSocketRig := range transports {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +177,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 		change(&cfg)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if r.closed {
 			return
@@ -344,7 +353,7 @@ func (w *wire) next() *shiva.Message {
 				return m
 			}
 		}
-		_ = w.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = w.SetReadDeadline(time.Now().Add(patience))
 		n, err := w.Read(buf)
 		if err == io.EOF && n == 0 {
 			return nil

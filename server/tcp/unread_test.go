@@ -53,15 +53,13 @@ func onlySession(r *rig, look func(*session)) {
 // answers are larger than its last ones batches of them are there at once, and are bounded when
 // it stands still and they have been cut up.
 func TestUnreadAnswersAreBounded(t *testing.T) {
+	t.Parallel() // it waits
 	for name, c := range map[string]unread{
 		"declared":   {declared: 1 << 20},
 		"undeclared": {declared: -1},
 		"unforeseen": {declared: -1, before: 20, others: 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel() // on sockets it mostly waits
-			onAll(t, c.test)
-		})
+		t.Run(name, func(t *testing.T) { onAll(t, c.test) })
 	}
 }
 
@@ -132,6 +130,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 // Who reads gets every answer, however many are larger together than what may wait; and the
 // more it has read, the more of its requests share a batch.
 func TestReaderGetsEverything(t *testing.T) {
+	t.Parallel() // it waits
 	const limit, answer, asked = 1 << 20, 600 << 10, 40
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		test := func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
