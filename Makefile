@@ -129,8 +129,8 @@ imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
 # What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take
-# as long as the other tests of their package, and a fifth of what other tests repeat; here they are
-# whole, and run once. The tag poll has the load generator wait as it does on other systems than
+# as long as the other tests of their package, and a twentieth of what other tests repeat; here they
+# are whole, and run once. The tag poll has the load generator wait as it does on other systems than
 # Linux.
 LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
 unit: programs ## unit tests, golden vectors and allocation budgets

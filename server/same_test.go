@@ -163,12 +163,15 @@ func floatBits(d tensor.DType, i int, odd bool) uint64 {
 // refused by its name.
 func TestSameAnswersThroughEveryDoor(t *testing.T) {
 	t.Parallel()
-	for _, set := range settings {
+	for i, set := range settings {
 		t.Run(set.name, func(t *testing.T) {
 			s := start(t, func(c *config.Config) { set.change(&c.Defaults) })
 			all := ways(t, s)
 			var seen []*containertest.Batch
-			for _, d := range dtypes {
+			for k, d := range dtypes {
+				if !budgettest.Whole() && i > 0 && (i+k)%3 > 0 { // bfloat16 is with other dtypes allowed
+					continue
+				}
 				c := join(t, s, "echo_"+d.V2(), d, tensor.Shape{-1, 3}, nil)
 				for _, odd := range []bool{false, true} {
 					many, one, bare := rows(d, 7, odd), rows(d, 1, odd), rows(d, 1, odd)

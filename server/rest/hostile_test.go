@@ -464,7 +464,7 @@ func TestLargeBody(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 256 << 20 })
 	r.model("m", wide, scheduler.WorkerFunc(r.echo))
 	size := 100 << 20
-	if budgettest.Race {
+	if !budgettest.Whole() {
 		size = 16 << 20
 	}
 	body := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]

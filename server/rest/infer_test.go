@@ -245,7 +245,11 @@ func TestOutputsLikeHTTP(t *testing.T) {
 	const words = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
 	c := r.raw("")
 	in := bufio.NewReader(c)
-	for before := range 4200 {
+	step := 1
+	if !budgettest.Whole() {
+		step = 17
+	}
+	for before := 0; before < 4200; before += step {
 		body := strings.Repeat("x", before) + words
 		fmt.Fprintf(c, "POST /v2/models/bytes/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		resp, err := http.ReadResponse(in, nil)

@@ -45,21 +45,25 @@ func Until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// slower is how many times as long what a test repeats takes under the race detector, at least.
-const slower = 5
+// slower is how many times as long what a test repeats takes under the race detector, at least;
+// fewer is how many times as often it is repeated in "make unit" as in "go test ./...".
+const slower, fewer = 5, 20
 
 // Whole reports whether a test does all that it can. It does a part under the race detector, and
 // unless SHIVA_ROUNDS=all is in the environment, as it is in "make unit": so "go test ./..." tries
 // a change in half a minute, and "make test" does everything.
 func Whole() bool { return !Race && os.Getenv("SHIVA_ROUNDS") == "all" }
 
-// Rounds is how often a test repeats what it does, or how much it does at once: n times, or a fifth
-// of that where it does a part.
+// Rounds is how often a test repeats what it does, or how much it does at once: n times, a fifth of
+// that under the race detector, and a twentieth where a change is tried; at least once.
 func Rounds(n int) int {
-	if !Whole() {
-		return n / slower
+	switch {
+	case Race:
+		return max(1, n/slower)
+	case Whole():
+		return n
 	}
-	return n
+	return max(1, n/fewer)
 }
 
 // atOnce is how many tests RunWaiting has run at the same time.
