@@ -114,7 +114,7 @@ func TestAllocationsOnSockets(t *testing.T) {
 			in := make([]byte, len(answer))
 			most := 6.0 // the echo has 4
 			if budgettest.Race || tensor.Invariants {
-				most = 20 // buffers are not reused
+				most = 40 // buffers are not reused, and a sync.Pool drops some at random
 			}
 			if r.tls != nil {
 				most += 4 // crypto/tls has some for each record, here and at the client
