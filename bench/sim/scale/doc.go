@@ -1,7 +1,7 @@
 // Scale simulates fleets that no machine here could hold: a thousand servers, thousands of
 // containers, a hundred thousand streams, while parts of them fail, are replaced, or get more load.
 //
-//	go run ./bench/sim/scale                       # all of it: a quarter of an hour, 6 GB
+//	go run ./bench/sim/scale                       # all of it, 6 GB
 //	go run ./bench/sim/scale -servers 64 -only events
 //
 //	streams ──► servers ──► sessions ──► containers
