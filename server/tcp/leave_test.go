@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -294,6 +295,24 @@ func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig
 			t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
 		}
 	}
+}
+
+// A client that ends its direction, too, is not waited for: its connection ends at once.
+func TestLingeringIsForWhoSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		c := r.dial()
+		c.bytes([]byte("no header, and no end of it"))
+		c.fault("Protocol")
+		if m := c.next(); m != nil {
+			t.Errorf("expected the end, got %s", describeMessage(m))
+		}
+		c.endDirection()
+		synctest.Wait()
+		if n := r.open(); n != 0 {
+			t.Errorf("%d connections, of which both sides have ended", n)
+		}
+	})
 }
 
 // A message that is not complete is acknowledged as far as it has arrived, once for each
