@@ -120,13 +120,20 @@ func TestAllocationsOnSockets(t *testing.T) {
 			if r.tls != nil {
 				most += 4 // crypto/tls has some for each record, here and at the client
 			}
-			if n := testing.AllocsPerRun(300, func() {
+			const asked = 300
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if n := testing.AllocsPerRun(asked, func() {
 				c.bytes(ask)
 				if _, err := io.ReadFull(c, in); err != nil {
 					t.Fatal(err)
 				}
 			}); n > most {
 				t.Errorf("%v allocations for a request", n)
+			}
+			runtime.ReadMemStats(&after)
+			if n := (after.TotalAlloc - before.TotalAlloc) / asked; n > 16<<10 && !budgettest.Race { // where pools forget
+				t.Errorf("%d bytes allocated for a request: a buffer for what it reads has 64 KiB", n)
 			}
 		})
 	}
