@@ -136,8 +136,7 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 func TestTraceThroughEveryDoor(t *testing.T) {
 	t.Parallel() // it waits
 	s, collector := traced(t, nil)
-	parents, states := make(chan string, 100), make(chan string, 100)
-	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	parents, states, x := make(chan string, 100), make(chan string, 100), []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		parent := ""
 		if p := b.Parts[0].Trace; p != (scheduler.Parent{}) {
