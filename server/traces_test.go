@@ -168,24 +168,7 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
 	for _, path := range []string{"/v2/models/m/infer", "/m/predict"} {
-		body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
-		if path == "/m/predict" {
-			body = `{"input":[1,2]}`
-		}
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.base+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Header.Set("Content-Type", "application/json")
-		q.Header.Set("traceparent", clientSpan(len(names)).String())
-		for member := range strings.SplitSeq(state(len(names)), ",") {
-			q.Header.Add("tracestate", member)
-		}
-		resp, err := web.client.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		postTraced(t, web, path, clientSpan(len(names)).String(), state(len(names)))
 		passed("rest")
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", clientSpan(len(names)).String(), "tracestate", state(len(names)))
@@ -232,6 +215,29 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 	if page := metricsPage(t, s); !strings.Contains(page, fmt.Sprintf("\nshivad_trace_spans_exported_total %d\n", 5*len(names))) || !strings.Contains(page, "\nshivad_trace_spans_dropped_total 0\n") {
 		t.Error("/metrics does not have the spans")
 	}
+}
+
+// postTraced sends a row to model m over HTTP, with the members of the state in a header each.
+func postTraced(t *testing.T, web *httpClient, path, traceparent, tracestate string) {
+	t.Helper()
+	body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
+	if path == "/m/predict" {
+		body = `{"input":[1,2]}`
+	}
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.base+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("traceparent", traceparent)
+	for member := range strings.SplitSeq(tracestate, ",") {
+		q.Header.Add("tracestate", member)
+	}
+	resp, err := web.client.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
 }
 
 // Requests that share a batch name each other; what fails, waits in vain or comes from a cache has
