@@ -21,7 +21,6 @@ var (
 // What the documents point to is there: files, headings, and targets of make. The commands in
 // them are run by TestE2EPages. README is for visitors, who read no more than 250 lines.
 func TestDocuments(t *testing.T) {
-	t.Parallel() // it waits
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {
 		t.Fatal(err)
