@@ -310,6 +310,12 @@ func (s *scene) judgeLoads() {
 		if o.by == nil || !o.on || !o.done() || s.troubles.containers {
 			continue
 		}
+		// Unloaded at the same moment, a process may end without having heard that it has registered.
+		if slices.ContainsFunc(switched, func(off *order) bool {
+			return !off.on && !off.refused() && !off.begun.After(o.ended) && (off.ended.IsZero() || !off.ended.Before(o.begun))
+		}) {
+			continue
+		}
 		if !slices.ContainsFunc(h.served, func(v *serving) bool {
 			return !v.from.After(o.ended) && (v.to.IsZero() || !v.to.Before(o.begun))
 		}) {
