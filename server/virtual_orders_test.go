@@ -310,7 +310,7 @@ func (s *scene) judgeLoads() {
 		if o.by == nil || !o.on || !o.done() || s.troubles.containers {
 			continue
 		}
-		// Unloaded at the same moment, a process may end without having heard that it has registered.
+		// Unloaded at once, a process may end without having heard that it has registered.
 		if slices.ContainsFunc(switched, func(off *order) bool {
 			return !off.on && !off.refused() && !off.begun.After(o.ended) && (off.ended.IsZero() || !off.ended.Before(o.begun))
 		}) {
