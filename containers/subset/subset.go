@@ -146,7 +146,8 @@ func (s *Choice) Judge(chosen []string, sessions func(server string) int, now ti
 	left := s.trying
 	if most := sessions(left); most > 0 {
 		for _, a := range chosen {
-			if n := sessions(a); n > most {
+			// One that is listed no more is left anyway, and may still have sessions.
+			if n := sessions(a); n > most && slices.Contains(s.order, a) {
 				left, most = a, n
 			}
 		}

@@ -42,6 +42,22 @@ def test_the_choice_is_that_of_the_sdk_for_go(scene: dict[str, Any]) -> None:
         assert (chosen or None, choice.trying) == (step["chosen"], step["trying"])
 
 
+def test_one_that_goes_during_a_try_is_not_left_again() -> None:
+    choice = Subset("container", 1)
+    choice.list(["a", "b", "c"], 0)
+    chosen = choice.chosen(lambda _: False)
+    gone = chosen[0]
+    choice.attempt(chosen, 1e6)
+    chosen = choice.chosen(lambda _: False)
+    tried = choice.trying
+    assert [gone, tried] == chosen
+    stay = [one for one in "abc" if one != gone]
+    choice.list(stay, 1e6)
+    choice.judge(chosen, lambda one: 5 if one == gone else 1, 1e6)
+    assert sorted(choice.order) == stay
+    assert choice.order[-1] == tried
+
+
 def test_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHIVA_SUBSET", raising=False)
     assert subset_size(None) == 16

@@ -120,7 +120,8 @@ class Subset:
         most = sessions(left)
         if most > 0:
             for one in chosen:
-                if (n := sessions(one)) > most:
+                # One that is listed no more is left anyway, and may still have sessions.
+                if one in self.order and (n := sessions(one)) > most:
                     left, most = one, n
         self._wait = FIRST_TRY if left != self.trying else min(2 * self._wait, LAST_TRY)
         self.order.remove(left)
