@@ -228,17 +228,23 @@ func TestFollowedAllocates(t *testing.T) {
 	})
 }
 
+// collected makes a tracer that follows every request, and what its spans are sent to.
+func collected() (*Tracer, *tracetest.Collector) {
+	collector := &tracetest.Collector{}
+	tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
+	tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
+		w := httptest.NewRecorder()
+		collector.ServeHTTP(w, r)
+		return w.Code, nil
+	})
+	return tracer, collector
+}
+
 // The memory of a trace is not another's while models of its application have not answered: what
 // they say then is sent, and changes nobody else's spans.
 func TestLateAnswersKeepTheirTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		collector := &tracetest.Collector{}
-		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
-		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
-			w := httptest.NewRecorder()
-			collector.ServeHTTP(w, r)
-			return w.Code, nil
-		})
+		tracer, collector := collected()
 		begin := func() *Trace { return tracer.Begin(new(Context), "", "tcp", time.Now(), nil) }
 		late := begin()
 		first, shadow := late.Ask(scheduler.ModelID{Name: "first"}), late.Ask(scheduler.ModelID{Name: "shadow"})
@@ -268,13 +274,7 @@ func TestLateAnswersKeepTheirTrace(t *testing.T) {
 // answered.
 func TestGivenUpKeepsItsTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		collector := &tracetest.Collector{}
-		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
-		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
-			w := httptest.NewRecorder()
-			collector.ServeHTTP(w, r)
-			return w.Code, nil
-		})
+		tracer, collector := collected()
 		begin := func() *Trace { return tracer.Begin(new(Context), "", "tcp", time.Now(), nil) }
 		given := begin()
 		given.Ask(scheduler.ModelID{Name: "first"}).Done(new(scheduler.Request))
