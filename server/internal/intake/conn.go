@@ -30,7 +30,7 @@ type Conn struct {
 	*encryption // nil: it is plain
 }
 
-// An encryption is what a connection to an address of TLS has besides. shake sets it.
+// An encryption is what a connection to an address of TLS has besides. begin sets it.
 type encryption struct {
 	wire        *wire
 	tls         *tls.Conn

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -32,6 +34,7 @@ type wire struct {
 	net.Conn
 	turn bool // it has a turn
 	done bool // the handshake is done
+	peer patience
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -39,7 +42,9 @@ func (w *wire) Read(p []byte) (int, error) {
 		return w.Conn.Read(p)
 	}
 	w.give()
+	w.peer.waits()
 	n, err := w.Conn.Read(p)
+	w.peer.met()
 	if err == nil {
 		turns <- struct{}{}
 		w.turn = true
@@ -50,7 +55,46 @@ func (w *wire) Read(p []byte) (int, error) {
 // Write gives up the turn: the computing is done, and writing may wait.
 func (w *wire) Write(p []byte) (int, error) {
 	w.give()
+	if w.done {
+		return w.Conn.Write(p)
+	}
+	w.peer.waits()
+	defer w.peer.met()
 	return w.Conn.Write(p)
+}
+
+// patience sums up how long a peer has been waited for in its handshake. The time in which the peer
+// waits for its turn is not counted, so that among thousands of handshakes those that go on are
+// told from those that do not, and a byte now and then makes nobody look busy.
+type patience struct {
+	mu     sync.Mutex
+	waited time.Duration
+	since  time.Time // when the present wait began; zero: the peer is not waited for
+}
+
+func (p *patience) waits() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+}
+
+func (p *patience) met() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waited += time.Since(p.since)
+	p.since = time.Time{}
+}
+
+// by is how long the peer has been waited for at a time.
+func (p *patience) by(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		return p.waited
+	}
+	return p.waited + now.Sub(p.since)
 }
 
 // Handshake does the server's side of a TLS handshake. It takes turns with the handshakes of all
@@ -79,7 +123,6 @@ func (w *wire) give() {
 func (l *Listener) shake(c *Conn) bool {
 	defer l.finish(c)
 	_ = c.socket.SetDeadline(time.Now().Add(l.Settings().HandshakeTimeout))
-	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
 	var err error
 	if c.tls, err = c.wire.shake(l.Settings().TLS.Config); err == nil {
 		err = c.socket.SetDeadline(time.Time{})
@@ -123,11 +166,14 @@ func (l *Listener) MayLog() (others int, may bool) {
 	return others, true
 }
 
-// begin registers a handshake. If there are too many, it closes the oldest of the host that has the
-// most: if new ones were refused instead, silent clients could keep everybody else out. It must be
-// called in the order of arrival, on which "oldest" relies. It reports false once the listener is
-// closed.
+// begin registers a handshake, which waits for its peer from now on. If there are too many, it
+// closes the one whose peer has been waited for longest, of the host that has the most: if new ones
+// were refused instead, silent clients could keep everybody else out; and if the oldest gave way, a
+// crowd that keeps coming would end those that are only waiting for their turn. It reports false
+// once the listener is closed.
 func (l *Listener) begin(c *Conn) bool {
+	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
+	c.wire.peer.waits()
 	most := l.Settings().Handshakes
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,21 +181,24 @@ func (l *Listener) begin(c *Conn) bool {
 		return false
 	}
 	if len(l.unfinished) >= max(most, 1) {
-		crowd := map[Host]int{}
-		for _, other := range l.unfinished {
-			crowd[other.host]++
-		}
-		oldest := l.unfinished[0]
-		for _, other := range l.unfinished {
-			if crowd[other.host] > crowd[oldest.host] {
-				oldest = other
-			}
-		}
-		l.dropLocked(oldest)
-		oldest.socket.Close() // which ends its goroutine
+		last := l.slowestLocked()
+		l.dropLocked(last)
+		last.socket.Close() // which ends its goroutine
 	}
 	l.unfinished = append(l.unfinished, c)
 	return true
+}
+
+// slowestLocked is the handshake that gives way.
+func (l *Listener) slowestLocked() *Conn {
+	crowd := map[Host]int{}
+	for _, c := range l.unfinished {
+		crowd[c.host]++
+	}
+	now := time.Now()
+	return slices.MaxFunc(l.unfinished, func(a, b *Conn) int {
+		return cmp.Or(cmp.Compare(crowd[a.host], crowd[b.host]), cmp.Compare(a.wire.peer.by(now), b.wire.peer.by(now)))
+	})
 }
 
 // finish unregisters a handshake.

@@ -193,8 +193,8 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// When there are too many, the oldest of the host that has the most gives way: not the oldest of
-// all, and never one that has just come.
+// When there are too many, one of the host that has the most gives way: not the oldest of all, and
+// never one that has just come.
 func TestWhoseHandshakeGivesWay(t *testing.T) {
 	l := newListener(config(&Settings{Handshakes: 4}))
 	var all []*Conn
@@ -224,6 +224,45 @@ func TestWhoseHandshakeGivesWay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of a host's handshakes that one gives way whose client has been waited for longest, whenever it
+// began: a client that waits for its turn is not to blame for that, and one that sends a byte now
+// and then has been waited for all the same.
+func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListener(config(&Settings{Handshakes: 3}))
+		begin := func() *Conn {
+			c := &Conn{socket: new(closing), listener: l}
+			if !l.begin(c) {
+				t.Fatal("the listener is closed")
+			}
+			return c
+		}
+		busy := begin()
+		busy.wire.peer.met() // it waits for its turn
+		time.Sleep(time.Second)
+		dribbles := begin()
+		for range 10 {
+			time.Sleep(time.Second)
+			dribbles.wire.peer.met()
+			dribbles.wire.peer.waits()
+		}
+		silent := begin()
+		time.Sleep(5 * time.Second)
+		begin()
+		busy.wire.peer.waits()
+		time.Sleep(time.Second)
+		begin()
+		for i, c := range []*Conn{dribbles, silent} {
+			if slices.Contains(l.unfinished, c) || !c.socket.(*closing).closed {
+				t.Errorf("%d, which has been waited for, stays", i)
+			}
+		}
+		if !slices.Contains(l.unfinished, busy) || busy.socket.(*closing).closed {
+			t.Error("the oldest, which has been waited for least, has given way")
+		}
+	})
 }
 
 // A handshake has so much time and no more, and what comes after it has no limit by it.

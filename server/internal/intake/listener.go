@@ -97,7 +97,7 @@ type Listener struct {
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 
-	unfinished []*Conn   // connections in their handshake, oldest first
+	unfinished []*Conn   // connections in their handshake, in the order in which they came
 	logged     time.Time // when a failed handshake was last logged
 	unlogged   int       // failed handshakes since then
 }
