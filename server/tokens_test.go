@@ -179,16 +179,23 @@ func TestMisplacedTokens(t *testing.T) {
 	}
 }
 
-// ofProcess is what the system tells of the server's only process.
-func ofProcess(t *testing.T, s *Server, file string) string {
+// ofProcess is what the system tells of the server's only process, which is nothing while the
+// process loads its program.
+func ofProcess(t *testing.T, s *Server, file string) (text string) {
 	t.Helper()
-	pid := 0
-	budgettest.Until(t, "the process runs", func() bool { pid = s.processes.List()[0].PID; return pid != 0 })
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	budgettest.Until(t, "the process runs", func() bool {
+		pid := s.processes.List()[0].PID
+		if pid == 0 {
+			return false
+		}
+		read, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = string(read)
+		return text != ""
+	})
+	return text
 }
 
 // A process is given one of the addresses, so that it registers once.
