@@ -5,12 +5,14 @@ package load
 import (
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 )
 
 // How late an answer is counts from its request's own deadline, and by when the server wrote
-// it; what is in time is not late. Slots hold every request of the measured time once.
+// it; what is in time is not late. Slots hold every request of the measured time once, and so do
+// Pieces.
 func TestLate(t *testing.T) {
 	const delay, early, far = 30 * time.Millisecond, 10 * time.Millisecond, time.Minute
 	addr := serve(t, func(c net.Conn) {
@@ -26,7 +28,7 @@ func TestLate(t *testing.T) {
 		}
 	})
 	r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small, small}, Deadlines: []time.Duration{early, far}, Conns: 40,
-		Rate: 400, Even: true, Duration: 500 * time.Millisecond, Within: far})
+		Rate: 400, Even: true, Duration: 500 * time.Millisecond, Within: far, Piece: 120 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +51,13 @@ func TestLate(t *testing.T) {
 	}
 	if due != 199 || good != 199 || len(r.Slots) != int(500*time.Millisecond/SlotLength) {
 		t.Errorf("%d slots with %d requests, %d good, want 10 with 199", len(r.Slots), due, good)
+	}
+	var pieces []int64
+	for i := range r.Pieces {
+		pieces = append(pieces, r.Pieces[i].Count())
+	}
+	if !slices.Equal(pieces, []int64{47, 48, 48, 48, 8}) {
+		t.Errorf("pieces of %v requests, want 48 of each 120 ms but the first, and the rest", pieces)
 	}
 	if _, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Deadlines: []time.Duration{early, far}}); err == nil {
 		t.Error("two deadlines for one frame, and no error")

@@ -65,6 +65,9 @@ type Config struct {
 	// Within, if set, is the longest latency of a good answer in Slots.
 	Within time.Duration
 
+	// Piece, if set, is the length of the pieces of the measured time in Pieces.
+	Piece time.Duration
+
 	// Live, if set, is told of the answers while the run goes on.
 	Live *Live
 
@@ -120,6 +123,9 @@ type Result struct {
 	Lag Histogram
 	// Slots divides the measured time into pieces of SlotLength, with Config.Within.
 	Slots []Slot
+	// Pieces is Latency by the pieces of the measured time in which the requests were due, with
+	// Config.Piece.
+	Pieces []Histogram
 }
 
 // SlotLength is the length of a Slot.
@@ -272,6 +278,12 @@ func (r *Result) merge(l *Result) {
 		}
 		r.Slots[i].Due += s.Due
 		r.Slots[i].Good += s.Good
+	}
+	for i := range l.Pieces {
+		if i == len(r.Pieces) {
+			r.Pieces = append(r.Pieces, Histogram{})
+		}
+		r.Pieces[i].Merge(&l.Pieces[i])
 	}
 	for i, f := range l.PerStream {
 		r.PerStream[i].Answered += f.Answered

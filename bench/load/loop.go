@@ -72,6 +72,9 @@ func newLoop(c Config, i int) (*loop, error) {
 		l.next = l.arrivals.next()
 	}
 	l.result.PerStream = make([]FramesOf, c.count())
+	if c.Piece > 0 {
+		l.result.Pieces = make([]Histogram, (c.Duration+c.Piece-1)/c.Piece)
+	}
 	if c.Live != nil {
 		l.news = &Moment{}
 	}
@@ -432,6 +435,9 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 		}
 		if measured {
 			l.result.Latency.Add(now - due)
+			if l.cfg.Piece > 0 {
+				l.result.Pieces[(due-l.from)/l.cfg.Piece].Add(now - due)
+			}
 			if l.cfg.Streams != nil {
 				l.result.PerStream[c.stream].Answered++
 			}

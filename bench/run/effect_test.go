@@ -4,24 +4,27 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/bench/load"
 )
 
 // Turns are compared within a round, and each comparison is held to its own limit.
 func TestEffectRatios(t *testing.T) {
-	turns := func(millis ...time.Duration) (list []time.Duration) {
-		for _, m := range millis {
-			list = append(list, m*time.Millisecond)
+	turns := func(millis ...time.Duration) (list []effectTurn) {
+		for i, m := range millis {
+			list = append(list, effectTurn{p99: m * time.Millisecond, whole: time.Duration(i+1) * time.Second})
 		}
 		return list
 	}
+	const whole = ", the same of whole turns 1.00 - 1.00..1.00 reported"
 	e := effect{usual: turns(10, 100, 10), attacked: turns(12, 120, 40), burnt: turns(10, 60, 40)}
 	for _, c := range []struct {
 		toUsual, toBurnt float64
 		want             string
 	}{
-		{1.5, 1.1, "without it 1.20 <= 1.5 1.20..4.00 pass, as much CPU burnt 1.20 <= 1.1 1.00..2.00 FAIL"},
-		{1.1, 1.5, "without it 1.20 <= 1.1 1.20..4.00 FAIL, as much CPU burnt 1.20 <= 1.5 1.00..2.00 pass"},
-		{0, 0, "without it 1.20 - 1.20..4.00 reported, as much CPU burnt 1.20 - 1.00..2.00 reported"},
+		{1.5, 1.1, "without it 1.20 <= 1.5 1.20..4.00 pass" + whole + ", as much CPU burnt 1.20 <= 1.1 1.00..2.00 FAIL" + whole},
+		{1.1, 1.5, "without it 1.20 <= 1.1 1.20..4.00 FAIL" + whole + ", as much CPU burnt 1.20 <= 1.5 1.00..2.00 pass" + whole},
+		{0, 0, "without it 1.20 - 1.20..4.00 reported" + whole + ", as much CPU burnt 1.20 - 1.00..2.00 reported" + whole},
 	} {
 		var got []string
 		for _, r := range e.ratios("an attack", c.toUsual, c.toBurnt) {
@@ -33,6 +36,24 @@ func TestEffectRatios(t *testing.T) {
 	}
 	if r := (&effect{}).ratios("an attack", 1.5, 0)[0]; r.Holds() {
 		t.Error("an effect that was not measured passes")
+	}
+}
+
+// A turn is judged by most of its pieces: not by the one in which the machine stood still, and not
+// by one without requests.
+func TestP99OfPieces(t *testing.T) {
+	r := &load.Result{Pieces: make([]load.Histogram, 5)}
+	for i := range r.Pieces[:4] {
+		for range 98 {
+			r.Pieces[i].Add(time.Millisecond)
+		}
+		for range 2 {
+			r.Pieces[i].Add(time.Duration(2+i) * time.Millisecond)
+		}
+	}
+	r.Pieces[3].Add(time.Second)
+	if p99 := p99Of(r); p99.Round(time.Millisecond) != 3*time.Millisecond {
+		t.Errorf("got %v, expected the middle of 0, 2, 3, 4 and 5 ms", p99)
 	}
 }
 

@@ -20,12 +20,9 @@ const (
 	// hostileRate is the number of peers of each kind per second, and hostileLoad that of the
 	// other clients' requests: together about a third of two cores. A higher load would measure
 	// the kernel's scheduler.
-	hostileRate = "5"
-	hostileLoad = 1000
-	// hostileRounds is the number of rounds here for each round of other parts. The p99 of a turn
-	// is the tenth worst of a thousand: single rounds differ more than tenfold, and medians of
-	// nine of them by a third.
-	hostileRounds = 4
+	hostileRate   = "5"
+	hostileLoad   = 1000
+	hostileRounds = 4 // for each round of other parts, as effectRounds
 	// hostileConfig ends unregistered connections early, within a turn.
 	hostileConfig = "[containers]\nhandshake_timeout = \"400ms\"\n"
 )
@@ -71,7 +68,7 @@ func hostileTurn(ctx context.Context, o options, s *system, bin string, beside b
 	}
 	w := workloads[deep]
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: hostileLoad, Seed: seed,
-		Warmup: 500 * time.Millisecond, Duration: o.duration, Check: load.SameTensors})
+		Warmup: 500 * time.Millisecond, Duration: o.duration, Piece: p99Piece, Check: load.SameTensors})
 	if err := errors.Join(err, s.Alive()); err != nil {
 		return 0, err
 	}
@@ -79,7 +76,7 @@ func hostileTurn(ctx context.Context, o options, s *system, bin string, beside b
 	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
 		return 0, fmt.Errorf("run: beside hostile containers: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
 	}
-	return got.Latency.Quantile(0.99), nil
+	return p99Of(got), nil
 }
 
 var sessionOf = regexp.MustCompile(` session=\d+ `)

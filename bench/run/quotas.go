@@ -63,8 +63,8 @@ func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio,
 	for _, d := range doors {
 		what := fmt.Sprintf("%d times a quota, %s", greedyTimes, doorNames[d.form.Name])
 		cost := ratio.Ratio{What: "processors of the server beside " + what + ", more than without it"}
-		for round, beside := range d.server[1] {
-			cost.Rounds = append(cost.Rounds, beside-d.server[0][round])
+		for round, beside := range d.attacked {
+			cost.Rounds = append(cost.Rounds, beside.server-d.usual[round].server)
 		}
 		rs = append(append(rs, d.ratios(what, 1.1, 0)...), cost)
 	}
