@@ -1,0 +1,208 @@
+// Compile runs a compiler or a linker, as "go test -toolexec" has it, and compiles no package of
+// this module whose imports still declare what they declared.
+//
+// Go compiles a package again when the archive of one that it imports has changed in any byte. The
+// compiler, though, reads of an archive no more than its first entry: what the package exports, with
+// the bodies that can be inlined and the lines where all that stands. So the change of a body costs
+// one compilation here, where Go would do seventy. Programs are linked and tested as ever, since
+// their archives differ.
+//
+// An object is kept beside this program, one for each way in which a package is compiled, and is
+// used again if everything that the compiler reads is the same: its flags, the sources, files that
+// they embed, and the first entries.
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// module is whose packages are kept. What they import changes seldom, and is in Go's cache.
+const module = "github.com/shivad/shivad"
+
+// environment is what a compiler reads, besides files.
+var environment = []string{"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT"}
+
+// elsewhere has a compiler read or write other files than those that are known here.
+var elsewhere = regexp.MustCompile(`^-(asmhdr|symabis|pgoprofile|coveragecfg)`)
+
+func main() {
+	// As .ci/tool does it.
+	os.Setenv("GOGC", "off")
+	os.Setenv("GOMEMLIMIT", "1GiB")
+	tool, args := os.Args[1], os.Args[2:]
+	if filepath.Base(tool) == "compile" && strings.HasPrefix(os.Getenv("TOOLEXEC_IMPORTPATH"), module) {
+		if c, err := read(tool, args); err == nil {
+			os.Exit(c.run(tool, args, filepath.Join(filepath.Dir(os.Args[0]), "objects")))
+		}
+	}
+	fmt.Fprintln(os.Stderr, syscall.Exec(tool, os.Args[1:], os.Environ()))
+	os.Exit(2)
+}
+
+// A compilation is one call of the compiler.
+type compilation struct {
+	out, buildID string            // -o and -buildid
+	key          [sha256.Size]byte // the hash of all that the compiler reads
+}
+
+// read hashes what a compiler with these arguments reads. It fails if there is more to read than
+// sources, embedded files and imports, as with assembly: that is compiled in any case.
+func read(tool string, args []string) (*compilation, error) {
+	c, h := new(compilation), sha256.New()
+	info, err := os.Stat(tool)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(h, tool, info.Size(), info.ModTime())
+	for _, name := range environment {
+		fmt.Fprintln(h, name, os.Getenv(name))
+	}
+	values := map[string]*string{"-o": &c.out, "-buildid": &c.buildID, "-importcfg": new(string), "-embedcfg": new(string)}
+	var rest []string
+	for i := 0; i < len(args); i++ {
+		if value := values[args[i]]; value != nil && i+1 < len(args) {
+			i++
+			*value = args[i]
+		} else if !strings.HasPrefix(args[i], "-c=") { // how many threads
+			rest = append(rest, args[i])
+		}
+	}
+	imports, embeds := *values["-importcfg"], *values["-embedcfg"]
+	if slices.ContainsFunc(rest, elsewhere.MatchString) || c.out == "" || c.buildID == "" || imports == "" {
+		return nil, errors.ErrUnsupported
+	}
+	for _, arg := range rest {
+		fmt.Fprintf(h, "%q\n", strings.ReplaceAll(arg, filepath.Dir(imports), "$WORK"))
+		if strings.HasSuffix(arg, ".go") {
+			err = errors.Join(err, add(h, arg))
+		}
+	}
+	err = errors.Join(err, addImports(h, imports))
+	if embeds != "" {
+		err = errors.Join(err, addEmbeds(h, embeds))
+	}
+	h.Sum(c.key[:0])
+	return c, err
+}
+
+// add hashes a file.
+func add(h hash.Hash, path string) error {
+	data, err := os.ReadFile(path)
+	fmt.Fprintln(h, len(data))
+	h.Write(data)
+	return err
+}
+
+// addImports hashes the exports of the packages that a file of -importcfg names.
+func addImports(h hash.Hash, path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(data)) {
+		name, archive, found := strings.Cut(strings.TrimSpace(line), "=")
+		fmt.Fprintf(h, "%q\n", name)
+		if !strings.HasPrefix(name, "packagefile ") || !found {
+			fmt.Fprintf(h, "%q\n", archive)
+			continue
+		}
+		file, err := os.Open(archive)
+		if err != nil {
+			return err
+		}
+		exports, _, err := first(file)
+		file.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(h, len(exports))
+		h.Write(exports)
+	}
+	return nil
+}
+
+// addEmbeds hashes the files that a file of -embedcfg names.
+func addEmbeds(h hash.Hash, path string) error {
+	if err := add(h, path); err != nil {
+		return err
+	}
+	var config struct{ Files map[string]string }
+	data, err := os.ReadFile(path)
+	if err := errors.Join(err, json.Unmarshal(data, &config)); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
+		if err := add(h, config.Files[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// first returns the first entry of an archive, from which its build id is cut.
+func first(archive io.Reader) (exports []byte, buildID string, err error) {
+	const magic, header = len("!<arch>\n"), 60
+	var head [magic + header]byte
+	if _, err := io.ReadFull(archive, head[:]); err != nil {
+		return nil, "", err
+	}
+	size, err := strconv.Atoi(string(bytes.TrimSpace(head[magic+48 : magic+58])))
+	if err != nil || !bytes.HasPrefix(head[magic:], []byte("__.PKGDEF")) {
+		return nil, "", errors.ErrUnsupported
+	}
+	entry := make([]byte, size)
+	if _, err := io.ReadFull(archive, entry); err != nil {
+		return nil, "", err
+	}
+	before, after, _ := bytes.Cut(entry, []byte("build id \""))
+	id, after, found := bytes.Cut(after, []byte("\"\n"))
+	if !found {
+		return nil, "", errors.ErrUnsupported
+	}
+	buildID = string(id)
+	return append(before, after...), buildID, nil // which moves what follows the id to its place
+}
+
+// run leaves the object where it is wanted, and returns the status of the compiler. The name of a
+// kept object says which package it is, and of which test; what it begins with is its key.
+func (c *compilation) run(tool string, args []string, objects string) int {
+	name := sha256.Sum256([]byte(os.Getenv("TOOLEXEC_IMPORTPATH")))
+	kept := filepath.Join(objects, fmt.Sprintf("%x", name[:8]))
+	if data, err := os.ReadFile(kept); err == nil && bytes.HasPrefix(data, c.key[:]) {
+		object := data[len(c.key):]
+		if _, id, err := first(bytes.NewReader(object)); err == nil && len(id) == len(c.buildID) {
+			object = bytes.ReplaceAll(object, []byte(id), []byte(c.buildID))
+			if os.WriteFile(c.out, object, 0o666) == nil {
+				return 0
+			}
+		}
+	}
+	compiler := exec.Command(tool, args...)
+	said, err := compiler.CombinedOutput()
+	os.Stdout.Write(said)
+	if err != nil {
+		return max(1, compiler.ProcessState.ExitCode())
+	}
+	if object, err := os.ReadFile(c.out); err == nil && len(said) == 0 {
+		part := fmt.Sprintf("%s.%d", kept, os.Getpid())
+		os.MkdirAll(objects, 0o777)
+		os.WriteFile(part, append(c.key[:], object...), 0o666)
+		os.Rename(part, kept)
+	}
+	return 0
+}
