@@ -132,7 +132,7 @@ scripts: ## shell scripts parse; "make quick" compiles what it must
 	go test .ci/compile.go .ci/compile_test.go
 
 imports: ## packages import only what their room may
-	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
+	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server/layout
 
 # What "go test" would vet, vet has seen. "go test ./..." does a part of two simulations that take
 # as long as the other tests of their package, and a twentieth of what other tests repeat; here they

@@ -1,4 +1,4 @@
-package server_test
+package layout
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ var (
 // What the documents point to is there: files, headings, and targets of make. The commands in
 // them are run by TestE2EPages. README is for visitors, who read no more than 250 lines.
 func TestDocuments(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lines := bytes.Count(text, []byte("\n")); name == "../README.md" && lines > 250 {
+		if lines := bytes.Count(text, []byte("\n")); name == "README.md" && lines > 250 {
 			t.Errorf("README.md has %d lines", lines)
 		}
 		prose := fence.ReplaceAll(text, nil)
@@ -65,11 +65,11 @@ func TestDocuments(t *testing.T) {
 // The commands of bench/README.md take minutes, so that TestE2EPages does not run them: their
 // targets of make, programs and flags are there.
 func TestBenchCommands(t *testing.T) {
-	page, err := os.ReadFile("../bench/README.md")
+	page, err := os.ReadFile("bench/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +106,9 @@ func TestBenchCommands(t *testing.T) {
 // declares reports whether a program of the tree has a flag.
 func declares(t *testing.T, program, flag string) bool {
 	t.Helper()
-	pattern, declaration := filepath.Join("..", program, "*.go"), regexp.MustCompile(`\w+(?:Var)?\((?:&[\w.]+, )?"`+flag+`", `)
+	pattern, declaration := filepath.Join(program, "*.go"), regexp.MustCompile(`\w+(?:Var)?\((?:&[\w.]+, )?"`+flag+`", `)
 	if filepath.Ext(program) == ".py" {
-		pattern, declaration = filepath.Join("..", program), regexp.MustCompile(`add_argument\("-`+flag+`", `)
+		pattern, declaration = filepath.FromSlash(program), regexp.MustCompile(`add_argument\("-`+flag+`", `)
 	}
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -123,12 +123,12 @@ func declares(t *testing.T, program, flag string) bool {
 // documents are the pages in Markdown.
 func documents(t *testing.T) (names []string) {
 	t.Helper()
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		base := filepath.Base(path)
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && strings.HasPrefix(base, ".") && base != ".." && base != ".github":
+		case d.IsDir() && strings.HasPrefix(base, ".") && base != "." && base != ".github":
 			return filepath.SkipDir
 		case filepath.Ext(path) == ".md":
 			names = append(names, path)
@@ -154,7 +154,7 @@ func anchors(text []byte) map[string]bool {
 // Each example has a page of at most a page, a picture of at most 60 KiB in its folder, and a row
 // with that picture in the gallery.
 func TestGallery(t *testing.T) {
-	gallery, err := os.ReadFile("../examples/README.md")
+	gallery, err := os.ReadFile("examples/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,12 +164,12 @@ func TestGallery(t *testing.T) {
 			shown[folder] = string(found[2])
 		}
 	}
-	entries, err := os.ReadDir("../examples")
+	entries, err := os.ReadDir("examples")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		dir := filepath.Join("../examples", e.Name())
+		dir := filepath.Join("examples", e.Name())
 		if made, _ := filepath.Glob(filepath.Join(dir, "*")); !e.IsDir() || e.Name() == "internal" || len(made) == 0 {
 			continue
 		}

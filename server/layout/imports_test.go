@@ -1,14 +1,13 @@
-package server_test
+package layout
 
 import (
-	"bytes"
-	"encoding/json"
+	"errors"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
-	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -78,6 +77,7 @@ server/admin:               server/internal/journal server/internal/audit server
 server/admin/admintest:     server/admin server/internal/audit server/internal/identity server/internal/journal
 server/memory:
 server/build:
+server/layout:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
@@ -147,14 +147,7 @@ var bans = map[string]map[string]string{
 
 const module = "github.com/shivad/shivad"
 
-// pkg is what "go list" tells of a package.
-type pkg struct {
-	ImportPath                         string
-	Imports, TestImports, XTestImports []string
-}
-
 func TestImportDirections(t *testing.T) {
-	t.Parallel()
 	rows, tests := map[string][]string{}, map[string][]string{}
 	for line := range strings.Lines(imports) {
 		if name, row, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
@@ -162,8 +155,7 @@ func TestImportDirections(t *testing.T) {
 			rows[name], tests[name] = strings.Fields(allowed), strings.Fields(more)
 		}
 	}
-	for _, p := range list(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
+	for name, p := range packages(t) {
 		allowed, ok := rows[name]
 		if !ok {
 			t.Errorf("%s has no row in the table of imports", name)
@@ -210,28 +202,34 @@ func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
 
 // modules are the directories of our modules: what it takes to draw is not among what the server
 // is made of.
-var modules = []string{"..", "../examples", "../bench/chart"}
+var modules = []string{".", "examples", "bench/chart"}
 
-// list is every package of the modules, also those that only a build tag shows.
-func list(t *testing.T) []pkg {
+// packages are those of the modules by their folders, also those that only a build tag shows. They
+// are read as "go list" does, which takes as long as the other tests of the tree.
+func packages(t *testing.T) map[string]*build.Package {
 	t.Helper()
-	var all []pkg
-	for _, dir := range modules {
-		cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "-tags", "invariants,e2e", "./...")
-		cmd.Dir = dir
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("go list in %s: %v", dir, err)
-		}
-		for d := json.NewDecoder(bytes.NewReader(out)); ; {
-			var p pkg
-			if err := d.Decode(&p); err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatal(err)
+	tagged, all := build.Default, map[string]*build.Package{}
+	tagged.BuildTags = []string{"invariants", "e2e"}
+	for _, module := range modules {
+		err := filepath.WalkDir(module, func(dir string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return err
 			}
-			all = append(all, p)
+			if dir != module {
+				_, another := os.Stat(filepath.Join(dir, "go.mod"))
+				if another == nil || strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" {
+					return filepath.SkipDir
+				}
+			}
+			p, err := tagged.ImportDir(dir, 0)
+			if errors.As(err, new(*build.NoGoError)) {
+				return nil
+			}
+			all[filepath.ToSlash(dir)] = p
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	return all
@@ -241,7 +239,7 @@ func list(t *testing.T) []pkg {
 func TestTopLevel(t *testing.T) {
 	rooms := strings.Fields("shiva server scheduler containers cmd examples bench go.mod go.sum Makefile README.md LICENSE")
 	built := []string{"bin"} // by make, and not in the repository
-	entries, err := os.ReadDir("..")
+	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +247,7 @@ func TestTopLevel(t *testing.T) {
 	for _, e := range entries {
 		seen[e.Name()] = true
 		if !strings.HasPrefix(e.Name(), ".") && !slices.Contains(rooms, e.Name()) && !slices.Contains(built, e.Name()) {
-			t.Errorf("%s does not belong at the top level", filepath.Join("..", e.Name()))
+			t.Errorf("%s does not belong at the top level", e.Name())
 		}
 	}
 	for _, r := range rooms {
@@ -262,8 +260,11 @@ func TestTopLevel(t *testing.T) {
 // gnet can be replaced as long as one file of the server knows it.
 func TestOneFileKnowsGnet(t *testing.T) {
 	var files []string
-	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "../.") {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && path != "." && d.IsDir() && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -275,14 +276,14 @@ func TestOneFileKnowsGnet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"../bench/echo/main.go", "../server/tcp/gnet.go"}; !slices.Equal(files, want) {
+	if want := []string{"bench/echo/main.go", "server/tcp/gnet.go"}; !slices.Equal(files, want) {
 		t.Errorf("gnet is imported by %v, want %v", files, want)
 	}
 }
 
 // Sessions of the Shiva door work over any transport: only the door and the transport know sockets.
 func TestSessionsKnowNoSockets(t *testing.T) {
-	files, err := filepath.Glob("tcp/*.go")
+	files, err := filepath.Glob("server/tcp/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

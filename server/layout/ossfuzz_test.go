@@ -1,4 +1,4 @@
-package server
+package layout
 
 import (
 	"io/fs"
@@ -14,15 +14,14 @@ import (
 // builder finds the file of a target by the name alone, in the package's folder and those below, so
 // no other file there may have that name.
 func TestOSSFuzz(t *testing.T) {
-	t.Parallel()
-	project, err := os.ReadFile("../.oss-fuzz/project.yaml")
+	project, err := os.ReadFile(".oss-fuzz/project.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !regexp.MustCompile(`(?m)^(primary_contact: "\S+@\S+"|disabled: true)$`).Match(project) {
 		t.Error("project.yaml: expected an address as primary_contact, or disabled, which OSS-Fuzz does not check further")
 	}
-	script, err := os.ReadFile("../.oss-fuzz/build.sh")
+	script, err := os.ReadFile(".oss-fuzz/build.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,21 +35,21 @@ func TestOSSFuzz(t *testing.T) {
 		}
 		listed = append(listed, words[0]+" "+words[1])
 		if len(words) == 3 {
-			checkDictionary(t, "../.oss-fuzz/"+words[2]+".dict")
+			checkDictionary(t, ".oss-fuzz/"+words[2]+".dict")
 		}
 	}
 
 	files := map[string]string{}
-	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != ".." && strings.HasPrefix(d.Name(), ".") {
+		if d.IsDir() && path != "." && strings.HasPrefix(d.Name(), ".") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(path) == ".go" {
 			text, err := os.ReadFile(path)
-			files[strings.TrimPrefix(filepath.ToSlash(path), "../")] = string(text)
+			files[filepath.ToSlash(path)] = string(text)
 			return err
 		}
 		return nil
