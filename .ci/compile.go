@@ -2,10 +2,10 @@
 // this module whose imports still declare what they declared.
 //
 // Go compiles a package again when the archive of one that it imports has changed in any byte. The
-// compiler, though, reads of an archive no more than its first entry: what the package exports, with
-// the bodies that can be inlined and the lines where all that stands. So the change of a body costs
-// one compilation here, where Go would do seventy. Programs are linked and tested as ever, since
-// their archives differ.
+// compiler, though, reads of an archive no more than its first entry: what the package exports,
+// with the bodies that can be inlined and the lines where all that stands. So the change of a body
+// costs one compilation here, where Go would do seventy. Programs are linked and tested as ever,
+// since their archives differ.
 //
 // An object is kept beside this program, one for each way in which a package is compiled, and is
 // used again if everything that the compiler reads is the same: its flags, the sources, files that
