@@ -134,9 +134,12 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 			if refused != nil && r.entry.Revision == old.Revision {
 				return Entry{}, refused
 			}
+			// What was told is tried at once. After a pause it is old, and the next try loses to
+			// whoever has not paused: servers that always do may never get their turn.
 			old = r.entry
-			try++
-			err = pause(ctx, rand.N(min(time.Millisecond<<min(try, 10), maxPause)))
+			if try++; try%2 == 0 {
+				err = pause(ctx, rand.N(min(time.Millisecond<<min(try, 10), maxPause)))
+			}
 		case "hold":
 			err = pause(ctx, r.wait)
 		case "life":

@@ -221,6 +221,35 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	}
 }
 
+// A server that changes a key again and again does not keep another one from it.
+func TestRedisContended(t *testing.T) {
+	t.Parallel() // it waits
+	r := statetest.NewRedis(t)
+	busy, other := open(t, r.Target(), quick), open(t, r.Target(), quick)
+	var changed atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := busy.Update(ctx, "a", "", statetest.Add(1)); err == nil {
+				changed.Add(1)
+			} else if ctx.Err() == nil {
+				t.Errorf("the busy one: %v", err)
+				return
+			}
+		}
+	})
+	for range 10 {
+		was := changed.Load()
+		budgettest.Until(t, "the busy one goes on", func() bool { return changed.Load() > was || t.Failed() })
+		if _, err := other.Update(t.Context(), "a", "", statetest.Add(1)); err != nil {
+			t.Fatalf("the other one, beside %d changes: %v", changed.Load()-was, err)
+		}
+	}
+}
+
 // addToOne is a change that counts, and refuses to begin.
 func addToOne(old []byte) ([]byte, error) {
 	if old == nil {
