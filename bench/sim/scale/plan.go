@@ -29,10 +29,13 @@ type act struct {
 }
 
 // curve are fleets of all sizes to which nothing happens, below their capacity and above it. Above
-// it, what containers take for the largest executions has to be learned first.
+// it, what containers take for the largest executions has to be learned first. Small fleets are
+// watched for longer: one execution that takes too long is a hundredth of what four servers answer
+// in ten seconds.
 func curve(sizes []int, seed uint64) (all []act) {
 	for _, n := range sizes {
 		f := fleetOf(n, seed)
+		f.Length *= time.Duration(max(1, 64/n))
 		over := f
 		over.Load, over.Warm = 1.2, 40*time.Second
 		all = append(all, act{"load 0.8", f}, act{"load 1.2", over})
