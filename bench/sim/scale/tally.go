@@ -152,7 +152,8 @@ func (t *tally) result(w *world) *Result {
 	}
 	r.Connected = spread(each)
 	oracle(w.Fleet, t)
-	return r
+	res := *r // a pointer into the world would keep all of it: gigabytes of each fleet
+	return &res
 }
 
 // quantile is of the times of good frames.
