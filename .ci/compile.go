@@ -7,9 +7,9 @@
 // costs one compilation here, where Go would do seventy. Programs are linked and tested as ever,
 // since their archives differ.
 //
-// An object is kept beside this program, one for each way in which a package is compiled, and is
-// used again if everything that the compiler reads is the same: its flags, the sources, files that
-// they embed, and the first entries.
+// Objects are kept beside this program, the last few of each way in which a package is compiled,
+// and used again if everything that the compiler reads is the same: its flags, the sources, files
+// that they embed, and the first entries.
 package main
 
 import (
@@ -29,6 +29,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // module is whose packages are kept. What they import changes seldom, and is in Go's cache.
@@ -179,15 +180,16 @@ func first(archive io.Reader) (exports []byte, buildID string, err error) {
 }
 
 // run leaves the object where it is wanted, and returns the status of the compiler. The name of a
-// kept object says which package it is, and of which test; what it begins with is its key.
+// kept object says which package it is, of which test, and from what it was compiled.
 func (c *compilation) run(tool string, args []string, objects string) int {
 	name := sha256.Sum256([]byte(os.Getenv("TOOLEXEC_IMPORTPATH")))
-	kept := filepath.Join(objects, fmt.Sprintf("%x", name[:8]))
-	if data, err := os.ReadFile(kept); err == nil && bytes.HasPrefix(data, c.key[:]) {
-		object := data[len(c.key):]
+	folder := filepath.Join(objects, fmt.Sprintf("%x", name[:8]))
+	kept := filepath.Join(folder, fmt.Sprintf("%x", c.key))
+	if object, err := os.ReadFile(kept); err == nil {
 		if _, id, err := first(bytes.NewReader(object)); err == nil && len(id) == len(c.buildID) {
 			object = bytes.ReplaceAll(object, []byte(id), []byte(c.buildID))
 			if os.WriteFile(c.out, object, 0o666) == nil {
+				os.Chtimes(kept, time.Time{}, time.Now())
 				return 0
 			}
 		}
@@ -200,9 +202,25 @@ func (c *compilation) run(tool string, args []string, objects string) int {
 	}
 	if object, err := os.ReadFile(c.out); err == nil && len(said) == 0 {
 		part := fmt.Sprintf("%s.%d", kept, os.Getpid())
-		os.MkdirAll(objects, 0o777)
-		os.WriteFile(part, append(c.key[:], object...), 0o666)
+		os.MkdirAll(folder, 0o777)
+		os.WriteFile(part, object, 0o666)
 		os.Rename(part, kept)
+		forget(folder)
 	}
 	return 0
+}
+
+// forget leaves the three objects of a folder that were used last.
+func forget(folder string) {
+	entries, _ := os.ReadDir(folder)
+	used := make(map[string]time.Time)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			used[e.Name()] = info.ModTime()
+		}
+	}
+	latest := slices.SortedFunc(maps.Keys(used), func(a, b string) int { return used[b].Compare(used[a]) })
+	for _, name := range latest[min(3, len(latest)):] {
+		os.Remove(filepath.Join(folder, name))
+	}
 }
