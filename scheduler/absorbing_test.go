@@ -6,6 +6,7 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"flag"
 	"math/rand/v2"
 	"runtime"
@@ -15,10 +16,11 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/sim"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 var (
-	beliefs  = flag.Int("beliefs", 5, "random profiles for each kind of container")
+	beliefs  = flag.Int("beliefs", 0, "random profiles for each kind of container; 0: a few")
 	allKinds = flag.Bool("all", false, "run TestNoAbsorbingState for all kinds of containers, not only a few")
 )
 
@@ -61,11 +63,11 @@ func TestNoAbsorbingState(t *testing.T) {
 		}
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
-			cells := learnCells(p)
+			cells, many := learnCells(p), cmp.Or(*beliefs, 5)
 			// Five are of every other cell.
 			turn := func(i int) int { return (2*i + i/5 + k) % len(cells) }
 			oracle := make([]float64, len(cells))
-			for i := range min(*beliefs, len(cells)) {
+			for i := range min(many, len(cells)) {
 				oracle[turn(i)] = sim.Oracle(cells[turn(i)].ForOracle()).Share()
 			}
 			var mu sync.Mutex
@@ -99,15 +101,15 @@ func TestNoAbsorbingState(t *testing.T) {
 					}
 				})
 			}
-			for i := range *beliefs {
+			for i := range many {
 				work <- i
 			}
 			close(work)
 			wg.Wait()
-			mean := sum / float64(*beliefs)
-			t.Logf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, *beliefs, mean, worst, below, learnShare)
-			if unlucky > (*beliefs+49)/50 {
-				t.Errorf("%s: %d of %d profiles have less than %g of the oracle", p.Name, unlucky, *beliefs, learnLuck)
+			mean := sum / float64(many)
+			t.Logf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, many, mean, worst, below, learnShare)
+			if unlucky > (many+49)/50 {
+				t.Errorf("%s: %d of %d profiles have less than %g of the oracle", p.Name, unlucky, many, learnLuck)
 			}
 			if mean < learnShare {
 				t.Errorf("%s: %.3f of the oracle in the mean, want %g", p.Name, mean, learnShare)
@@ -121,8 +123,8 @@ func TestNoAbsorbingState(t *testing.T) {
 // while it is not executed, they answer what they answer without such beliefs. The long form is
 // go test ./scheduler -run TestNoAbsorbingStateShared -beliefs 200.
 func TestNoAbsorbingStateShared(t *testing.T) {
-	sum := 0.0
-	for i := range *beliefs {
+	sum, many := 0.0, cmp.Or(*beliefs, budgettest.Rounds(5))
+	for i := range many {
 		rng := rand.New(rand.NewPCG(uint64(i), 19))
 		f := sim.Fleet{Servers: 2 + 2*(i%2), Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, Serve: 20 * time.Microsecond}
 		f.Cell = sim.Cell{Profile: sim.Profiles()[1], Load: []float64{1.2, 2, 1.5}[i%3], Light: 2 * time.Second, Warm: 40 * time.Second, Length: learnLength / 2, Seed: uint64(i)}
@@ -140,7 +142,7 @@ func TestNoAbsorbingStateShared(t *testing.T) {
 			t.Errorf("profiles %d of %d servers at %v: %.3f of what they answer without", i, f.Servers, f.Load, of)
 		}
 	}
-	if mean := sum / float64(*beliefs); mean < learnShare {
-		t.Errorf("%d profiles: %.3f of what they answer without in the mean, want %g", *beliefs, mean, learnShare)
+	if mean := sum / float64(many); mean < learnShare {
+		t.Errorf("%d profiles: %.3f of what they answer without in the mean, want %g", many, mean, learnShare)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -135,7 +136,7 @@ func testRandomBytes(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 300 {
+	for i := range budgettest.Rounds(300) {
 		c, err := r.connect()
 		if err != nil {
 			t.Fatal(err)
