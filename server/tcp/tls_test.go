@@ -57,7 +57,7 @@ func TestManyUnfinishedHandshakes(t *testing.T) {
 // own among it, and one beside them is served.
 func TestManySlowTLSClients(t *testing.T) {
 	const pieces = 3
-	clients := budgettest.Rounds(1000)
+	clients := max(200, budgettest.Rounds(1000)) // beside whom what else the process has is little
 	// The pieces of a message may be far apart where the machine has other work.
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total, c.MessageTimeout = 2000, time.Minute })
 	r.model("m", floats("x"), r.echo)
