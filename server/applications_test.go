@@ -92,6 +92,7 @@ func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.
 // TestApplicationOverTCP: an application that learns, from question to feedback, over real
 // sockets to real containers.
 func TestApplicationOverTCP(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, nil)
 	constant(t, s, "good", 7, 0)
 	constant(t, s, "bad", 3, 0)

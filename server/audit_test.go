@@ -119,6 +119,7 @@ func TestAudit(t *testing.T) {
 // Loading and unloading by any door leaves one entry each, also where it fails: who did it, and to
 // which model.
 func TestAuditOfLoads(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) {
 		guarded(c)
 		c.Supervised = []config.Container{sdk(t, "catprocess", "cat/1", 1)}

@@ -22,8 +22,8 @@ type load struct {
 	stop func()
 }
 
-// keepBusy begins a load of four clients. The model takes two int32.
-func keepBusy(t *testing.T, s *Server, model string) *load {
+// keepBusy begins a load of so many clients. The model takes two int32.
+func keepBusy(t *testing.T, s *Server, model string, many int) *load {
 	t.Helper()
 	l := &load{}
 	var clients sync.WaitGroup
@@ -32,7 +32,7 @@ func keepBusy(t *testing.T, s *Server, model string) *load {
 		close(end)
 		clients.Wait()
 	})
-	for range 4 {
+	for range many {
 		clients.Go(func() {
 			c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
 			if err != nil {

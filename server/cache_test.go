@@ -230,6 +230,7 @@ func metricsPage(t *testing.T, s *Server) string {
 // The client that asked first hangs up while its request is executing; who asks the same is
 // answered all the same.
 func TestCacheOutlivesTheFirstClient(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, withCache)
 	answer := make(chan struct{})
 	container := slow(t, s, func() { <-answer })

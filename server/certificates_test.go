@@ -146,6 +146,7 @@ func TestCertificates(t *testing.T) {
 // A reload reads who is revoked: on every door the next handshake of that client fails, while that
 // of others does not, and a list that is wrong leaves the one before it.
 func TestReloadOfRevocations(t *testing.T) {
+	t.Parallel() // it waits
 	k, log := newPKI(t), new(logged)
 	stolen, good := k.authority.Client("stolen", nil), k.authority.Client("good", nil)
 	certtest.Write(t, k.dir, "crl.pem", k.authority.Revoke())

@@ -166,6 +166,7 @@ func TestClientStream(t *testing.T) {
 
 // TestClientStreamRestart: a stream outlives its server.
 func TestClientStreamRestart(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, nil)
 	addr := s.Addrs().TCP[0].String()
 	client, err := shiva.Dial(t.Context(), addr, shiva.WithBackoff(10*time.Millisecond, 10*time.Millisecond))

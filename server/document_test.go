@@ -14,6 +14,7 @@ import (
 // TestImportIsWholeOrNothing: what a single change would be refused for, or what cannot hold
 // together, is found before anything is changed, and a dry run finds the same.
 func TestImportIsWholeOrNothing(t *testing.T) {
+	t.Parallel() // it waits
 	o := operator{t, start(t, func(c *config.Config) { c.Admin.ImportBytes = 64 << 10 })}
 	state, err := json.Marshal(selection.State{Policy: "exp4", Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
 	if err != nil {

@@ -32,6 +32,7 @@ func broken(t *testing.T, s *Server, name, reason string) {
 // TestDeadModelsDoNotLookHealthy: an application that answers with its default, a voice that is
 // never heard, and a container that fails on every batch show in metrics, status and explain.
 func TestDeadModelsDoNotLookHealthy(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Containers.ListenV2 = config.Addrs{"127.0.0.1:0"} })
 	constant(t, s, "good", 7, 0)
 	constant(t, s, "slow", 3, 400*time.Millisecond)

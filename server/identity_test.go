@@ -390,6 +390,7 @@ func TestRightsOnEveryDoor(t *testing.T) {
 // A model that one may not use is refused like one that there is not, and is in no list and no
 // text.
 func TestHiddenNames(t *testing.T) {
+	t.Parallel() // it waits
 	g := startGuarded(t)
 	rest, admin := g.Addrs().REST[0].String(), g.Addrs().Admin.String()
 	client := pb.NewGRPCInferenceServiceClient(g.grpc)
@@ -458,6 +459,7 @@ func TestHiddenNames(t *testing.T) {
 // A reload holds at the next request of connections that are open, and for containers; a broken
 // file changes nothing.
 func TestRevocation(t *testing.T) {
+	t.Parallel() // it waits
 	g := startGuarded(t)
 	c := dial(t, g.Server)
 	ask := func() string { return verdict(t, orNil(g.shivaOn(t, c, "", "cat", "", row()))) }
@@ -571,6 +573,7 @@ func TestAnonymous(t *testing.T) {
 // What is shown in the wrong form, place or message is refused, costs its sender an error, and
 // changes nobody.
 func TestHostileTokens(t *testing.T) {
+	t.Parallel() // it waits
 	g := startGuarded(t)
 	rest := g.Addrs().REST[0].String()
 	long := strings.Repeat("x", 500<<10)

@@ -151,6 +151,7 @@ func (m *slowModel) film(c *camera, route, metadata string, n int32) string {
 // Who says how many frames may wait: the request, else the application, else the model, else the
 // defaults.
 func TestKeepIsOfRequestApplicationModel(t *testing.T) {
+	t.Parallel() // it waits
 	const all, latest, two = "1 2 3 4 5", "1 - - - 5", "1 - - 4 5"
 	for _, c := range []struct {
 		defaults, model, application setting.Keep // 0: it does not say

@@ -36,6 +36,7 @@ const hiddenName, nearName = "zsecret", "zsecre"
 // path, call and namespace that there is. Somebody who may do everything is told names by each
 // door, so that the walk goes where they are.
 func TestNobodyIsToldNames(t *testing.T) {
+	t.Parallel() // it waits
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
 		c.Identities = []config.Identity{declared("nothing", "infer:nothing"), declared("server", "serve:nothing"),
 			declared("all", "infer", "feedback", "load", "serve", "admin:write")}

@@ -63,11 +63,12 @@ func operate(t *testing.T, s *Server, what, name string) (int, string) {
 // TestRestartUnderLoad: start has registered what it started, restart rolls without an error
 // for any client, and stop has ended it.
 func TestRestartUnderLoad(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
 	if code, text := operate(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
 		t.Fatalf("start: %d %s", code, text)
 	}
-	load := keepBusy(t, s, "rolled")
+	load := keepBusy(t, s, "rolled", 4)
 	defer load.stop()
 	pids := func() (pids []int) {
 		for _, p := range s.processes.List() {
@@ -120,6 +121,7 @@ func TestStartTellsTheTruth(t *testing.T) {
 // TestRetiredIsStartedAgain: the refusal of a version that was retired names what starts it;
 // that works, and it stays.
 func TestRetiredIsStartedAgain(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
 		c.Supervised = []config.Container{sdk(t, "old", "rolled/1", 1)}
@@ -151,6 +153,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 // TestLoadOfWhatRegistersOthers: loading ends when the process turns out to serve another
 // model, and says which.
 func TestLoadOfWhatRegistersOthers(t *testing.T) {
+	t.Parallel() // it waits
 	s := unstarted(t, nil, func(c *config.Config) {
 		other := sdk(t, "p", "other/1", 1)
 		other.Model = "wanted"

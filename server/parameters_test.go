@@ -220,6 +220,7 @@ type sight struct {
 // The table is what every door reads by: what a row has is taken and checked as the row says, and
 // whatever has no row on a wire is the container's there.
 func TestParametersThroughEveryDoor(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, nil)
 	traces := make(chan sight, 64)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}

@@ -24,6 +24,7 @@ import (
 // Quotas hold on connections of TLS and on Unix sockets as on plain TCP, for an identity and, of
 // those that show nothing, for an address; on Unix sockets that is a user.
 func TestQuotasOnEveryTransport(t *testing.T) {
+	t.Parallel() // it waits
 	k, dir := newPKI(t), t.TempDir()
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		c.TLS.Certificates = k.settings("none")

@@ -390,6 +390,7 @@ func quotaOf(k quota.Kind, n int) config.IdentityQuota {
 // address, and for nobody else. It is the same quota on all doors. What is given back can be had
 // again.
 func TestQuotas(t *testing.T) {
+	t.Parallel() // it waits
 	for _, byAddress := range []bool{false, true} {
 		s, file := loaded(t, new(logged), func(c *config.Config) {
 			c.Server.LimitLoopback = true

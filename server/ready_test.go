@@ -40,6 +40,7 @@ func TestMain(m *testing.M) {
 // Ready is the server whose models can be asked: those of its containers and the required ones.
 // What is unloaded is not awaited.
 func TestReadyWhenModelsAre(t *testing.T) {
+	t.Parallel() // it waits
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

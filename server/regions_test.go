@@ -221,6 +221,7 @@ func TestHostileRegions(t *testing.T) {
 // The client in Go leaves inputs and outputs in shared memory by one option. Nothing of it has a
 // name once it is connected, and the server forgets it with the connection.
 func TestClientSharesMemory(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
 	c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithSharedMemory(4<<20))

@@ -329,6 +329,7 @@ func second(_ int, err error) error { return err }
 // Limits of messages, the origins of pages and connections of an address hold from the next one
 // on, on connections that are open.
 func TestReloadOfLimits(t *testing.T) {
+	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, func(b *containertest.Batch) containertest.Reply {
 		return containertest.Reply{Outputs: b.Inputs}

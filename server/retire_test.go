@@ -37,12 +37,13 @@ func version(t *testing.T, s *Server, v string) *containertest.Container {
 // TestRollingVersions: under load, version 2 takes over when it is ready, version 1 is told
 // goodbye when its time is up, and comes back when the operator says so. No request fails.
 func TestRollingVersions(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 100 * time.Millisecond}}
 	})
 	first := version(t, s, "1")
 
-	load := keepBusy(t, s, "rolled")
+	load := keepBusy(t, s, "rolled", 4)
 	defer load.stop()
 	is := func(v string) func() bool { return func() bool { return load.version.Load() == v } }
 	patch := func(body, want string) {
@@ -236,6 +237,7 @@ func calledState(s *Server) string {
 // TestRetiredCalledContainer: one that is called and was told goodbye is not called any more,
 // and not shown as if it served.
 func TestRetiredCalledContainer(t *testing.T) {
+	t.Parallel() // it waits
 	far := called(t)
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 200 * time.Millisecond}}

@@ -18,6 +18,7 @@ import (
 // A reload holds for the next request on connections over HTTP and gRPC that are open, to the admin
 // door, too, and for what is watched. What is in flight is answered.
 func TestRevocationOverHTTP(t *testing.T) {
+	t.Parallel() // it waits
 	g := startGuarded(t)
 	rest, admin := g.Addrs().REST[0].String(), g.Addrs().Admin.String()
 	web := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}} // the long request has another

@@ -368,6 +368,7 @@ func TestStreamsAreTheirClients(t *testing.T) {
 
 // TestFramesThatAreNone: what is wrong with a frame is said at every door, and costs nobody else.
 func TestFramesThatAreNone(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Defaults.StreamsPerClient = 2 })
 	g := newStage(t, s, "m", 1)
 	doors := cameraDoors(t, s)

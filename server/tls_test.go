@@ -225,6 +225,7 @@ func TestTLS(t *testing.T) {
 // A reload reads certificates again although no setting has changed. Connections stay; new ones see
 // the new certificate. A file that is wrong changes nothing, and the error says what is wrong.
 func TestReloadOfCertificates(t *testing.T) {
+	t.Parallel() // it waits
 	k, log := newPKI(t), new(logged)
 	s, file := loaded(t, log, encrypted(k, config.AuthRequired))
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
@@ -334,6 +335,7 @@ func reloadKeepsConnections(t *testing.T, k *pki, s *Server, doors map[string]ne
 // says. What it computes is what clients get over TLS, and a reload of certificates loses no
 // request.
 func TestContainersOverTLS(t *testing.T) {
+	t.Parallel() // it waits
 	k, log := newPKI(t), new(logged)
 	s, _ := loaded(t, log, func(c *config.Config) {
 		encrypted(k, config.AuthRequired)(c)
@@ -408,6 +410,7 @@ func TestContainersOverTLS(t *testing.T) {
 
 // A process of the server registers over TLS if there is nothing else to connect by.
 func TestProcessesOverTLS(t *testing.T) {
+	t.Parallel() // it waits
 	k := newPKI(t)
 	s := start(t, func(c *config.Config) {
 		encrypted(k, config.AuthNone)(c)

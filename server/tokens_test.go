@@ -27,6 +27,7 @@ import (
 
 // Tokens, of identities and of nobody, are in nothing that a server says or passes on.
 func TestTokensAreTold(t *testing.T) {
+	t.Parallel() // it waits
 	log := new(logged)
 	s := startLogging(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(c *config.Config) {
 		guarded(c)

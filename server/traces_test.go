@@ -134,6 +134,7 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 // A client's traceparent is followed from every door to the container, as a parameter, and as a
 // header of HTTP and metadata of gRPC.
 func TestTraceThroughEveryDoor(t *testing.T) {
+	t.Parallel() // it waits
 	s, collector := traced(t, nil)
 	parents, states, x := make(chan string, 100), make(chan string, 100), []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
