@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -227,6 +228,41 @@ func TestCloseWriteOfTLS(t *testing.T) {
 	}
 }
 
+// The rest of a large message is read from the socket to where it belongs: what has come, nothing
+// where nothing has, and nothing at the end or of a broken one, which the wait for input tells.
+func TestSocketReads(t *testing.T) {
+	near, far := socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
+	w, err := pollableOf(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &socket{below: w, medium: w}
+	read := func(want string) {
+		t.Helper()
+		p := make([]byte, 10)
+		if n := k.Read(p); n != len(want) || string(p[:n]) != want {
+			t.Errorf("%d bytes, %q, expected %q", n, p, want)
+		}
+	}
+	read("")
+	if _, err := far.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if n := k.Unread(); n != 5 {
+		t.Errorf("%d bytes are to be read, expected 5", n)
+	}
+	read("hello")
+	far.Close()
+	read("")
+	k.medium = failing{}
+	read("")
+}
+
+// A failing medium reads as the system does when the connection is broken.
+type failing struct{ medium }
+
+func (failing) TryRead([]byte) (int, error) { return -1, unix.ECONNRESET }
+
 // Who finds the socket full is told once that there is room, however often it tries; not if there
 // was room all the time, and never of a socket that is closed.
 func TestOneWatcher(t *testing.T) {
@@ -266,10 +302,15 @@ func TestOneWatcher(t *testing.T) {
 		}
 		n.roomy = false
 		write(3, 4)
+		time.Sleep(time.Second)
+		began = time.Now()
 		close(n.told)
-		synctest.Wait()
+		if synctest.Wait(); !l.ended.Before(began) {
+			t.Error("the session of a closed socket is told of room")
+		}
 		n.broken = true
-		if _, err := k.Write([][]byte{[]byte("x")}); err != errBroken || n.waits != 4 {
+		_, err := k.Write([][]byte{[]byte("x")})
+		if synctest.Wait(); err != errBroken || n.waits != 4 {
 			t.Errorf("a broken socket: %v, %d", err, n.waits)
 		}
 	})
