@@ -33,7 +33,7 @@ var bars = []bar{
 		breaks("scheduler/suspect.go", "b.overdue(int64(c.cfg.ExecTimeout)) > now {", "b.overdue(int64(c.cfg.ExecTimeout)) > 0 {", `2 replicas of affine|have a result|suspected after`)},
 	{"R10", "random deadlines at twice the capacity: one answer each, in time as a bare timer is, and no expired row reaches a container",
 		[]piece{program(regexp.MustCompile(`(?m)^(.*(?:shivad|bare alarm|in time|BROKEN).*)$`), "./bench/goodput", "-deadlines", "-requests", "100000")},
-		breaks("scheduler/core.go", "for head := q.head(); head != nil && head.deadline <= now; head = q.head() {", "for head := q.head(); head != nil && head.deadline+50_000_000 <= now; head = q.head() {", `BROKEN: answers are late by`)},
+		breaks("scheduler/core.go", "for head := q.head(); head != nil && head.deadline <= now; head = q.head() {", "for head := q.head(); head != nil && head.deadline+1_000_000_000 <= now; head = q.head() {", `BROKEN: answers are late by`)},
 	{"R11", "at 1.2, 2 and 5 times the capacity at least 0.9 of the best goodput, and recovery within a second",
 		[]piece{program(regexp.MustCompile(`(?m)^((?: *\d.* deadline |the load falls|BROKEN).*)$`), "./bench/goodput", "-wire", "-strategy", "deadline", "-loads", "1.2,2,5", "-length", "2s")},
 		breaks("scheduler/deadline.go", "at := q.first(p.at(n, spreadLevels-1))", "at := q.back(q.rows)", `BROKEN: on the wire`)},
