@@ -229,7 +229,8 @@ func TestCloseWriteOfTLS(t *testing.T) {
 }
 
 // The rest of a large message is read from the socket to where it belongs: what has come, nothing
-// where nothing has, and nothing at the end or of a broken one, which the wait for input tells.
+// where nothing has, and nothing at the end or of a broken one, which the wait for input tells. All
+// of it goes through the medium, which is TLS where there is TLS.
 func TestSocketReads(t *testing.T) {
 	near, far := socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
 	w, err := pollableOf(near)
@@ -254,14 +255,27 @@ func TestSocketReads(t *testing.T) {
 	read("hello")
 	far.Close()
 	read("")
-	k.medium = failing{}
+	above := new(failing)
+	k.medium = above
 	read("")
+	if n := k.Unread(); n != 7 {
+		t.Errorf("%d bytes are to be read of a medium that has 7", n)
+	}
+	if k.CloseWrite(); !above.ended {
+		t.Error("the medium does not say the end") // as TLS does: else anybody could cut it off
+	}
 }
 
-// A failing medium reads as the system does when the connection is broken.
-type failing struct{ medium }
+// A failing medium reads as the system does when the connection is broken. It has bytes that the
+// pollable below it has not, and an end of its own.
+type failing struct {
+	medium
+	ended bool
+}
 
-func (failing) TryRead([]byte) (int, error) { return -1, unix.ECONNRESET }
+func (*failing) TryRead([]byte) (int, error) { return -1, unix.ECONNRESET }
+func (*failing) Unread() int                 { return 7 }
+func (f *failing) CloseWrite() error         { f.ended = true; return nil }
 
 // Who finds the socket full is told once that there is room, however often it tries; not if there
 // was room all the time, and never of a socket that is closed.

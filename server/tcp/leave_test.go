@@ -343,10 +343,21 @@ func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 // TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that
 // writes a message in pieces waits 40 ms and more for each answer if nothing is acknowledged.
 func TestPiecesAreNotDelayed(t *testing.T) {
-	r := newSocketRig(t, nil)
+	t.Run("tcp", func(t *testing.T) {
+		r := newSocketRig(t, nil)
+		c := r.dial()
+		testPieces(t, r, c, c.client.(*net.TCPConn))
+	})
+	t.Run("tls", func(t *testing.T) {
+		r := newTLSRig(t, nil)
+		c := r.dial()
+		testPieces(t, r, c, c.client.(encryptedClient).socket)
+	})
+}
+
+func testPieces(t *testing.T, r *rig, c *wire, socket *net.TCPConn) {
 	r.model("m", floats("x"), r.echo)
-	c := r.dial()
-	if err := c.client.(*net.TCPConn).SetNoDelay(false); err != nil {
+	if err := socket.SetNoDelay(false); err != nil {
 		t.Fatal(err)
 	}
 	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -136,6 +137,44 @@ func TestEarlyWakeUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Whoever wakes a loop that is in a long turn does not wait for it, however often.
+func TestWakeUpsDoNotWait(t *testing.T) {
+	s := newSockets(newRig(t, nil).door, 1)
+	l := s.loops[0]
+	var done atomic.Bool
+	func() {
+		l.turns.Lock()
+		defer l.turns.Unlock()
+		go func() {
+			for range 3 { // one is taken, and one more waits
+				l.wake()
+			}
+			done.Store(true)
+		}()
+		budgettest.Until(t, "three wake-ups", done.Load)
+	}()
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A session knows its client's address, by which logs name it, with TLS as without.
+func TestPeer(t *testing.T) {
+	for _, name := range []string{"tcp", "tls"} {
+		r := transports[name](t, nil)
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+		want := c.client.(net.Conn).LocalAddr().String()
+		onlySession(r, func(s *session) {
+			if got := s.transport.Peer(); got != want {
+				t.Errorf("%s: the peer is %q, expected %q", name, got, want)
+			}
+		})
+	}
 }
 
 // A spy remembers where the last bytes were read to; nil: the last time, there were none.
