@@ -339,7 +339,7 @@ type endless struct {
 
 func (e *endless) TryRead(p []byte) (int, error) {
 	if e.reads++; e.reads == 3 {
-		e.k.closing.Store(true)
+		e.k.Close()
 	}
 	if e.reads > 10 {
 		return 0, unix.EAGAIN
@@ -352,7 +352,10 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		l := newLoop(r.door, func() {}, func() {})
-		k := &socket{place: new(intake.Conn)}
+		here, there := net.Pipe()
+		defer there.Close()
+		defer here.Close()
+		k := &socket{place: &intake.Conn{Conn: here}}
 		e := &endless{k: k}
 		k.medium = e
 		l.look()
