@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +26,35 @@ import (
 var quick = state.Options{Settle: time.Second}
 
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
+
+// A Redis of a test outlives the thread on which the test started it: supervisors, in other tests
+// of the process, end threads.
+func TestRedisOutlivesThreads(t *testing.T) {
+	t.Parallel() // it waits
+	leaktest.Goroutines(t)
+	var r *statetest.Redis
+	tid := os.Getpid()
+	for tid == os.Getpid() { // the first thread never ends
+		over := make(chan struct{})
+		go func() { // ends, and its thread with it, which stays locked
+			defer close(over)
+			runtime.LockOSThread()
+			if tid = syscall.Gettid(); tid == os.Getpid() {
+				runtime.UnlockOSThread()
+				return
+			}
+			r = statetest.NewRedis(t)
+		}()
+		<-over
+	}
+	budgettest.Until(t, "the thread to end", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	if got := strings.TrimSpace(r.Do(t, "PING")); got != "PONG" {
+		t.Errorf("it says %q", got)
+	}
+}
 
 func TestRedisAwayAtStart(t *testing.T) {
 	t.Parallel() // it waits

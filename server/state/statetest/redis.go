@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -21,6 +22,7 @@ type Redis struct {
 	dir     string
 	args    []string
 	process *exec.Cmd
+	ended   chan struct{} // with the process
 	output  *bytes.Buffer
 }
 
@@ -63,12 +65,25 @@ func (r *Redis) Start(t *testing.T) {
 	r.output = &bytes.Buffer{}
 	r.process = exec.Command("redis-server", append([]string{"--port", "0", "--unixsocket", r.socket(), "--dir", r.dir, "--save", ""}, r.args...)...)
 	r.process.Stdout, r.process.Stderr = r.output, r.output
-	// It dies with us.
+	// It dies with us: with the thread that forks it, which must not be one that ends before, as
+	// those of a supervisor do with their processes.
 	r.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := r.process.Start(); err != nil {
+	process, started, ended := r.process, make(chan error), make(chan struct{})
+	go func() { // ends with the process; Kill waits for it
+		defer close(ended)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := process.Start()
+		started <- err
+		if err == nil {
+			_ = process.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		r.process = nil
 		t.Fatalf("%v: make redis installs it", err)
 	}
+	r.ended = ended
 	listens := false
 	defer func() {
 		if !listens {
@@ -90,7 +105,7 @@ func (r *Redis) Start(t *testing.T) {
 func (r *Redis) Kill() {
 	if r.process != nil {
 		_ = r.process.Process.Kill()
-		_ = r.process.Wait()
+		<-r.ended
 		r.process = nil
 	}
 }
