@@ -113,12 +113,13 @@ func TestAllocationsOnSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := make([]byte, len(answer))
-			most := 6.0 // the echo has 4
+			most, encrypted := 6.0, 4.0 // the echo has 4; crypto/tls some for each record, here and at the client
 			if budgettest.Race || tensor.Invariants {
-				most = 40 // buffers are not reused, and a sync.Pool drops some at random
+				// Buffers are not reused, and a sync.Pool drops some at random: 15 and 24 in the mean.
+				most, encrypted = 20, 12
 			}
 			if r.tls != nil {
-				most += 4 // crypto/tls has some for each record, here and at the client
+				most += encrypted
 			}
 			const asked = 300
 			var before, after runtime.MemStats
