@@ -113,7 +113,8 @@ func TestAllocationsOnSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := make([]byte, len(answer))
-			most, encrypted := 6.0, 4.0 // the echo has 4; crypto/tls some for each record, here and at the client
+			// The echo has 4; TLS adds some for each record, here and at the client.
+			most, encrypted := 6.0, 4.0
 			if budgettest.Race || tensor.Invariants {
 				// Buffers are not reused, and a sync.Pool drops some at random: 15 and 24 in the mean.
 				most, encrypted = 20, 12
