@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // certificates are those of all doors. Any goroutine may use them.
@@ -78,14 +79,7 @@ func (cs *certificates) warn() {
 
 // watch warns again and again until stop is closed.
 func (cs *certificates) watch(every time.Duration, stop <-chan struct{}) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
-			cs.warn()
-		}
+	for range wake.Every(every, stop) {
+		cs.warn()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // warnOfStrangers logs which listeners clients without a token can reach from other machines, and
@@ -45,10 +46,8 @@ const patternsAfter = time.Minute
 
 // watchPatterns is warnOfPatterns for the configuration at the start, after patternsAfter.
 func (s *Server) watchPatterns() {
-	select {
-	case <-time.After(patternsAfter):
+	if wake.After(patternsAfter, s.stopping) {
 		s.warnOfPatterns(*s.settings.File())
-	case <-s.stopping:
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -18,15 +19,8 @@ const (
 // do that too, but an idle server has one every two minutes, and each halves what the pool keeps:
 // the memory of the busiest moment would stay for a quarter of an hour.
 func giveBack(pool *tensor.Pool, every time.Duration, stop <-chan struct{}) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
 	var garbage int64
-	for {
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
-		}
+	for range wake.Every(every, stop) {
 		if garbage += pool.Trim(); garbage >= worthGivingBack {
 			garbage = 0
 			debug.FreeOSMemory()

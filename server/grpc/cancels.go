@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -137,26 +138,11 @@ const (
 // them, and all others waited for these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
-	sleep(c.open, max(min(wait, longestPause), c.Pause()))
+	wake.After(max(min(wait, longestPause), c.Pause()), c.open.Done())
 	if low {
 		n = min(n, lowRead)
 	}
 	return n
-}
-
-// sleep waits for d, and reports whether ctx has not ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // throttle runs a call when its connection's account of cancellations allows.
@@ -164,7 +150,7 @@ func (d *Door) throttle(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
 	var err error
-	if sleep(ctx, wait) {
+	if wake.After(wait, ctx.Done()) {
 		err = run()
 	} else {
 		err = statusOf(scheduler.ErrCanceled).Err()

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -193,20 +194,13 @@ func (connections) HandleRPC(context.Context, stats.RPCStats) {}
 // watch looks at the connections' clocks until the door closes for good.
 func (d *Door) watch(ended <-chan struct{}) {
 	const often = 200 * time.Millisecond
-	tick := time.NewTicker(often)
-	defer tick.Stop()
-	for {
-		tick.Reset(min(often, d.settings.Load().StallTimeout/4))
-		select {
-		case <-ended:
-			return
-		case now := <-tick.C:
-			d.mu.Lock()
-			conns := slices.Collect(maps.Keys(d.conns))
-			d.mu.Unlock()
-			for _, c := range conns {
-				c.look(now)
-			}
+	for wake.After(min(often, d.settings.Load().StallTimeout/4), ended) {
+		d.mu.Lock()
+		conns := slices.Collect(maps.Keys(d.conns))
+		d.mu.Unlock()
+		now := time.Now()
+		for _, c := range conns {
+			c.look(now)
 		}
 	}
 }

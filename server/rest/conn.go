@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -92,7 +93,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
 	if heading {
-		c.pause()
+		// A client that is refused most of what it asks waits. net/http's Shutdown does not wait
+		// for a goroutine that is here.
+		wake.After(c.Pause(), c.door.closing)
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
 	n, err := c.Conn.Read(p)
@@ -111,19 +114,6 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.Because(metrics.ClosedMessageTimeout)
 	}
 	return n, err
-}
-
-// pause waits if most of what the client asks is refused. net/http's Shutdown does not wait for a
-// goroutine that is here.
-func (c *conn) pause() {
-	pause := c.Pause()
-	if pause <= 0 {
-		return
-	}
-	select {
-	case <-time.After(pause):
-	case <-c.door.closing:
-	}
 }
 
 // headDue is when a connection without a complete head is closed; zero: never.

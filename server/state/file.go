@@ -14,6 +14,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // The buckets of a file. Times are milliseconds since 1970, uint64, big-endian.
@@ -207,13 +209,8 @@ func (s *file) do(u *fileUpdate) error {
 
 // run writes what is in the queue, until Close.
 func (s *file) run() {
-	for {
-		select {
-		case u := <-s.queue:
-			s.write(s.gather(u))
-		case <-s.closed:
-			return
-		}
+	for u := range wake.Each(s.queue, s.closed) {
+		s.write(s.gather(u))
 	}
 }
 

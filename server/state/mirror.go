@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // A mirror is the reading half of every store: all entries in memory, and who wants to know of
@@ -74,19 +76,11 @@ func (m *mirror) Watch(prefix string, changed chan<- struct{}) (stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watchers[w] = struct{}{}
-	w.tell()
+	wake.Up(w.changed)
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.watchers, w)
-	}
-}
-
-// tell does not wait: a signal that has not been read yet stands for this one, too.
-func (w *watcher) tell() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
 	}
 }
 
@@ -124,7 +118,7 @@ func (m *mirror) setLocked(e Entry) {
 	}
 	for w := range m.watchers {
 		if strings.HasPrefix(e.Key, w.prefix) {
-			w.tell()
+			wake.Up(w.changed)
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 const (
@@ -285,10 +287,7 @@ func (s *redisStore) acknowledgedLocked(life string, entries ...Entry) {
 
 // askReread has follow read everything again. It does not wait.
 func (s *redisStore) askReread() {
-	select {
-	case s.reread <- struct{}{}:
-	default:
-	}
+	wake.Up(s.reread)
 }
 
 // ready waits until the mirror holds what Redis does, in another life than not, and gives that
@@ -339,14 +338,10 @@ func (s *redisStore) broken(ctx context.Context, doing string, err error) error 
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !wake.After(d, ctx.Done()) {
 		return ended(ctx, "waiting to try again")
 	}
+	return nil
 }
 
 func (s *redisStore) setHealth(err error) {

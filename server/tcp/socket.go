@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // sockets is the carrier on the standard library's sockets, for Unix sockets and TLS. Each
@@ -32,26 +33,21 @@ func newSockets(d *Door, loops int) *sockets {
 	}
 	s := &sockets{door: d, ended: make(chan struct{})}
 	for range loops {
-		wake, clock := make(chan struct{}, 1), time.NewTimer(0)
+		requested, clock := make(chan struct{}, 1), time.NewTimer(0)
 		clock.Stop()
-		l := newLoop(d, func() {
-			select {
-			case wake <- struct{}{}:
-			default: // a turn has been requested
-			}
-		}, func() { clock.Reset(tick) })
+		l := newLoop(d, func() { wake.Up(requested) }, func() { clock.Reset(tick) })
 		s.loops = append(s.loops, l)
-		s.turns.Go(func() { s.run(l, wake, clock) }) // ended by stop, which waits for it
+		s.turns.Go(func() { s.run(l, requested, clock) }) // ended by stop, which waits for it
 	}
 	return s
 }
 
 // run takes the turns of a loop that no connection takes.
-func (s *sockets) run(l *loop, wake <-chan struct{}, clock *time.Timer) {
+func (s *sockets) run(l *loop, requested <-chan struct{}, clock *time.Timer) {
 	defer clock.Stop()
 	for {
 		select {
-		case <-wake:
+		case <-requested:
 			l.turn()
 		case <-clock.C:
 			l.tick()

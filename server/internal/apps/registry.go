@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/nearest"
 )
@@ -54,8 +55,9 @@ type Registry struct {
 	Predictions Predictions
 	order       order
 
-	stop     func() // ends the watch
-	stopping chan struct{}
+	stop     func()          // ends the watch
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
 	watching sync.WaitGroup
 }
 
@@ -68,20 +70,16 @@ func Open(cfg Config) *Registry {
 	if cfg.Users == 0 {
 		cfg.Users = DefaultUsers
 	}
-	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning), stopping: make(chan struct{})}
+	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.linked.Store(&linking{table: new(gate.Table)})
 	r.apps.Store(&map[string]*App{})
 	r.read() // so that whoever comes first finds them
 	changed := make(chan struct{}, 1)
 	r.stop = cfg.Store.Watch(appsPrefix, changed)
 	r.watching.Go(func() { // ends with Close, which waits for it
-		for {
-			select {
-			case <-changed:
-				r.read()
-			case <-r.stopping:
-				return
-			}
+		for range wake.Each(changed, r.ctx.Done()) {
+			r.read()
 		}
 	})
 	r.watching.Go(r.keepTidy) // ends likewise
@@ -92,7 +90,7 @@ func Open(cfg Config) *Registry {
 func (r *Registry) Close() {
 	r.learners.Wait()
 	r.stop()
-	close(r.stopping)
+	r.cancel()
 	r.watching.Wait()
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -50,25 +51,9 @@ func (r *Registry) Users(app string) Users {
 func (r *Registry) keepTidy() {
 	changed := make(chan struct{}, 1)
 	defer r.cfg.Store.Watch(policyPrefix, changed)()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { // ends with keepTidy, which it has end its last change
-		select {
-		case <-r.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for {
-		select {
-		case <-changed:
-			r.tidy(ctx)
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-time.After(tidyEvery):
-		case <-ctx.Done():
+	for range wake.Each(changed, r.ctx.Done()) {
+		r.tidy(r.ctx)
+		if !wake.After(tidyEvery, r.ctx.Done()) {
 			return
 		}
 	}

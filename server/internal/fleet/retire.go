@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // A retirement is the state of Retire: which versions are on their way out.
@@ -28,12 +29,7 @@ type retirement struct {
 }
 
 // Changed makes Retire look again. It may be called from anywhere and does not block.
-func (ss *Sessions) Changed() {
-	select {
-	case ss.retiring.poke <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (ss *Sessions) Changed() { wake.Up(ss.retiring.poke) }
 
 // stays reports whether a session should have been retired and stays because its container knows no
 // goodbye.

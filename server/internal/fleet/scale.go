@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/memory"
 )
 
@@ -42,15 +43,8 @@ type Scaled struct {
 
 // Scale starts and ends processes as their models need, until the server stops.
 func (ps *Processes) Scale() {
-	ticker := time.NewTicker(scaleEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ps.stopping:
-			return
-		case now := <-ticker.C:
-			ps.scale(now)
-		}
+	for now := range wake.Every(scaleEvery, ps.stopping) {
+		ps.scale(now)
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -176,12 +177,8 @@ func (l *Listener) accept(from net.Listener) {
 			return
 		case err != nil:
 			l.Log.Warn("cannot accept a connection", "door", l.Door, "error", err, "again in", pause)
-			again := time.NewTimer(pause)
-			select {
-			case <-l.closing:
-				again.Stop()
+			if !wake.After(pause, l.closing) {
 				return
-			case <-again.C:
 			}
 			pause = min(2*pause, longest)
 			continue

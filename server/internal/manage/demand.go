@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -122,19 +123,12 @@ func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	d.mu.Lock()
 	d.own = state.Key("demand", server)
 	d.mu.Unlock()
-	ticker := time.NewTicker(demandEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			d.write(d.here())
-			d.read()
-			d.clear()
-		case <-stopping:
-			d.write(loads{})
-			return
-		}
+	for range wake.Every(demandEvery, stopping) {
+		d.write(d.here())
+		d.read()
+		d.clear()
 	}
+	d.write(loads{})
 }
 
 // read takes over what other servers have written.

@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -88,12 +89,7 @@ func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Tim
 }
 
 // Look makes Run look for changes to write. Any goroutine may call it; it does not block.
-func (h *History) Look() {
-	select {
-	case h.poke <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (h *History) Look() { wake.Up(h.poke) }
 
 // Arrived records who registered.
 func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
@@ -179,7 +175,7 @@ func (h *History) Run(server string) {
 			h.Look()
 		}
 		failing = err != nil
-		if !h.linger(pause) {
+		if !wake.After(pause, h.stopping) {
 			break
 		}
 	}
@@ -192,19 +188,7 @@ func (h *History) Run(server string) {
 func (h *History) recording() bool {
 	select {
 	case <-h.poke:
-		return h.linger(historyDelay)
-	case <-h.stopping:
-		return false
-	}
-}
-
-// linger waits; false when the server ends meanwhile.
-func (h *History) linger(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
+		return wake.After(historyDelay, h.stopping)
 	case <-h.stopping:
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // What is kept of the past.
@@ -53,15 +54,8 @@ var nan = float32(math.NaN())
 
 // Run takes the samples until stopping is closed.
 func (p *Past) Run(stopping <-chan struct{}) {
-	timer := time.NewTicker(pastEvery)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			p.look()
-		case <-stopping:
-			return
-		}
+	for range wake.Every(pastEvery, stopping) {
+		p.look()
 	}
 }
 

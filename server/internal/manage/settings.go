@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -208,13 +209,8 @@ func storedSettings(e state.Entry) (model string, settings map[string]string, er
 func (s *Settings) Follow(stop <-chan struct{}) {
 	changed := make(chan struct{}, 1)
 	defer s.store.State().Watch(settingsPrefix, changed)()
-	for {
-		select {
-		case <-changed:
-			s.Read()
-		case <-stop:
-			return
-		}
+	for range wake.Each(changed, stop) {
+		s.Read()
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // The queue of spans, and how it is emptied.
@@ -125,16 +127,9 @@ func (e *exporter) add(r *request, late bool, model *told, more []*told) {
 		e.running = true
 		go e.run() // until close
 	case before == 0:
-		signal(e.some)
+		wake.Up(e.some)
 	case before < pageSpans && e.fresh >= pageSpans:
-		signal(e.full)
-	}
-}
-
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it has not been noticed yet
+		wake.Up(e.full)
 	}
 }
 
@@ -174,7 +169,11 @@ func (e *exporter) settle(as *atomic.Uint64) {
 func (e *exporter) run() {
 	defer close(e.done)
 	for e.ctx.Err() == nil {
-		e.sleep(pause, e.full)
+		select {
+		case <-time.After(pause):
+		case <-e.full:
+		case <-e.ctx.Done():
+		}
 		e.take()
 		if len(e.taken) == 0 {
 			select {
@@ -193,7 +192,7 @@ func (e *exporter) deliver() {
 	retry, err := e.send(e.ctx, sendTimeout)
 	for again := shortest; retry && e.ctx.Err() == nil; again = min(2*again, longest) {
 		e.notice(err)
-		e.sleep(again, nil)
+		wake.After(again, e.ctx.Done())
 		retry, err = e.send(e.ctx, sendTimeout)
 	}
 	if !retry {
@@ -252,17 +251,6 @@ func (e *exporter) post(ctx context.Context, b *body, limit time.Duration) (retr
 		return true, fmt.Errorf("it answers %s", resp.Status)
 	}
 	return false, fmt.Errorf("it answers %s", resp.Status)
-}
-
-// sleep waits for a time, or until wake, if that is not nil.
-func (e *exporter) sleep(d time.Duration, wake <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-wake:
-	case <-e.ctx.Done():
-	}
 }
 
 // close stops the goroutine, and sends what is left once.

@@ -1,0 +1,56 @@
+// Package wake has what goroutines of the server wait for: a time, a signal, or that all is over.
+package wake
+
+import (
+	"iter"
+	"time"
+)
+
+// Up signals c and does not wait. c has room for one signal: one that nobody has taken yet stands
+// for this one, too.
+func Up(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// After waits for d, and reports whether over was not closed before.
+func After(d time.Duration, over <-chan struct{}) bool {
+	if d <= 0 {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-over:
+		return false
+	}
+}
+
+// Each yields what c brings until over is closed.
+func Each[T any](c <-chan T, over <-chan struct{}) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for {
+			select {
+			case v := <-c:
+				if !yield(v) {
+					return
+				}
+			case <-over:
+				return
+			}
+		}
+	}
+}
+
+// Every yields the time every d, the first after d, until over is closed.
+func Every(d time.Duration, over <-chan struct{}) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		ticker := time.NewTicker(d)
+		defer ticker.Stop()
+		Each(ticker.C, over)(yield)
+	}
+}
