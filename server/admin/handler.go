@@ -180,9 +180,7 @@ func (s Sources) routes() []route {
 
 // Handler returns the door's HTTP handler.
 func Handler(s Sources) http.Handler {
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
+	s.Log = cmp.Or(s.Log, slog.New(slog.DiscardHandler))
 	mux := http.NewServeMux()
 	var paths []string
 	for _, t := range s.routes() {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -31,9 +32,7 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 	if open == nil {
 		open = secure.Open
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	l, err := open(addr, access)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)

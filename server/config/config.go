@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"io/fs"
 	"maps"
 	"reflect"
@@ -385,12 +386,7 @@ const (
 )
 
 // Unpacked is the part of payload_bytes for requests that unpack to far more than their size.
-func (l Limits) Unpacked() Bytes {
-	if l.UnpackBytes > 0 {
-		return l.UnpackBytes
-	}
-	return l.PayloadBytes / 4
-}
+func (l Limits) Unpacked() Bytes { return cmp.Or(l.UnpackBytes, l.PayloadBytes/4) }
 
 // Shared reports whether the state can be shared with other servers.
 func (s State) Shared() bool { return strings.Contains(s.At, "://") }

@@ -1,6 +1,7 @@
 package frigate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -69,14 +70,11 @@ type Door struct {
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{
-		predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, trail: cfg.Trail, pool: cfg.Pool, log: cfg.Log,
+		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), trail: cfg.Trail, pool: cfg.Pool, log: cfg.Log,
 		conns: make(map[*conn]struct{}),
 	}
 	d.closing, d.shut = context.WithCancel(context.Background())
 	d.Configure(cfg.Settings)
-	if d.identities == nil {
-		d.identities = new(identity.Registry)
-	}
 	var err error
 	if cfg.ModelDirectory != "" {
 		if d.store, err = openStore(cfg.ModelDirectory); err != nil {

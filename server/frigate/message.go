@@ -1,6 +1,7 @@
 package frigate
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -89,11 +90,7 @@ func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
 		return nil, malformed("a message without the empty frame that a REQ socket begins with")
 	}
-	err := a.admit(m)
-	if parsed := a.parse(m); err == nil {
-		err = parsed
-	}
-	switch {
+	switch err := cmp.Or(a.admit(m), a.parse(m)); {
 	case err != nil:
 		return a.failed(err), nil
 	case a.ModelRequest:

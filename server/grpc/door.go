@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,12 +105,9 @@ const callWorkers = 256
 
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), bans: make(map[intake.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
-	if d.identities = cfg.Identities; d.identities == nil {
-		d.identities = new(identity.Registry)
-	}
 	l, err := intake.Listen(intake.Config{
 		Entrance: cfg.Entrance, Door: "grpc",
 		Settings: func() intake.Settings { return d.settings.Load().Connections },

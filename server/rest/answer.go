@@ -62,8 +62,7 @@ func (c *call) fail(err error) {
 		panic(http.ErrAbortHandler)
 	}
 	status := gate.StatusOf(err).HTTP
-	var own *refusal
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*refusal](err); ok {
 		status = own.status
 	}
 	if status == http.StatusUnauthorized {

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,11 +71,8 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cfg.Identities, log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
-	if d.identities == nil {
-		d.identities = new(identity.Registry)
-	}
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{
 		Entrance: cfg.Entrance, Door: "rest", Refusal: refuse,

@@ -175,9 +175,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	var fs setting.Faults
 	fs.Check("namespace", CheckNamespace(o.Namespace))
 	setting.Between(&fs, "id lifetime", o.IDLifetime, time.Millisecond, setting.MaxIdle)

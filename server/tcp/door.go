@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -124,11 +125,8 @@ func (d *Door) carry(network string, loops int) error {
 
 // newDoor makes a door that does not listen.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cfg.Identities, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(identity.Registry)), regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
-	if d.identities == nil {
-		d.identities = new(identity.Registry)
-	}
 	d.over = d.gathered
 	d.Configure(cfg.Settings)
 	return d

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,16 +37,13 @@ type engine struct {
 
 // newEngine starts that many event loops; 0: DefaultLoops.
 func newEngine(d *Door, loops int) (*engine, error) {
-	if loops == 0 {
-		loops = DefaultLoops(runtime.NumCPU())
-	}
 	w, err := newWaiter()
 	if err != nil {
 		return nil, err
 	}
 	e := &engine{door: d, waiter: w, loops: make(map[gnet.EventLoop]*loop)}
 	e.client, err = gnet.NewClient(e,
-		gnet.WithNumEventLoop(loops),
+		gnet.WithNumEventLoop(cmp.Or(loops, DefaultLoops(runtime.NumCPU()))),
 		gnet.WithTCPKeepAlive(time.Minute),
 		gnet.WithLogLevel(logging.ErrorLevel),
 		gnet.WithLogger(gnetLog{d.log}),

@@ -429,8 +429,8 @@ func (s *session) route(c *call) (err error) {
 
 // fault answers a message that could not be decoded.
 func (s *session) fault(c *call, err error) error {
-	var d *shiva.DecodeError
-	if !errors.As(err, &d) {
+	d, ok := errors.AsType[*shiva.DecodeError](err)
+	if !ok {
 		return fmt.Errorf("%w: %w", gate.ErrInternal, err)
 	}
 	if d.ID != "" {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -28,9 +29,7 @@ type sockets struct {
 
 // newSockets starts that many loops; 0: one per core.
 func newSockets(d *Door, loops int) *sockets {
-	if loops == 0 {
-		loops = runtime.NumCPU()
-	}
+	loops = cmp.Or(loops, runtime.NumCPU())
 	s := &sockets{door: d, ended: make(chan struct{})}
 	for range loops {
 		requested, clock := make(chan struct{}, 1), time.NewTimer(0)

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,9 +77,7 @@ func New(d Definition) (*App, error) {
 			add("models[%d]: %q is linked twice", i, l)
 		}
 	}
-	if a.Policy == "" {
-		a.Policy = "single"
-	}
+	a.Policy = cmp.Or(a.Policy, "single")
 	var err error
 	if a.Selection, err = selection.Parse(a.Policy, d.Params); err != nil {
 		add("%s", strings.TrimPrefix(err.Error(), "selection: "))

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -289,9 +290,7 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 		case a.call.Err == nil:
 			f.answers = append(f.answers, a.prediction())
 		default:
-			if fault == nil { // that of the heaviest model
-				fault = a.call.Err
-			}
+			fault = cmp.Or(fault, a.call.Err) // that of the heaviest model
 			f.missing = append(f.missing, a.asked)
 		}
 	}

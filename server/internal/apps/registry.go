@@ -64,12 +64,8 @@ type Registry struct {
 // Open reads the applications and follows their changes until Close. A store that cannot be
 // reached yet is followed all the same; see Read.
 func Open(cfg Config) *Registry {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Users == 0 {
-		cfg.Users = DefaultUsers
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Users = cmp.Or(cfg.Users, DefaultUsers)
 	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.linked.Store(&linking{table: new(gate.Table)})

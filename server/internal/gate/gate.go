@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -176,17 +177,13 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 		c.Close()
 		return err
 	}
-	timeout := p.Timeout
-	if timeout == 0 {
-		timeout = target.Deadline
-	}
 	r := &c.request
 	r.Model = target.Model
 	if p.Trace != nil {
 		c.trace, c.asked = p.Trace, p.Trace.Ask(target.ID)
 		r.Trace = &c.asked.Trace
 	}
-	c.Deadline = p.Now.Add(timeout)
+	c.Deadline = p.Now.Add(cmp.Or(p.Timeout, target.Deadline))
 	r.Priority = p.Level()
 	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {
 		r.Parameters = withUser(p.Forward, p.User)

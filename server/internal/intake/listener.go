@@ -18,6 +18,7 @@
 package intake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,10 +50,7 @@ type Settings struct {
 
 // perAddress is the limit of one host; free means that it has none.
 func (l Settings) perAddress(host Host) (most int, free bool) {
-	if most = l.PerAddress; most == 0 {
-		most = max(l.Total/2, 1)
-	}
-	return most, host == Host{} || host.here() && !l.Loopback
+	return cmp.Or(l.PerAddress, max(l.Total/2, 1)), host == Host{} || host.here() && !l.Loopback
 }
 
 // An Opener listens on an address of an Entrance. A listener for TLS has an Addr of type

@@ -344,12 +344,7 @@ func lastFailures(s scheduler.Stats) (text string) {
 	return text
 }
 
-func name(r scheduler.ReplicaStats) string {
-	if r.Label == "" {
-		return "without a label"
-	}
-	return r.Label
-}
+func name(r scheduler.ReplicaStats) string { return cmp.Or(r.Label, "without a label") }
 
 // remedies say what to do about requests that ended without a result.
 var remedies = map[scheduler.Outcome]string{

@@ -1,6 +1,10 @@
 package parameter
 
-import "github.com/shivad/shivad/shiva/jsontext"
+import (
+	"cmp"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+)
 
 // A Wire is a place where clients say parameters. Several make a set.
 type Wire uint8
@@ -58,9 +62,7 @@ func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (
 	rows := w.Keys()
 	for key, value := range jsontext.Members(object) {
 		if k := rows[string(key)]; k != nil {
-			if fault := k.Read(v, JSON(value)); err == nil {
-				err = fault
-			}
+			err = cmp.Or(err, k.Read(v, JSON(value)))
 		} else if other != nil {
 			other(key, value)
 		}

@@ -243,10 +243,7 @@ func maxBatch(t *gate.Target) int {
 	for _, r := range t.Model.Stats().Replicas {
 		rows = max(rows, r.MaxBatch)
 	}
-	if rows == 0 {
-		rows = max(t.Spec.MaxBatch, 1)
-	}
-	return rows
+	return cmp.Or(rows, max(t.Spec.MaxBatch, 1))
 }
 
 func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -188,12 +189,7 @@ func (a *Account) unbegin(bytes int64, l *Limits) {
 	}
 }
 
-func (l *Limits) burst() time.Duration {
-	if l.Burst == 0 {
-		return DefaultBurst
-	}
-	return l.Burst
-}
+func (l *Limits) burst() time.Duration { return cmp.Or(l.Burst, DefaultBurst) }
 
 // hold charges n of a kind that is held until release. A single holding may have any size.
 func (a *Account) hold(k Kind, n int64) error {

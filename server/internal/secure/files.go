@@ -2,6 +2,7 @@ package secure
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -175,9 +176,7 @@ func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) [
 		if err == nil {
 			return list
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
 	faults.Check("client_ca", first)
 	return nil

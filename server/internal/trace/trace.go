@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -261,10 +262,7 @@ func (r *record) write(p *page) {
 		p.word(attribute, "shivad.model", r.name)
 		p.word(attribute, "shivad.outcome", r.outcome)
 		p.end(at, r.fault)
-		door := span{id: newSpanID(), parent: r.root, name: "door", kind: kindInternal, start: r.arrived, end: r.submitted}
-		if r.submitted == 0 {
-			door.end = r.ended
-		}
+		door := span{id: newSpanID(), parent: r.root, name: "door", kind: kindInternal, start: r.arrived, end: cmp.Or(r.submitted, r.ended)}
 		p.end(p.begin(r, &door), "")
 	}
 	r.model.write(p, r)
