@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -39,10 +40,7 @@ type linking struct {
 
 // Names implements gate.Applications.
 func (r *Registry) Names() (names []string, known bool) {
-	for _, a := range r.Apps() {
-		names = append(names, a.Name)
-	}
-	return names, r.known.Load()
+	return slices.Sorted(maps.Keys(*r.apps.Load())), r.known.Load()
 }
 
 // Link finds the candidates of every application. Clients see an application as they see a model,

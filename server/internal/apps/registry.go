@@ -207,7 +207,7 @@ func (r *Registry) Refresh() { r.read() }
 // server.
 func (r *Registry) update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {
 	if _, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", change); err != nil {
-		return stored(err)
+		return Stored(err)
 	}
 	r.read()
 	return nil
@@ -256,11 +256,11 @@ func (r *Registry) Delete(ctx context.Context, name string) error {
 func (r *Registry) Reset(ctx context.Context, name string) error {
 	entries, err := r.cfg.Store.List(state.Key("policy", name) + "/")
 	if err != nil {
-		return stored(err)
+		return Stored(err)
 	}
 	for _, e := range entries {
 		if _, err := r.cfg.Store.Update(ctx, e.Key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
-			return stored(err)
+			return Stored(err)
 		}
 	}
 	return nil
@@ -278,8 +278,8 @@ func (r *Registry) Unknown(name string) error {
 	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
 }
 
-// stored wraps an error of the store in a condition that clients know.
-func stored(err error) error {
+// Stored wraps an error of the store in a condition that clients know.
+func Stored(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -105,7 +105,7 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	key := stateKey{a.Name, user}
 	entry, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
-		return selection.State{}, stored(err)
+		return selection.State{}, Stored(err)
 	}
 	// With a store that has not answered yet, policies begin with what they know of nobody:
 	// serving goes on.
@@ -135,8 +135,8 @@ func (a *App) unaskable(err error) error {
 // PolicyKey is the key in the store of what the policy of an application has learned for a user.
 func PolicyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
 
-// policyUser is the inverse of PolicyKey.
-func policyUser(key string) (app, user string, ok bool) {
+// PolicyUser is the inverse of PolicyKey.
+func PolicyUser(key string) (app, user string, ok bool) {
 	segments, err := state.Segments(key)
 	if err != nil || len(segments) != 3 || segments[2] == "" {
 		return "", "", false
@@ -207,7 +207,7 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 		s, err = r.State(a, user, models)
 		return s, false, err
 	}
-	return s, err == nil, stored(err)
+	return s, err == nil, Stored(err)
 }
 
 // teach gives the state after old. It runs in the store, on any goroutine and with its locks
@@ -248,11 +248,11 @@ type Learned struct {
 func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err error) {
 	entries, err := r.cfg.Store.List(state.Key("policy", a.Name) + "/")
 	if err != nil {
-		return nil, false, stored(err)
+		return nil, false, Stored(err)
 	}
 	list = []Learned{}
 	for _, e := range entries {
-		_, user, ok := policyUser(e.Key)
+		_, user, ok := PolicyUser(e.Key)
 		if !ok {
 			continue
 		}
@@ -273,7 +273,7 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 func (r *Registry) LearnedFor(a *App, user string) (l Learned, ok bool, err error) {
 	e, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil {
-		return l, false, stored(err)
+		return l, false, Stored(err)
 	}
 	l, ok = a.learned(user, e)
 	return l, ok, nil

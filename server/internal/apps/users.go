@@ -73,7 +73,7 @@ func (r *Registry) tidy(ctx context.Context) {
 	byApp, first := map[string][]candidate{}, map[string][]string{}
 	for _, e := range entries {
 		r.states.saw(e.Revision)
-		if app, user, ok := policyUser(e.Key); ok {
+		if app, user, ok := PolicyUser(e.Key); ok {
 			byApp[app] = append(byApp[app], candidate{e, max(e.Revision, r.states.used(app, user))})
 			if len(first[app]) < firstUsers {
 				first[app] = append(first[app], user)

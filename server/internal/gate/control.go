@@ -87,6 +87,18 @@ func (t *Table) models() []ModelStatus {
 	return out
 }
 
+// Targets are those of Models.
+func (v View) Targets() (all []*Target) {
+	t := v.table()
+	for _, name := range t.names {
+		all = append(all, t.versions[name]...)
+	}
+	return all
+}
+
+// TargetsOf are the versions of one model, the highest first.
+func (v View) TargetsOf(name string) []*Target { return v.table().versions[name] }
+
 // Applications lists all applications by name.
 func (v View) Applications() []ApplicationStatus { return v.table().applications() }
 

@@ -25,7 +25,7 @@ type Documents struct {
 
 // Export returns everything in the store that determines what the server does, as one document.
 func (ds Documents) Export() (admin.Document, error) {
-	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}, Settings: map[string]map[string]string{}}
+	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}}
 	r, store := ds.Store.Apps(), ds.Store.State()
 	for _, a := range r.Apps() {
 		d.Applications = append(d.Applications, admin.App(a.Definition))
@@ -45,31 +45,19 @@ func (ds Documents) Export() (admin.Document, error) {
 		}
 		d.Policies = append(d.Policies, p)
 	}
-	changed, err := store.List(settingsPrefix)
-	if err != nil {
-		return d, refusal(err)
-	}
-	for _, e := range changed {
-		model, settings, err := storedSettings(e)
-		if err != nil {
-			ds.Log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
-			continue
-		}
-		d.Settings[model] = settings
-	}
-	return d, nil
+	d.Settings, err = storedSettings(store, func(e state.Entry, err error) {
+		ds.Log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
+	})
+	return d, refusal(err)
 }
 
 // policyState reads an entry of the store; apps.Registry has written it.
 func policyState(e state.Entry) (p admin.PolicyState, err error) {
-	segments, err := state.Segments(e.Key)
-	if err != nil {
-		return p, err
-	}
-	if len(segments) != 3 || segments[2] == "" || !json.Valid(e.Value) {
+	app, user, ok := apps.PolicyUser(e.Key)
+	if !ok || !json.Valid(e.Value) {
 		return p, fmt.Errorf("not the state of a policy: %q", e.Key)
 	}
-	return admin.PolicyState{Application: segments[1], User: segments[2][1:], State: e.Value}, nil
+	return admin.PolicyState{Application: app, User: user, State: e.Value}, nil
 }
 
 // Check lists all that is wrong with the contents of a document.
@@ -125,9 +113,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 		}
 		seen[a.Name] = true
 	}
-	for name := range seen {
-		known[name] = true
-	}
+	maps.Copy(known, seen)
 	clear(seen)
 	for _, one := range d.Policies {
 		key := apps.PolicyKey(one.Application, one.User)
@@ -160,15 +146,9 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 
 // planSettings plans settings of models, which must be valid together with those of other models.
 func (ds Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
-	entries, err := store.List(settingsPrefix)
+	all, err := storedSettings(store, func(state.Entry, error) {})
 	if err != nil {
 		return nil, refusal(err)
-	}
-	all := map[string]map[string]string{}
-	for _, e := range entries {
-		if model, of, err := storedSettings(e); err == nil {
-			all[model] = of
-		}
 	}
 	maps.Copy(all, settings)
 	_, refused := ds.Settings.File().Overlay(all)

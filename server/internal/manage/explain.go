@@ -3,6 +3,7 @@ package manage
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,20 +19,13 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	if about := r.explainApplication(model); about != nil {
 		all = append(all, admin.Explanation{Name: model, Sentences: about})
 	}
-	for _, m := range r.Gate.Models() {
-		if m.Name != model {
-			continue
-		}
-		target, err := r.Gate.Target(m.Name, m.Version)
-		if err != nil {
-			continue // forgotten meanwhile
-		}
+	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
 		about := append(shapes(target), sentences(stats)...)
 		about = append(about, r.elsewhere(stats)...)
 		about = append(about, filmed(stats, target.Model.Streams(named))...)
 		about = append(about, heard(target)...)
-		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
+		all = append(all, admin.Explanation{Name: model, Version: target.ID.Version, Sentences: about})
 	}
 	for i := range all {
 		all[i].Sentences = append(all[i].Sentences, r.scaled(model)...)
@@ -143,29 +137,34 @@ func span(s scheduler.Stats) time.Duration {
 }
 
 // mostRows is the most that the strategy would send to one of the replicas now.
-func mostRows(s scheduler.Stats) (rows int) {
+func mostRows(s scheduler.Stats) int {
+	return greatest(s, func(r scheduler.ReplicaStats) int { return r.Limit })
+}
+
+// greatest is the most that one of the replicas has of something; 0 while there is none.
+func greatest(s scheduler.Stats, of func(scheduler.ReplicaStats) int) (n int) {
 	for _, r := range s.Replicas {
-		rows = max(rows, r.Limit)
+		n = max(n, of(r))
 	}
-	return rows
+	return n
 }
 
 // whySmall says why batches are not larger, the most frequent reason first. Reasons with less than
 // a tenth of the batches are left out.
 func whySmall(s scheduler.Stats) (out []string) {
-	var reasons []scheduler.CloseReason
-	for r, n := range s.Recent.Closed {
-		if 10*n >= s.Recent.Batches {
-			reasons = append(reasons, r)
+	for _, r := range frequent(s.Recent.Closed) {
+		if n := s.Recent.Closed[r]; 10*n >= s.Recent.Batches {
+			out = append(out, percent(n, s.Recent.Batches)+" of the batches "+because(s, r))
 		}
 	}
-	slices.SortFunc(reasons, func(a, b scheduler.CloseReason) int {
-		return cmp.Or(cmp.Compare(s.Recent.Closed[b], s.Recent.Closed[a]), cmp.Compare(a, b))
-	})
-	for _, r := range reasons {
-		out = append(out, percent(s.Recent.Closed[r], s.Recent.Batches)+" of the batches "+because(s, r))
-	}
 	return out
+}
+
+// frequent are the keys of counts, the most frequent first.
+func frequent[K cmp.Ordered](counts map[K]uint64) []K {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b K) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
 }
 
 // because is the end of a sentence about batches that were closed for a reason.
@@ -190,7 +189,8 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 		if c.Strategy == "aimd" {
 			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %d rows now.", mostRows(s))
 		}
-		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %d rows.", largest(s))
+		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %d rows.",
+			greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest }))
 	case scheduler.CloseBytes:
 		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.", c.BatchBytes)
 	case scheduler.CloseFailures:
@@ -207,13 +207,6 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
-}
-
-func largest(s scheduler.Stats) (rows int) {
-	for _, r := range s.Replicas {
-		rows = max(rows, r.Largest)
-	}
-	return rows
 }
 
 // throughput says what the replicas can do.
@@ -273,10 +266,7 @@ func throughput(s scheduler.Stats) (out []string) {
 
 // fuller says what allows larger batches than the largest allowed now.
 func fuller(s scheduler.Stats) string {
-	declared := 0
-	for _, r := range s.Replicas {
-		declared = max(declared, r.Declared)
-	}
+	declared := greatest(s, func(r scheduler.ReplicaStats) int { return r.Declared })
 	switch most := mostRows(s); {
 	case s.Config.MaxBatch == most && most > 0 && declared != most:
 		return fmt.Sprintf("max_batch is %d. Raise it, if the container takes more", most)
@@ -367,19 +357,14 @@ var remedies = map[scheduler.Outcome]string{
 // refusals says which requests had no result and why, the most frequent first.
 func refusals(s scheduler.Stats) (out []string) {
 	all := uint64(0)
-	var without []scheduler.Outcome
-	for o, n := range s.Recent.Outcomes {
+	for _, n := range s.Recent.Outcomes {
 		all += n
-		if remedies[o] != "" && n > 0 {
-			without = append(without, o)
-		}
 	}
-	slices.SortFunc(without, func(a, b scheduler.Outcome) int {
-		return cmp.Or(cmp.Compare(s.Recent.Outcomes[b], s.Recent.Outcomes[a]), cmp.Compare(a, b))
-	})
-	for _, o := range without {
-		out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", s.Recent.Outcomes[o], percent(s.Recent.Outcomes[o], all),
-			strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
+	for _, o := range frequent(s.Recent.Outcomes) {
+		if n := s.Recent.Outcomes[o]; remedies[o] != "" && n > 0 {
+			out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", n, percent(n, all),
+				strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
+		}
 	}
 	return out
 }

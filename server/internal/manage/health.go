@@ -17,15 +17,11 @@ import (
 // first of them, if there are more than most.
 func (r *Report) health(most int) []admin.Health {
 	all := []admin.Health{}
-	for _, m := range r.Gate.Models() {
+	for _, target := range r.Gate.Targets() {
 		if len(all) == most {
 			break
 		}
-		target, err := r.Gate.Target(m.Name, m.Version)
-		if err != nil {
-			continue // forgotten meanwhile
-		}
-		h := counted(m.Name, m.Version, target.Metrics)
+		h := counted(target.ID.Name, target.ID.Version, target.Metrics)
 		stats := target.Model.Stats()
 		h.Replicas, h.Failing, h.QueueRows = stats.Live, stats.Failing, stats.QueueRows
 		h.Needed, h.Load, h.ReplicaRows = stats.Need.Replicas, stats.Need.Load, stats.Need.Worth

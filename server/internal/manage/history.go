@@ -146,14 +146,7 @@ func (h *History) Changed(by, what, name, detail string) {
 		return
 	}
 	const most = 1 << 10
-	h.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: cut(what+": "+detail, most)})
-}
-
-func cut(text string, most int) string {
-	if len(text) > most {
-		return text[:most] + "…"
-	}
-	return text
+	h.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: gate.Cut(what+": "+detail, most)})
 }
 
 // Run writes the history until the server ends, and then that nothing is served any more. server
@@ -365,7 +358,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 	}
 	type history struct {
 		key    string
-		served bool
+		served int // versions, at most 1
 		last   time.Time
 	}
 	var list []history
@@ -374,7 +367,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 		_ = json.Unmarshal(e.Value, &events)
 		one := history{key: e.Key}
 		if segments, err := state.Segments(e.Key); err == nil && len(segments) == 2 {
-			one.served = len(now[segments[1]].versions) > 0
+			one.served = min(len(now[segments[1]].versions), 1)
 		}
 		for _, e := range events {
 			one.last = e.At
@@ -385,13 +378,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 		list = append(list, one)
 	}
 	slices.SortFunc(list, func(a, b history) int {
-		if a.served == b.served {
-			return a.last.Compare(b.last)
-		}
-		if b.served {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(a.served, b.served), a.last.Compare(b.last))
 	})
 	for _, one := range list[:len(list)-maxHistories] {
 		if _, err := store.Update(ctx, one.key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {

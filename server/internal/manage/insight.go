@@ -12,15 +12,11 @@ const worstStreams = 20
 // Batches are those of every version of every model, by name and then the newest first.
 func (r *Report) Batches() []admin.Batches {
 	all := []admin.Batches{}
-	for _, m := range r.Gate.Models() {
-		target, err := r.Gate.Target(m.Name, m.Version)
-		if err != nil {
-			continue // forgotten meanwhile
-		}
+	for _, target := range r.Gate.Targets() {
 		s := target.Model.Stats()
 		n := &s.Recent
 		one := admin.Batches{
-			Name: m.Name, Version: m.Version, Span: s.Span.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
+			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
 			Closed: map[string]uint64{}, Outcomes: map[string]uint64{},
 		}
 		for reason, count := range n.Closed {

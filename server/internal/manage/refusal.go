@@ -8,7 +8,6 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/state"
 )
 
 // refusal is err as the admin door answers it, with the status that requests get for the same
@@ -23,21 +22,7 @@ func refusal(err error) error {
 	if errors.Is(err, apps.ErrExists) {
 		return &admin.Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), "apps: ")}
 	}
-	for _, one := range []struct {
-		err    error
-		status int
-	}{
-		{state.ErrTooLarge, http.StatusRequestEntityTooLarge},
-		{state.ErrUnavailable, http.StatusServiceUnavailable},
-		{state.ErrFull, http.StatusServiceUnavailable},
-		{state.ErrConflict, http.StatusServiceUnavailable},
-		{state.ErrClosed, http.StatusServiceUnavailable},
-	} {
-		if errors.Is(err, one.err) {
-			return &admin.Error{Status: one.status, Text: gate.Text(err)}
-		}
-	}
-	status := gate.StatusOf(err)
+	status := gate.StatusOf(apps.Stored(err))
 	if status.HTTP == http.StatusInternalServerError {
 		return err // the door logs it
 	}

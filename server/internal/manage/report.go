@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -115,19 +116,13 @@ func (r *Report) cache(t *gate.Target) *admin.Cache {
 func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
 	m := r.Settings.Now().Model(model)
 	m.BatchBytes = config.Bytes(stats.Config.BatchBytes)
-	if n := maxBatch(stats); n > 0 {
-		m.MaxBatch = n
-	}
+	m.MaxBatch = cmp.Or(maxBatch(stats), m.MaxBatch)
 	return m
 }
 
 // maxBatch is the largest that one of a model's replicas takes; 0 while there is none.
 func maxBatch(s scheduler.Stats) int {
-	rows := 0
-	for _, r := range s.Replicas {
-		rows = max(rows, r.MaxBatch)
-	}
-	return rows
+	return greatest(s, func(r scheduler.ReplicaStats) int { return r.MaxBatch })
 }
 
 func declared(specs []tensor.Spec) []admin.Tensor {

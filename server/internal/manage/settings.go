@@ -169,19 +169,12 @@ func faultsOf(err error) (list []string) {
 func (s *Settings) Read() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entries, err := s.store.State().List(settingsPrefix)
+	stored, err := storedSettings(s.store.State(), func(e state.Entry, err error) {
+		s.log.Error("settings of a model in the state store are not usable; the file's hold", "key", e.Key, "settings", string(e.Value), "error", err)
+	})
 	if err != nil {
 		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
 		return
-	}
-	stored := map[string]map[string]string{}
-	for _, e := range entries {
-		model, settings, err := storedSettings(e)
-		if err != nil {
-			s.log.Error("settings of a model in the state store are not usable; the file's hold", "key", e.Key, "settings", string(e.Value), "error", err)
-			continue
-		}
-		stored[model] = settings
 	}
 	next, refused := s.File().Overlay(stored)
 	for _, model := range slices.Sorted(maps.Keys(refused)) {
@@ -195,14 +188,26 @@ func (s *Settings) Read() {
 	s.sessions.Changed()
 }
 
-// storedSettings reads an entry of the store.
-func storedSettings(e state.Entry) (model string, settings map[string]string, err error) {
-	segments, err := state.Segments(e.Key)
-	if err != nil || len(segments) != 2 {
-		return "", nil, fmt.Errorf("not a key of settings: %q", e.Key)
+// storedSettings are those of all models in a store. Entries that cannot be read are left out and
+// told to unusable.
+func storedSettings(store state.Store, unusable func(state.Entry, error)) (map[string]map[string]string, error) {
+	entries, err := store.List(settingsPrefix)
+	all := map[string]map[string]string{}
+	for _, e := range entries {
+		var settings map[string]string
+		segments, err := state.Segments(e.Key)
+		if err != nil || len(segments) != 2 {
+			err = fmt.Errorf("not a key of settings: %q", e.Key)
+		} else {
+			err = json.Unmarshal(e.Value, &settings)
+		}
+		if err != nil {
+			unusable(e, err)
+			continue
+		}
+		all[segments[1]] = settings
 	}
-	err = json.Unmarshal(e.Value, &settings)
-	return segments[1], settings, err
+	return all, err
 }
 
 // Follow applies what other servers change, until stop is closed.

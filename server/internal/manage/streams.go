@@ -14,15 +14,8 @@ import (
 // Streams lists the streams of every version of a model, at most that many of each; nil: there is
 // no such model.
 func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
-	for _, m := range r.Gate.Models() {
-		if m.Name != model {
-			continue
-		}
-		target, err := r.Gate.Target(m.Name, m.Version)
-		if err != nil {
-			continue // forgotten meanwhile
-		}
-		v := admin.VersionStreams{Name: m.Name, Version: m.Version, Known: target.Model.Stats().Streams, Streams: []admin.Stream{}}
+	for _, target := range r.Gate.TargetsOf(model) {
+		v := admin.VersionStreams{Name: model, Version: target.ID.Version, Known: target.Model.Stats().Streams, Streams: []admin.Stream{}}
 		for _, s := range target.Model.Streams(most) {
 			v.Streams = append(v.Streams, admin.Stream{
 				Name: s.Name, Connection: s.Connection != 0, Keep: s.Keep, Waiting: s.Waiting, Span: s.Span.Seconds(),

@@ -59,11 +59,8 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 			return list, err
 		}
 	}
-	for _, m := range s.view.Models() {
-		if name != "" && m.Name != name || version != "" && m.Version != version {
-			continue
-		}
-		if t, err := s.view.Target(m.Name, m.Version); err == nil { // unless it was just forgotten
+	for _, t := range s.view.Targets() {
+		if (name == "" || t.ID.Name == name) && (version == "" || t.ID.Version == version) {
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
