@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -31,7 +32,7 @@ func (a *asking) detect() ([][]byte, error) {
 		// This detector's model_request went to the server before a restart. After any answer, even
 		// an error, it would go on without one for ever. Without an answer it connects anew, and
 		// begins with a model_request.
-		return nil, malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
+		return nil, gate.Malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
 	}
 	rows, err := a.infer(route)
 	if err != nil {
@@ -102,7 +103,7 @@ func (a *asking) output(name, version string) (string, error) {
 	for _, o := range m.Outputs {
 		outputs = append(outputs, fmt.Sprintf("%q %s %s", o.Name, o.Datatype, tensor.Shape(o.Shape)))
 	}
-	return "", invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
+	return "", gate.Invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
 		m.Name, outputName, rowWidth, strings.Join(outputs, ", "))
 }
 
@@ -110,17 +111,17 @@ func (a *asking) output(name, version string) (string, error) {
 func (a *asking) image() (tensor.Tensor, error) {
 	d, ok := dtypeOf(a.DType)
 	if !ok {
-		return tensor.Tensor{}, invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
+		return tensor.Tensor{}, gate.Invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
 	}
 	if n, most := len(a.Shape), a.settings.Limits.Rank; n > most {
-		return tensor.Tensor{}, tooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
+		return tensor.Tensor{}, gate.TooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
 	}
 	if len(a.Shape) == 0 || a.Shape[0] != 1 {
-		return tensor.Tensor{}, invalid("shape %s: expected that of one image, as [1,320,320,3]", tensor.Shape(a.Shape))
+		return tensor.Tensor{}, gate.Invalid("shape %s: expected that of one image, as [1,320,320,3]", tensor.Shape(a.Shape))
 	}
 	t, err := tensor.New(d, a.Shape, a.data.Data)
 	if err != nil {
-		return t, invalid("%w", err)
+		return t, gate.Invalid("%w", err)
 	}
 	t.Buf = a.data.Buf
 	return t, nil

@@ -70,25 +70,11 @@ type asking struct {
 	data zmtp.Frame // the image, or the model file
 }
 
-// Constructors of errors, one for each condition.
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
-}
-
-func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{gate.ErrProtocol}, args...)...)
-}
-
-func tooLarge(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
-}
-
 // answer returns the frames of the answer. A fault in the question itself has an answer, too; an
 // error ends the connection without one.
 func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
-		return nil, malformed("a message without the empty frame that a REQ socket begins with")
+		return nil, gate.Malformed("a message without the empty frame that a REQ socket begins with")
 	}
 	switch err := cmp.Or(a.admit(m), a.parse(m)); {
 	case err != nil:
@@ -126,15 +112,15 @@ func (a *asking) admit(m *zmtp.Message) error {
 func (a *asking) parse(m *zmtp.Message) error {
 	frames := m.Frames[1:]
 	if len(frames) < 1 || len(frames) > 2 {
-		return malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
+		return gate.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
 	}
 	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
 	if len(text) > most {
-		return tooLarge("a header of %d bytes; limits.metadata_bytes is %d", len(text), most)
+		return gate.TooLarge("a header of %d bytes; limits.metadata_bytes is %d", len(text), most)
 	}
 	h, err := parseHeader(text, a.settings.Limits.JSONDepth)
 	if err != nil {
-		return malformed("the header: %w", err)
+		return gate.Malformed("the header: %w", err)
 	}
 	a.header = h
 	if len(frames) == 2 {
@@ -142,14 +128,14 @@ func (a *asking) parse(m *zmtp.Message) error {
 	}
 	switch {
 	case a.ModelRequest && a.ModelData:
-		return malformed("a header with model_request and model_data: expected one of them")
+		return gate.Malformed("a header with model_request and model_data: expected one of them")
 	case a.ModelRequest && len(frames) == 2:
-		return malformed("a model_request is one frame, got two")
+		return gate.Malformed("a model_request is one frame, got two")
 	case !a.ModelRequest && len(frames) == 1:
-		return malformed("a header without the frame behind it: an image's bytes, or those of a model's file")
+		return gate.Malformed("a header without the frame behind it: an image's bytes, or those of a model's file")
 	case a.ModelRequest || a.ModelData:
 		if n := len(a.ModelName); n == 0 || n > mostName {
-			return invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
+			return gate.Invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
 		}
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 )
@@ -24,20 +23,6 @@ func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
 var errBug = fmt.Errorf("%w; the server's log has more", gate.ErrInternal)
-
-// Errors of a request, by their condition.
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
-}
-
-func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{gate.ErrProtocol}, args...)...)
-}
-
-func tooLarge(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
-}
 
 // errorBody is the body of every error. For a superseded frame it has the parameter "by": the "seq"
 // or "id" of the newer frame.

@@ -71,7 +71,7 @@ func (a *arrival) ended(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
 		return fmt.Errorf("%w: the client hung up after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
 	}
-	return malformed("the body: %v", err)
+	return gate.Malformed("the body: %v", err)
 }
 
 // isNet reports whether err is an error of the socket, not of its data.
@@ -108,7 +108,7 @@ type body struct {
 func (c *call) open() (*body, error) {
 	limit := c.settings.Limits.MessageBytes
 	if n := c.r.ContentLength; n > limit {
-		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
+		return nil, gate.TooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
 	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
 		share: c.settings.Memory.Plain()}
@@ -150,13 +150,13 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	switch {
 	case b.got > b.limit || b.in.clock.Bytes > b.limit:
-		return 0, tooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.clock.Bytes, b.name, b.limit)
+		return 0, gate.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.clock.Bytes, b.name, b.limit)
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.in.err != nil && b.in.err != io.EOF:
 		return n, b.in.err
 	}
-	return n, malformed("the body is not what Content-Encoding says: %v", err)
+	return n, gate.Malformed("the body is not what Content-Encoding says: %v", err)
 }
 
 // read reads, in a turn if the body is compressed.
@@ -239,7 +239,7 @@ func (b *body) end() error {
 	var one [1]byte
 	switch n, err := io.ReadFull(b, one[:]); {
 	case n > 0:
-		return invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
+		return gate.Invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
 	case err != io.EOF:
 		return err
 	}
@@ -261,7 +261,7 @@ func (c *call) read(limit int64, name string, use func(*text) error) error {
 		b.limit, b.name = limit, name
 	}
 	if b.known > b.limit {
-		return tooLarge("the body has %d bytes, %s is %d", b.known, b.name, b.limit)
+		return gate.TooLarge("the body has %d bytes, %s is %d", b.known, b.name, b.limit)
 	}
 	buf, all, err := b.all()
 	if err != nil {

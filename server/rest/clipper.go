@@ -40,7 +40,7 @@ type clipperQuestion struct {
 // and so do members that are null, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
-		return malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
+		return gate.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
 	}
 	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
 		if string(*value) == "null" {
@@ -63,7 +63,7 @@ func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 // textOrNumber is the error for a member that is neither.
 func textOrNumber(name string, value json.RawMessage) error {
 	if c := value[0]; c != '"' && c != '-' && (c < '0' || c > '9') {
-		return invalid("%s: expected a text or a number, got %.60s", name, value)
+		return gate.Invalid("%s: expected a text or a number, got %.60s", name, value)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	}
 	value, err := gate.DecodeJSON(raw)
 	if err != nil {
-		return nil, malformed("input: %v", err)
+		return nil, gate.Malformed("input: %v", err)
 	}
 	in, err := c.service().Input(c.model, value)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *call) clipperPredict() error {
 	q, _, err := c.readClipper(parameter.Clipper)
 	arrived := time.Now()
 	if err == nil && (q.Input == nil) == (q.Batch == nil) {
-		err = invalid(`expected one of "input" and "input_batch"`)
+		err = gate.Invalid(`expected one of "input" and "input_batch"`)
 	}
 	if err != nil {
 		return c.refused(err, arrived)

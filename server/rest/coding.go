@@ -58,7 +58,7 @@ func (b *body) unpack(c *call, codings []string) error {
 		if b.in.err != nil && b.in.err != io.EOF {
 			return b.in.err
 		}
-		return malformed("the body is not what Content-Encoding %q says: %v", coding, err)
+		return gate.Malformed("the body is not what Content-Encoding %q says: %v", coding, err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (u *unpacker) inflate() (io.Reader, error) {
 func (u *unpacker) end(b *body) error {
 	switch _, err := u.in.Peek(1); {
 	case err == nil:
-		return malformed("the body goes on after the end of its compressed data")
+		return gate.Malformed("the body goes on after the end of its compressed data")
 	case err != io.EOF:
 		return b.in.err
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -78,14 +79,14 @@ func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	nested := found.levels > 1
 	switch {
 	case found.mixed:
-		t.Fail(invalid("%s: data has an array with both arrays and other values in it", what()))
+		t.Fail(gate.Invalid("%s: data has an array with both arrays and other values in it", what()))
 	case nested && found.levels != len(into.Shape):
-		t.Fail(invalid("%s: shape %s has %d dimensions, but data is nested %d deep; expected as many, or one array of %d elements",
+		t.Fail(gate.Invalid("%s: shape %s has %d dimensions, but data is nested %d deep; expected as many, or one array of %d elements",
 			what(), into.Shape, len(into.Shape), found.levels, count))
 	case found.total != count:
-		t.Fail(invalid("%s: shape %s takes %d elements, got %d", what(), into.Shape, count, found.total))
+		t.Fail(gate.Invalid("%s: shape %s takes %d elements, got %d", what(), into.Shape, count, found.total))
 	case nested && found.ragged:
-		t.Fail(invalid("%s: data has %d elements, but its arrays are not as long as shape %s says", what(), count, into.Shape))
+		t.Fail(gate.Invalid("%s: data has %d elements, but its arrays are not as long as shape %s says", what(), count, into.Shape))
 	default:
 		again.At = found.at
 		again.wrong(what, fmt.Sprintf("element %d", done), wanted(into.DType))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -79,7 +80,7 @@ func (q *request) read() error {
 	}
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			return invalid("input %q: it has binary_data_size, but the header %s is missing, the length of the JSON before the bytes", in.Name, headLength)
+			return gate.Invalid("input %q: it has binary_data_size, but the header %s is missing, the length of the JSON before the bytes", in.Name, headLength)
 		}
 	}
 	return q.fetch(b)
@@ -97,7 +98,7 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(values[0]), 10, 63)
 	if err != nil || len(values) > 1 {
-		return 0, false, invalid("header %s: expected one number of bytes, got %q", headLength, values)
+		return 0, false, gate.Invalid("header %s: expected one number of bytes, got %q", headLength, values)
 	}
 	return int64(n), true, nil
 }
@@ -105,10 +106,10 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 // readBinary reads length bytes of JSON, and then the inputs that follow it.
 func (q *request) readBinary(b *body, length int64) error {
 	if b.known >= 0 && length > b.known {
-		return invalid("header %s is %d, but the body has %d bytes", headLength, length, b.known)
+		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, b.known)
 	}
 	if length > b.limit {
-		return tooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
+		return gate.TooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
 	}
 	if err := q.readHead(b, length); err != nil {
 		return err
@@ -133,7 +134,7 @@ func (q *request) readBinary(b *body, length int64) error {
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
 	if short := (*ended)(nil); errors.As(err, &short) {
-		return invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
+		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
 	}
 	if err != nil {
 		return err
@@ -154,16 +155,16 @@ func (q *request) addUp(b *body, sum int64) error {
 		case err != nil:
 			return err
 		case in.DType == tensor.Bytes && in.size < int64(size):
-			return invalid("%s: %d elements of shape %s take 4 bytes each at least, binary_data_size is %d", in.what(), count, in.Shape, in.size)
+			return gate.Invalid("%s: %d elements of shape %s take 4 bytes each at least, binary_data_size is %d", in.what(), count, in.Shape, in.size)
 		case in.DType != tensor.Bytes && in.size != int64(size):
-			return invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
+			return gate.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
 		case in.size > b.limit-sum:
-			return tooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
+			return gate.TooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
 		}
 		sum += in.size
 	}
 	if b.known >= 0 && sum != b.known {
-		return invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.known)
+		return gate.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.known)
 	}
 	return nil
 }
@@ -172,7 +173,7 @@ func (q *request) addUp(b *body, sum int64) error {
 func (in *input) read(b *body) error {
 	buf, err := b.take(int(in.size))
 	if short := (*ended)(nil); errors.As(err, &short) {
-		return invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
+		return gate.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
 	}
 	if err != nil {
 		return err
@@ -180,7 +181,7 @@ func (in *input) read(b *body) error {
 	in.Buf, in.Data = buf, buf.Bytes()
 	if in.DType == tensor.Bytes {
 		if err := in.Check(); err != nil {
-			return invalid("%s: %w", in.what(), err)
+			return gate.Invalid("%s: %w", in.what(), err)
 		}
 	}
 	return nil
@@ -194,7 +195,7 @@ func (q *request) readRaw(b *body) error {
 		return err
 	}
 	if len(m.Inputs) != 1 {
-		return invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
+		return gate.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
 	}
 	if q.Values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
 		q.Values.Form = parameter.Elements
@@ -232,7 +233,7 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 		case open == 0:
 			shape[0], open = 1, i
 		case open > 0:
-			return nil, invalid("input %q: its shape %s has more open dimensions than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
+			return nil, gate.Invalid("input %q: its shape %s has more open dimensions than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
 		default:
 			open = i
 		}
@@ -248,5 +249,5 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 	case open < 0 && size == each*unit:
 		return shape, nil
 	}
-	return nil, invalid("input %q: %d %s do not make a tensor of %s %s, whose unit is %d", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
+	return nil, gate.Invalid("input %q: %d %s do not make a tensor of %s %s, whose unit is %d", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
@@ -29,11 +30,11 @@ func (t *text) end() error {
 	case !ok:
 		return err
 	case e.Reason == jsontext.TooDeep:
-		return malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
+		return gate.Malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
 	case e.Reason == jsontext.TooLong:
-		return tooLarge("the JSON has %d bytes or more beside the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
+		return gate.TooLarge("the JSON has %d bytes or more beside the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
 	}
-	return malformed("JSON: %v", e)
+	return gate.Malformed("JSON: %v", e)
 }
 
 // wrong fails with the kind of a value that should be another, if it is a value at all.
@@ -52,7 +53,7 @@ func (t *text) wrong(what func() string, part, want string) {
 	if len(raw) > 40 {
 		raw, more = bytes.ToValidUTF8(raw[:40], nil), "…"
 	}
-	t.Fail(invalid("%s: expected %s, got %s%s", part, want, raw, more))
+	t.Fail(gate.Invalid("%s: expected %s, got %s%s", part, want, raw, more))
 }
 
 // members are the members of an object that are not null: serializers of many languages write null

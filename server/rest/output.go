@@ -14,6 +14,7 @@ import (
 
 	"github.com/x448/float16"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -103,14 +104,14 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func writable(t *tensor.Tensor) error {
 	if t.DType != tensor.Bytes {
 		if writers[t.DType] == nil {
-			return invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
+			return gate.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
 		}
 		return nil
 	}
 	for rest, at := t.Data, 0; len(rest) > 0; at++ {
 		var elem []byte
 		if elem, rest = element(rest); !utf8.Valid(elem) {
-			return invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
+			return gate.Invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
 		}
 	}
 	return nil

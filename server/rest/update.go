@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -35,7 +36,7 @@ func (c *call) update() error {
 		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
-			err = invalid("updates do not nest")
+			err = gate.Invalid("updates do not nest")
 		}
 		if err != nil {
 			return nil, c.refused(err, arrived)
@@ -48,13 +49,13 @@ func (c *call) update() error {
 // several splits a body with several feedbacks into objects with one each.
 func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
-		return nil, invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
+		return nil, gate.Invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
 	}
 	if q.Updates != nil {
 		return q.Updates, nil
 	}
 	if len(q.Labels) != len(q.Batch) {
-		return nil, invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" takes losses and ids as well`, len(q.Batch), len(q.Labels))
+		return nil, gate.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" takes losses and ids as well`, len(q.Batch), len(q.Labels))
 	}
 	updates := make([]json.RawMessage, len(q.Batch))
 	for i, input := range q.Batch {

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -50,6 +51,23 @@ var statuses = []Status{
 	{scheduler.ErrDraining, shiva.Draining, http.StatusServiceUnavailable, 14, true, metrics.Draining},
 	{scheduler.ErrCanceled, shiva.Canceled, 499, 1, false, metrics.Canceled},
 	{ErrInternal, shiva.Internal, http.StatusInternalServerError, 13, false, metrics.Internal},
+}
+
+// Errors of a question, by their condition.
+
+// Invalid is an ErrInvalidInput.
+func Invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", scheduler.ErrInvalidInput, fmt.Errorf(format, args...))
+}
+
+// Malformed is an ErrProtocol.
+func Malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
+}
+
+// TooLarge is an ErrTooLarge.
+func TooLarge(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, fmt.Errorf(format, args...))
 }
 
 // StatusOf returns the row of err. An error without a row is a bug, and is answered as one.

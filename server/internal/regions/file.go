@@ -72,7 +72,7 @@ func open(r Region, s *Settings) (*file, error) {
 	case !s.owns(st.Uid):
 		return refuse(gate.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
 	case r.Size > st.Size-r.Offset || r.Offset > st.Size:
-		return nil, invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
+		return nil, gate.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
 			r.Name, r.Offset, r.Size, r.Key, st.Size)
 	}
 	f := &file{Region: r, directory: s.Directory, owner: st.Uid, inode: [2]uint64{st.Dev, st.Ino}}
@@ -182,7 +182,7 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF):
-		return invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
+		return gate.Invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
 			f.Name, size, at, f.Key, failed)
 	case errors.Is(err, os.ErrClosed):
 		return missing(f.Name)

@@ -119,9 +119,9 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	s := g.settings.Load()
 	switch {
 	case r.Name == "" || len(r.Name) > maxName:
-		return invalid("a region's name has %d bytes, expected 1 to %d", len(r.Name), maxName)
+		return gate.Invalid("a region's name has %d bytes, expected 1 to %d", len(r.Name), maxName)
 	case r.Offset < 0 || r.Size <= 0:
-		return invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d", r.Name, r.Offset, r.Size)
+		return gate.Invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d", r.Name, r.Offset, r.Size)
 	case r.Size > s.RegionBytes:
 		return fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: byte_size is %d, the limit (shared_memory.region_bytes) is %d",
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
@@ -173,7 +173,7 @@ func (g *Registry) room(name owned, s *Settings) error {
 // admit returns an error if no region of that name can be added. The caller holds mu.
 func (g *Registry) admit(name owned, s *Settings) error {
 	if g.regions[name] != nil {
-		return invalid("shared memory region '%s' already in manager; unregister it first", name.name)
+		return gate.Invalid("shared memory region '%s' already in manager; unregister it first", name.name)
 	}
 	if len(g.regions) >= s.Regions {
 		g.forget()
@@ -298,9 +298,9 @@ func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, er
 	case f == nil:
 		return nil, missing(p.Region)
 	case p.Offset > f.Size || p.Offset == f.Size && p.Size > 0:
-		return nil, invalid("Invalid offset for shared memory region: '%s': %d, where the region has %d bytes", p.Region, p.Offset, f.Size)
+		return nil, gate.Invalid("Invalid offset for shared memory region: '%s': %d, where the region has %d bytes", p.Region, p.Offset, f.Size)
 	case p.Size > f.Size-p.Offset:
-		return nil, invalid("Invalid offset + byte size for shared memory region: '%s': %d + %d, where the region has %d bytes", p.Region, p.Offset, p.Size, f.Size)
+		return nil, gate.Invalid("Invalid offset + byte size for shared memory region: '%s': %d + %d, where the region has %d bytes", p.Region, p.Offset, p.Size, f.Size)
 	case write && f.readOnly:
 		return nil, fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), f.Key)
 	}
@@ -310,8 +310,4 @@ func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, er
 
 func missing(name string) error {
 	return fmt.Errorf("%w: Unable to find shared memory region: '%s': it is not registered, or no longer", scheduler.ErrNotFound, name)
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
 }

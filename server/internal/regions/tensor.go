@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -29,11 +30,11 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	elements, ok := t.Shape.Elements()
 	size := t.DType.Size() // 0: it varies, and Check looks
 	if !ok || size > 0 && elements > math.MaxInt/size {
-		return invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
+		return gate.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
 	}
 	switch {
 	case size > 0 && p.Size != int64(elements*size):
-		return invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
+		return gate.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
 	case p.Size > left:
 		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request has more than limits.message_bytes; %d were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
@@ -49,7 +50,7 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 		return of("input", t.Name, err)
 	}
 	if err := t.Check(); err != nil {
-		return invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
+		return gate.Invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
 	}
 	return nil
 }
@@ -57,7 +58,7 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 // Put writes an output to a place, and sets the place's size to that of the output.
 func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) error {
 	if int64(len(t.Data)) > p.Size {
-		return invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
+		return gate.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
 	return of("output", t.Name, g.Write(client, *p, t.Data))
