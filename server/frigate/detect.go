@@ -99,12 +99,11 @@ func (a *asking) output(name, version string) (string, error) {
 			return o.Name, nil
 		}
 	}
-	var outputs []string
-	for _, o := range m.Outputs {
-		outputs = append(outputs, fmt.Sprintf("%q %s %s", o.Name, o.Datatype, tensor.Shape(o.Shape)))
-	}
+	outputs := gate.Join(m.Outputs, func(o predict.TensorMetadata) string {
+		return fmt.Sprintf("%q %s %s", o.Name, o.Datatype, tensor.Shape(o.Shape))
+	}, ", ")
 	return "", gate.Invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
-		m.Name, outputName, rowWidth, strings.Join(outputs, ", "))
+		m.Name, outputName, rowWidth, outputs)
 }
 
 // image returns the image as a tensor.

@@ -180,11 +180,7 @@ func (t *turn) withdraw(err error) {
 // fail replaces the outputs by an error.
 func (t *turn) fail(err error) {
 	c := t.call
-	for i := range c.Outputs {
-		c.Outputs[i].Release()
-	}
-	clear(c.Outputs)
-	c.Outputs, c.Err = c.Outputs[:0], err
+	c.Outputs, c.Err = gate.Released(c.Outputs), err
 	if c.Choice != nil {
 		c.Choice.Default, c.Choice.Explanation = false, ""
 	}

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -272,10 +271,7 @@ func (r *Registry) Unknown(name string) error {
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no application %q", scheduler.ErrNotFound, name)
 	}
-	for i, n := range near {
-		near[i] = strconv.Quote(n)
-	}
-	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
+	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, gate.Join(near, strconv.Quote, ", "))
 }
 
 // Stored wraps an error of the store in a condition that clients know.

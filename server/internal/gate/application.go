@@ -152,12 +152,12 @@ type Missing struct {
 
 // Absent lists the missing models as one text, for wires whose parameters cannot be lists.
 func (c *Choice) Absent() string {
-	return join(c.Missing, func(m Missing) string { return m.Model }, ", ")
+	return Join(c.Missing, func(m Missing) string { return m.Model }, ", ")
 }
 
 // Because lists the reasons why they are missing, as one text.
 func (c *Choice) Because() string {
-	return join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
+	return Join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
 }
 
 // link adds the routes of applications.

@@ -203,6 +203,15 @@ func (g *Gate) Cancel(c *Call) {
 	}
 }
 
+// Released releases tensors, and gives their list back empty, for reuse.
+func Released(list []tensor.Tensor) []tensor.Tensor {
+	for i := range list {
+		list[i].Release()
+	}
+	clear(list)
+	return list[:0]
+}
+
 // Close releases what the call holds: outputs, and inputs that were made for it. It clears the
 // fields that would keep memory alive or leak into the next request, and leaves the rest, most of a
 // kilobyte, as it is.
@@ -211,16 +220,7 @@ func (c *Call) Close() {
 		c.pass(complete, atDoor)
 	}
 	c.pass(atDoor, atDoor)
-	for i := range c.Outputs {
-		c.Outputs[i].Release()
-	}
-	clear(c.Outputs)
-	c.Outputs = c.Outputs[:0]
-	for i := range c.owned {
-		c.owned[i].Release()
-	}
-	clear(c.owned)
-	c.owned = c.owned[:0]
+	c.Outputs, c.owned = Released(c.Outputs), Released(c.owned)
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil, nil

@@ -212,15 +212,15 @@ func (c *Call) expected(spec *tensor.Spec) string {
 }
 
 func list(specs []tensor.Spec) string {
-	return join(specs, func(s tensor.Spec) string { return fmt.Sprintf("%q %s %s", s.Name, s.DType, s.Shape) }, ", ")
+	return Join(specs, func(s tensor.Spec) string { return fmt.Sprintf("%q %s %s", s.Name, s.DType, s.Shape) }, ", ")
 }
 
 func names(tensors []tensor.Tensor) string {
-	return join(tensors, func(t tensor.Tensor) string { return strconv.Quote(t.Name) }, ", ")
+	return Join(tensors, func(t tensor.Tensor) string { return strconv.Quote(t.Name) }, ", ")
 }
 
-// join joins the texts of a list.
-func join[T any](list []T, text func(T) string, separator string) string {
+// Join joins the texts of a list.
+func Join[T any](list []T, text func(T) string, separator string) string {
 	texts := make([]string, len(list))
 	for i, one := range list {
 		texts[i] = text(one)

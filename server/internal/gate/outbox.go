@@ -155,11 +155,7 @@ func (c *Call) forget() {
 		c.Choice, c.Fanout = nil, nil
 		f.Close()
 	}
-	for i := range c.Outputs {
-		c.Outputs[i].Release()
-	}
-	clear(c.Outputs)
-	c.Outputs = c.Outputs[:0]
+	c.Outputs = Released(c.Outputs)
 }
 
 // Unpin copies the outputs of a call that stays for a while out of their batch, whose memory they

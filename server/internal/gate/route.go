@@ -340,7 +340,7 @@ func (t *Table) noVersion(name, version string) error {
 	if err := t.absent(name + "/" + version); err != nil {
 		return err
 	}
-	have := join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
+	have := Join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
 	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, have)
 }
 
@@ -398,7 +398,7 @@ func (t *Table) unknown(route string, w words) error {
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known(w))
 	}
-	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, join(near, strconv.Quote, ", "))
+	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, Join(near, strconv.Quote, ", "))
 }
 
 // absent is the error for a model that is to come: it is worth to ask again. nil: it is not.

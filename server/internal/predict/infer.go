@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -343,12 +342,8 @@ func choose(t *gate.Target, wanted []Output) ([]int, error) {
 	for i, w := range wanted {
 		at[i] = slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == w.Name })
 		if at[i] < 0 {
-			names := make([]string, len(specs))
-			for j := range specs {
-				names[j] = strconv.Quote(specs[j].Name)
-			}
-			return nil, fmt.Errorf("%w: no output %q; model %q has %s",
-				scheduler.ErrInvalidInput, w.Name, t.ID.Name, strings.Join(names, ", "))
+			return nil, fmt.Errorf("%w: no output %q; model %q has %s", scheduler.ErrInvalidInput, w.Name, t.ID.Name,
+				gate.Join(specs, func(s tensor.Spec) string { return strconv.Quote(s.Name) }, ", "))
 		}
 		if slices.Contains(at[:i], at[i]) {
 			return nil, fmt.Errorf("%w: output %q is requested twice", scheduler.ErrInvalidInput, w.Name)
