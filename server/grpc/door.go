@@ -261,9 +261,6 @@ func (d *Door) guarded(h handler) grpc.StreamHandler {
 		if err == nil {
 			err = h(w, stream)
 		}
-		if err != nil {
-			return statusOf(err).Err()
-		}
-		return nil
+		return asStatus(err)
 	}
 }

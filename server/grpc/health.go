@@ -26,34 +26,40 @@ const watchEvery = 100 * time.Millisecond
 
 func (h *health) Check(ctx context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	s, err := h.status(ctx, q.Service)
-	if err != nil {
-		return nil, statusOf(err).Err()
-	}
-	return &healthpb.HealthCheckResponse{Status: s}, nil
+	return &healthpb.HealthCheckResponse{Status: s}, asStatus(err)
 }
 
 // Watch sends the status at once, and then whenever it is another one.
 func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
 	last := healthpb.HealthCheckResponse_UNKNOWN
-	for {
+	return h.door.repeat(stream.Context(), watchEvery, func() error {
 		s, err := h.status(stream.Context(), q.Service)
 		if err != nil {
 			s = healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 		}
-		if s != last {
-			if err := stream.Send(&healthpb.HealthCheckResponse{Status: s}); err != nil {
-				return err
-			}
-			last = s
+		if s == last {
+			return nil
+		}
+		last = s
+		return stream.Send(&healthpb.HealthCheckResponse{Status: s})
+	})
+}
+
+// repeat looks at once, and then every so often until that fails, the client goes or the door
+// closes.
+func (d *Door) repeat(ctx context.Context, every time.Duration, look func() error) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		if err := look(); err != nil {
+			return err
 		}
 		select {
 		case <-ticker.C:
-		case <-stream.Context().Done():
-			return statusOf(predict.Late(stream.Context(), scheduler.ErrCanceled)).Err()
-		case <-h.door.stopping.Done():
-			return statusOf(gate.ErrDraining).Err()
+		case <-ctx.Done():
+			return asStatus(predict.Late(ctx, scheduler.ErrCanceled))
+		case <-d.stopping.Done():
+			return asStatus(gate.ErrDraining)
 		}
 	}
 }

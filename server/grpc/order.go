@@ -3,6 +3,8 @@ package grpc
 import (
 	"context"
 	"fmt"
+
+	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // sequences order the requests of one ModelStreamInfer. Those of one sequence of a model are
@@ -75,7 +77,7 @@ func (r *request) sequences() (keys []string) {
 			keys = append(keys, r.Model+"\x00"+id)
 		}
 	case int64, uint64:
-		if n, ok := natural(id); !ok || n != 0 {
+		if n, ok := parameter.Typed(id).Whole(); !ok || n != 0 {
 			keys = append(keys, fmt.Sprintf("%s\x01%d", r.Model, id))
 		}
 	}

@@ -17,18 +17,6 @@ func reserved(key string) bool {
 	return key == "headers" || strings.HasPrefix(key, "triton_")
 }
 
-// natural returns a parameter that is a whole number of 0 or more, from either of the two fields
-// for integers.
-func natural(value any) (uint64, bool) {
-	switch v := value.(type) {
-	case int64:
-		return uint64(v), v >= 0
-	case uint64:
-		return v, true
-	}
-	return 0, false
-}
-
 func badParameter(where, key, expected string, got any) error {
 	return fmt.Errorf("%w: %sparameter %q: expected %s, got %T %v", scheduler.ErrInvalidInput, where, key, expected, got, got)
 }

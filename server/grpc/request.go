@@ -327,7 +327,7 @@ func wanted(outputs []output) ([]predict.Output, error) {
 		}
 		list[i].Name = o.name
 		if value, ok := o.parameters["classification"]; ok {
-			n, ok := natural(value)
+			n, ok := parameter.Typed(value).Whole()
 			if !ok || n > math.MaxInt32 {
 				return nil, badParameter("output "+strconv.Quote(o.name)+": ", "classification", "how many classes, an integer of 0 or more", value)
 			}

@@ -13,9 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // A scaler is an external scaler for KEDA: it tells how many replicas a model needs. The admin door
@@ -61,44 +59,27 @@ func (s *scaler) asked(ctx context.Context, ref *pb.ScaledObjectRef) (int, error
 
 func (s *scaler) IsActive(ctx context.Context, q *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
 	n, err := s.asked(ctx, q)
-	if err != nil {
-		return nil, statusOf(err).Err()
-	}
-	return &pb.IsActiveResponse{Result: n > 0}, nil
+	return &pb.IsActiveResponse{Result: n > 0}, asStatus(err)
 }
 
 // activeEvery is the interval at which StreamIsActive looks at the model.
 const activeEvery = time.Second
 
 func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
-	ticker := time.NewTicker(activeEvery)
-	defer ticker.Stop()
-	for last := -1; ; {
+	last := -1
+	return s.door.repeat(stream.Context(), activeEvery, func() error {
 		n, err := s.asked(stream.Context(), q)
-		if err != nil {
-			return statusOf(err).Err()
+		if n = min(n, 1); err != nil || n == last {
+			return asStatus(err)
 		}
-		if n = min(n, 1); n != last {
-			if err := stream.Send(&pb.IsActiveResponse{Result: n > 0}); err != nil {
-				return err
-			}
-			last = n
-		}
-		select {
-		case <-ticker.C:
-		case <-stream.Context().Done():
-			return statusOf(predict.Late(stream.Context(), scheduler.ErrCanceled)).Err()
-		case <-s.door.stopping.Done():
-			return statusOf(gate.ErrDraining).Err()
-		}
-	}
+		last = n
+		return stream.Send(&pb.IsActiveResponse{Result: n > 0})
+	})
 }
 
 func (s *scaler) GetMetricSpec(ctx context.Context, q *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
-	if _, err := s.asked(ctx, q); err != nil {
-		return nil, statusOf(err).Err()
-	}
-	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, nil
+	_, err := s.asked(ctx, q)
+	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, asStatus(err)
 }
 
 func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
@@ -106,8 +87,5 @@ func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.G
 	if err == nil && q.MetricName != scalerMetric {
 		err = fmt.Errorf("%w: metricName is %.100q: expected %q, as GetMetricSpec says", scheduler.ErrInvalidInput, q.MetricName, scalerMetric)
 	}
-	if err != nil {
-		return nil, statusOf(err).Err()
-	}
-	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, nil
+	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, asStatus(err)
 }

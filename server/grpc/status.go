@@ -47,6 +47,14 @@ func statusOf(err error) *status.Status {
 	return detailed
 }
 
+// asStatus is err with its status; nil stays nil.
+func asStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	return statusOf(err).Err()
+}
+
 // retryAfter is what a client that is refused should wait: some batches long, after which the
 // queue looks different.
 const retryAfter = 100 * time.Millisecond
