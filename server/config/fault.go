@@ -21,20 +21,17 @@ type Fault struct {
 
 // String is "shivad.toml:12:1: tcp.connections: ...".
 func (f Fault) String() string {
-	var b strings.Builder
-	if f.Origin != "" {
-		b.WriteString(f.Origin)
-		if f.Line > 0 {
-			fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
-		}
-		b.WriteString(": ")
-	}
+	text := f.Text
 	if f.Key != "" {
-		b.WriteString(f.Key)
-		b.WriteString(": ")
+		text = f.Key + ": " + text
 	}
-	b.WriteString(f.Text)
-	return b.String()
+	switch {
+	case f.Origin == "":
+		return text
+	case f.Line > 0:
+		return fmt.Sprintf("%s:%d:%d: %s", f.Origin, f.Line, f.Column, text)
+	}
+	return f.Origin + ": " + text
 }
 
 // An Error has all faults of a configuration, in the order of the file.
@@ -47,13 +44,11 @@ func (e *Error) Error() string {
 	if len(e.Faults) == 1 {
 		return "config: " + e.Faults[0].String()
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "config: %d faults:", len(e.Faults))
+	text := fmt.Sprintf("config: %d faults:", len(e.Faults))
 	for _, f := range e.Faults {
-		b.WriteString("\n  ")
-		b.WriteString(f.String())
+		text += "\n  " + f.String()
 	}
-	return b.String()
+	return text
 }
 
 // origin is where a value came from.

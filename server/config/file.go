@@ -25,26 +25,20 @@ func Load(path string) (Config, error) {
 		return Config{}, err
 	}
 	// Relative to the file, so that the same file works in any working directory.
-	tables := []*Certificates{&c.TLS.Certificates}
+	paths := append(c.TLS.paths(), &c.Frigate.ModelDirectory)
 	for _, l := range c.listening() {
-		tables = append(tables, l.own)
+		paths = append(paths, l.own.paths()...)
 	}
-	for _, t := range tables {
-		if err := t.absolute(filepath.Dir(path)); err != nil {
-			return Config{}, fmt.Errorf("config: %w", err)
-		}
-	}
-	dirs := []*string{&c.Frigate.ModelDirectory}
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
-		dirs = append(dirs, &p.Dir)
+		paths = append(paths, &p.Dir)
 		for i := range p.Writable {
-			dirs = append(dirs, &p.Writable[i])
+			paths = append(paths, &p.Writable[i])
 		}
 	}
-	for _, dir := range dirs {
-		if *dir != "" && !filepath.IsAbs(*dir) {
-			if *dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), *dir)); err != nil {
+	for _, p := range paths {
+		if *p != "" && !filepath.IsAbs(*p) {
+			if *p, err = filepath.Abs(filepath.Join(filepath.Dir(path), *p)); err != nil {
 				return Config{}, fmt.Errorf("config: %w", err)
 			}
 		}

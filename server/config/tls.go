@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -197,16 +196,7 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	}
 }
 
-// absolute makes relative paths start from the directory dir.
-func (t *Certificates) absolute(dir string) error {
-	for _, path := range []*string{&t.Cert, &t.Key, &t.ClientCA, &t.ClientCRL} {
-		if *path != "" && !filepath.IsAbs(*path) {
-			at, err := filepath.Abs(filepath.Join(dir, *path))
-			if err != nil {
-				return err
-			}
-			*path = at
-		}
-	}
-	return nil
+// paths are those of the table's files.
+func (t *Certificates) paths() []*string {
+	return []*string{&t.Cert, &t.Key, &t.ClientCA, &t.ClientCRL}
 }
