@@ -47,6 +47,15 @@ local function bury(key, rev, most)
     redis.call('HSET', meta, 'floor', whole(tonumber(gone[#gone])))
   end
 end
+local function put(op, key, rev, value, most)
+  if op == 'set' then
+    redis.call('HSET', entries, key, whole(rev) .. ' ' .. value)
+    redis.call('ZREM', deleted, key)
+  else
+    redis.call('HDEL', entries, key)
+    bury(key, rev, most)
+  end
+end
 local function forget(lifetime, most)
   redis.call('ZREMRANGEBYSCORE', applied, '-inf', whole(now - lifetime))
   redis.call('ZREMRANGEBYRANK', applied, 0, -most - 1)
@@ -73,13 +82,7 @@ if id ~= '' then
 end
 if op == 'look' or revision(entry) ~= tonumber(expected) then return {'changed', entry} end
 local rev = redis.call('HINCRBY', meta, 'revision', 1)
-if op == 'set' then
-  redis.call('HSET', entries, key, whole(rev) .. ' ' .. value)
-  redis.call('ZREM', deleted, key)
-else
-  redis.call('HDEL', entries, key)
-  bury(key, rev, mostDeleted)
-end
+put(op, key, rev, value, mostDeleted)
 if id ~= '' then
   redis.call('ZADD', applied, whole(now), id)
   forget(lifetime, mostIDs)
@@ -102,13 +105,7 @@ local last = redis.call('HINCRBY', meta, 'revision', (#ARGV - 3) / 3)
 local rev = last - (#ARGV - 3) / 3
 for i = 4, #ARGV, 3 do
   rev = rev + 1
-  if ARGV[i + 1] == 'set' then
-    redis.call('HSET', entries, ARGV[i], whole(rev) .. ' ' .. ARGV[i + 2])
-    redis.call('ZREM', deleted, ARGV[i])
-  else
-    redis.call('HDEL', entries, ARGV[i])
-    bury(ARGV[i], rev, most)
-  end
+  put(ARGV[i + 1], ARGV[i], rev, ARGV[i + 2], most)
 end
 redis.call('PUBLISH', ARGV[1], 'read')
 return {'done', last, now}
@@ -146,15 +143,7 @@ for i = 9, #ARGV, 4 do
     redis.call('ZADD', applied, 'GT', n, key)
   else
     local there = math.max(revision(redis.call('HGET', entries, key)), tonumber(redis.call('ZSCORE', deleted, key) or 0))
-    if tonumber(n) > there then
-      if op == 'set' then
-        redis.call('HSET', entries, key, n .. ' ' .. value)
-        redis.call('ZREM', deleted, key)
-      else
-        redis.call('HDEL', entries, key)
-        bury(key, tonumber(n), mostDeleted)
-      end
-    end
+    if tonumber(n) > there then put(op, key, tonumber(n), value, mostDeleted) end
   end
 end
 forget(lifetime, mostIDs)
