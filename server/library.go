@@ -244,19 +244,12 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	if err != nil {
 		return false, 0, err
 	}
-	verdict := map[string]any{}
-	if f.Label != nil {
-		verdict["label"] = f.Label
-	}
-	if f.Loss != nil {
-		verdict["loss"] = *f.Loss
-	}
-	if f.Reward != nil {
-		verdict["reward"] = *f.Reward
-	}
-	if f.Losses != nil {
-		verdict["losses"] = f.Losses
-	}
+	verdict := struct {
+		Label  any                `json:"label,omitzero"`
+		Loss   *float64           `json:"loss,omitzero"`
+		Reward *float64           `json:"reward,omitzero"`
+		Losses map[string]float64 `json:"losses,omitzero"`
+	}{f.Label, f.Loss, f.Reward, f.Losses}
 	var id []byte
 	if f.ID != "" {
 		id = jsontext.AppendString(nil, f.ID)
@@ -311,8 +304,7 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	}
 	if _, err = r.Put(ctx, d); err == nil {
 		s.history.Changed(program, "application", a.Name, "set")
-		text, _ := json.Marshal(d) // as the store has it
-		s.trail.Add(audit.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: string(text)})
+		s.trail.Add(audit.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: audit.Text(d)})
 	}
 	return err
 }

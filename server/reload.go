@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
@@ -24,8 +23,7 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
-		text, _ := json.Marshal(done) // as the admin door shows it
-		s.trail.Add(audit.Entry{Source: byProgram, Action: "reload", What: "configuration", After: string(text)})
+		s.trail.Add(audit.Entry{Source: byProgram, Action: "reload", What: "configuration", After: audit.Text(done)})
 	}
 	return done, err
 }

@@ -328,7 +328,7 @@ func (s Sources) source(r *http.Request) audit.Source {
 // audit records a change: who made it, and the values before and after; nil means none. err is how
 // it failed part-way.
 func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
-	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: text(before), After: text(after)}
+	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: audit.Text(before), After: audit.Text(after)}
 	if err != nil {
 		e.Error = err.Error()
 	}
@@ -343,20 +343,8 @@ func (s Sources) chronicle(r *http.Request, what, name string, before, after any
 	}
 }
 
-// shown is like text, but nil is "null".
-func shown(v any) string { return cmp.Or(text(v), "null") }
-
-// text returns a value as JSON; nil is "".
-func text(v any) string {
-	if v == nil {
-		return ""
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
-}
+// shown is like audit.Text, but nil is "null".
+func shown(v any) string { return cmp.Or(audit.Text(v), "null") }
 
 // answer writes what a handler returns.
 func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error) {

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/shivad/shivad/server/internal/audit"
 )
 
 // A watch is a stream of events (text/event-stream of the HTML standard) that shows what happens
@@ -153,7 +155,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 		defer f.leave(model)
 		var past []byte
 		if wanted && f.sources.Past != nil {
-			past = appendEvent(nil, "past", []byte(text(f.sources.Past.Since(from))))
+			past = appendEvent(nil, "past", []byte(audit.Text(f.sources.Past.Since(from))))
 		}
 		f.stream(w, r, model, past)
 	}), nil
@@ -182,7 +184,7 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 		}
 		err := aRight.permit(f.sources.who(r), http.MethodGet)
 		if err != nil { // a reload has taken it away
-			events = appendEvent(events, "end", []byte(text(map[string]string{"error": err.Error()})))
+			events = appendEvent(events, "end", []byte(audit.Text(map[string]string{"error": err.Error()})))
 		} else {
 			events = f.news(events, model, seen)
 		}

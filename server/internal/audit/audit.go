@@ -8,7 +8,9 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,6 +84,18 @@ type crowd struct {
 	unlogged int   // entries since then without a line
 }
 
+// Text is what an entry says of a value, as JSON; nil is "".
+func Text(v any) string {
+	if v == nil {
+		return ""
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
 // New makes a trail.
 func New(log *slog.Logger) *Trail { return &Trail{log: log, crowds: map[string]*crowd{}} }
 
@@ -144,15 +158,9 @@ func (t *Trail) yield() {
 			most = key
 		}
 	}
-	for i := range t.entries {
-		if t.entries[i].crowd() == most {
-			t.bytes -= t.entries[i].size()
-			copy(t.entries[i:], t.entries[i+1:])
-			t.entries[len(t.entries)-1] = Entry{}
-			t.entries = t.entries[:len(t.entries)-1]
-			break
-		}
-	}
+	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.crowd() == most })
+	t.bytes -= t.entries[i].size()
+	t.entries = slices.Delete(t.entries, i, i+1)
 	if t.crowds[most].entries--; t.crowds[most].entries == 0 {
 		delete(t.crowds, most)
 	}

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"net"
@@ -179,10 +178,8 @@ func (p *process) follow(now time.Time, r reading) int {
 	p.mu.Unlock()
 	if wanted != before {
 		p.fleet.log.Info("container scaled", "container", p.settings.Name, "from", before, "to", wanted, "why", why)
-		was, _ := json.Marshal(map[string]int{"processes": before})
-		is, _ := json.Marshal(map[string]any{"processes": wanted, "why": why})
 		p.fleet.sessions.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "scale", What: "container", Name: p.settings.Name,
-			Before: string(was), After: string(is)})
+			Before: audit.Text(map[string]int{"processes": before}), After: audit.Text(map[string]any{"processes": wanted, "why": why})})
 	}
 	return wanted
 }

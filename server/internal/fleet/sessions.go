@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"sync"
@@ -95,13 +94,13 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 
 // note records what a container has done.
 func (ss *Sessions) note(i containers.SessionInfo, action string) {
-	about, _ := json.Marshal(struct { // of texts
+	about := struct {
 		RPC      string `json:"rpc"`
 		Instance string `json:"instance,omitempty"`
 		Reason   string `json:"reason,omitempty"`
-	}{i.RPC, i.Label, i.Reason})
+	}{i.RPC, i.Label, i.Reason}
 	ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: i.Identity, Address: i.Remote, Door: "containers"},
-		Action: action, What: "container", Name: i.Model.String(), After: string(about)})
+		Action: action, What: "container", Name: i.Model.String(), After: audit.Text(about)})
 }
 
 // Review disconnects the containers whose identities may no longer serve their models.

@@ -2,7 +2,6 @@ package regions
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -241,8 +240,7 @@ func (g *Registry) note(client Client, action, name string, after any, err error
 	e := audit.Entry{Source: client.Source, Action: action, What: "region", Name: name}
 	switch {
 	case err == nil:
-		text, _ := json.Marshal(after) // of texts and numbers
-		e.After = string(text)
+		e.After = audit.Text(after)
 	case errors.Is(err, gate.ErrPermissionDenied) || errors.Is(err, gate.ErrUnauthenticated):
 		e.Refused, e.Error = true, gate.Text(err)
 	default:
