@@ -155,9 +155,7 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 			asked.Inputs = append(asked.Inputs, t)
 		}
 		if err != nil {
-			for _, t := range asked.Inputs {
-				t.Release()
-			}
+			asked.Release()
 			return nil, err
 		}
 	}
@@ -255,9 +253,7 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 		id = jsontext.AppendString(nil, f.ID)
 	}
 	if asked.Parameters, err = json.Marshal(verdict); err != nil {
-		for _, t := range asked.Inputs {
-			t.Release()
-		}
+		asked.Release()
 		return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
 	}
 	reply, err := s.library().Feedback(ctx, asked, id)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,14 +55,7 @@ func under(root string) Limit {
 	return l
 }
 
-func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
+func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // A mount is where a hierarchy of cgroups is seen, from its directory root downwards.
 type mount struct{ root, at, kind, options string }

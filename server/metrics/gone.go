@@ -93,20 +93,18 @@ func (m *Model) used() bool {
 			return true
 		}
 	}
-	for _, list := range [][]atomic.Uint64{m.closed, m.drops} {
-		for i := range list {
-			if list[i].Load() > 0 {
-				return true
-			}
-		}
-	}
-	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.taught() || m.cache.used.Load()
+	return counted(m.closed) || counted(m.drops) || m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.taught() || m.cache.used.Load()
 }
 
 // asked reports whether any request came through the door with that index.
 func (m *Model) asked(door int) bool {
-	for o := range outcomes {
-		if m.doors[door].requests[o].Load() > 0 {
+	return counted(m.doors[door].requests[:])
+}
+
+// counted reports whether any of the counters has counted.
+func counted(list []atomic.Uint64) bool {
+	for i := range list {
+		if list[i].Load() > 0 {
 			return true
 		}
 	}

@@ -318,14 +318,7 @@ func (m *Model) Unheard() { m.unheard.Add(1) }
 func (m *Model) Taught(f Feedback) { m.feedback[f].Add(1) }
 
 // taught reports whether there was any feedback.
-func (m *Model) taught() bool {
-	for f := range m.feedback {
-		if m.feedback[f].Load() > 0 {
-			return true
-		}
-	}
-	return false
-}
+func (m *Model) taught() bool { return counted(m.feedback[:]) }
 
 // Health shows whether a model, or an application, does its work.
 type Health struct {

@@ -41,10 +41,7 @@ func (m *Model) Totals() Totals {
 	t := &m.totals
 	out := Totals{
 		Succeeded: t.succeeded.load(), Failed: t.failed.load(), Executed: t.executed.load(),
-		Queued: Sum{Nanos: uint64(m.queueWait.sum.Load())},
-	}
-	for i := range m.queueWait.buckets {
-		out.Queued.Count += m.queueWait.buckets[i].Load()
+		Queued: Sum{Nanos: uint64(m.queueWait.sum.Load()), Count: m.queueWait.count()},
 	}
 	if ns := t.last.Load(); ns > 0 {
 		out.Last = time.Unix(0, ns)

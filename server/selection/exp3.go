@@ -49,10 +49,7 @@ var exp3Kind = kind{
 }
 
 func (p exp3) Shares(shares []float64, arms []Arm) {
-	for i := range arms {
-		shares[i] = arms[i].LogWeight
-	}
-	softmax(shares)
+	exp4{}.Shares(shares, arms)
 	for i := range shares {
 		shares[i] = (1-p.gamma)*shares[i] + p.gamma/float64(len(arms))
 	}

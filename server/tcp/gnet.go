@@ -271,13 +271,13 @@ func (k *conn) Read(p []byte) int {
 	return max(n, 0) // gnet's next read finds the same end or error, and closes the connection
 }
 
-func (k *conn) Unread() int {
-	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCINQ)
-	return n
-}
+func (k *conn) Unread() int { return queued(k.fd, unix.SIOCINQ) }
 
-func (k *conn) Unacknowledged() int {
-	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
+func (k *conn) Unacknowledged() int { return queued(k.fd, unix.SIOCOUTQ) }
+
+// queued is how many bytes the kernel holds of a socket, in the direction that the request names.
+func queued(fd int, request uint) int {
+	n, _ := unix.IoctlGetInt(fd, request)
 	return n
 }
 

@@ -101,15 +101,9 @@ func (d *descriptor) polled(events int16) int16 {
 	return fds[0].Revents
 }
 
-func (d *descriptor) Unread() int {
-	n, _ := unix.IoctlGetInt(d.fd, unix.SIOCINQ)
-	return n
-}
+func (d *descriptor) Unread() int { return queued(d.fd, unix.SIOCINQ) }
 
-func (d *descriptor) Unacknowledged() int {
-	n, _ := unix.IoctlGetInt(d.fd, unix.SIOCOUTQ)
-	return n
-}
+func (d *descriptor) Unacknowledged() int { return queued(d.fd, unix.SIOCOUTQ) }
 
 func (d *descriptor) Acknowledge() {
 	if !d.local {

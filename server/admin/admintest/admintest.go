@@ -84,24 +84,25 @@ func (s report) Ready() admin.Readiness { return s.status.Readiness }
 func (s report) Status() admin.Status   { return s.status }
 func (s report) Models() []admin.Model  { return s.models }
 
+// versions are those of a model.
+func (s *Server) versions(model string) []admin.Model {
+	return slices.DeleteFunc(slices.Clone(s.models), func(m admin.Model) bool { return m.Name != model })
+}
+
 func (s report) Explain(model string) (list []admin.Explanation) {
-	for _, m := range s.models {
-		if m.Name == model {
-			list = append(list, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: []string{"It does nothing."}})
-		}
+	for _, m := range s.versions(model) {
+		list = append(list, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: []string{"It does nothing."}})
 	}
 	return list
 }
 
 func (s report) Streams(model string, most int) (list []admin.VersionStreams) {
-	for _, m := range s.models {
-		if m.Name == model {
-			streams := []admin.Stream{
-				{Name: "cam-3", Keep: "latest", Waiting: 1, Span: 60, Frames: 1800, Answered: 150, Superseded: 1649, Age: 0.43, Late: 0.02, Silent: 0.03},
-				{Name: "10.0.0.7:5001", Connection: true, Keep: 3, Span: 60, Frames: 600, Answered: 600, Age: 0.11, Silent: 12},
-			}
-			list = append(list, admin.VersionStreams{Name: m.Name, Version: m.Version, Known: len(streams), Streams: streams[:min(most, len(streams))]})
+	for _, m := range s.versions(model) {
+		streams := []admin.Stream{
+			{Name: "cam-3", Keep: "latest", Waiting: 1, Span: 60, Frames: 1800, Answered: 150, Superseded: 1649, Age: 0.43, Late: 0.02, Silent: 0.03},
+			{Name: "10.0.0.7:5001", Connection: true, Keep: 3, Span: 60, Frames: 600, Answered: 600, Age: 0.11, Silent: 12},
 		}
+		list = append(list, admin.VersionStreams{Name: m.Name, Version: m.Version, Known: len(streams), Streams: streams[:min(most, len(streams))]})
 	}
 	return list
 }
@@ -117,13 +118,11 @@ func (s report) Batches() (list []admin.Batches) {
 }
 
 func (s report) Insights(name string) (list []admin.Insight) {
-	for _, m := range s.models {
-		if m.Name == name {
-			list = append(list, admin.Insight{
-				Version: m.Version, Sentences: []string{"It does nothing."}, Known: 1, Streams: s.Streams(name, 1)[0].Streams, Sent: []admin.Batch{{At: 1.5, Rows: 4, Closed: "idle"}},
-				Replicas: []admin.Replica{{Name: "a", State: "live", Measured: []admin.Measured{{Rows: 4, Took: 0.01}}, Fitted: []admin.Fitted{{Rows: 4, Typical: 0.01, Planned: 0.02}}}},
-			})
-		}
+	for _, m := range s.versions(name) {
+		list = append(list, admin.Insight{
+			Version: m.Version, Sentences: []string{"It does nothing."}, Known: 1, Streams: s.Streams(name, 1)[0].Streams, Sent: []admin.Batch{{At: 1.5, Rows: 4, Closed: "idle"}},
+			Replicas: []admin.Replica{{Name: "a", State: "live", Measured: []admin.Measured{{Rows: 4, Took: 0.01}}, Fitted: []admin.Fitted{{Rows: 4, Typical: 0.01, Planned: 0.02}}}},
+		})
 	}
 	return list
 }
@@ -451,16 +450,14 @@ func (s chronicle) Of(name string) (admin.History, error) {
 	h := admin.History{Name: name, Events: []admin.Event{}}
 	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)
 	ended := began.Add(24 * time.Hour)
-	for _, m := range s.models {
-		if m.Name == name {
-			h.Events = []admin.Event{
-				{At: began, Until: &ended, What: "served", Version: "0", By: "gpu-3 at 10.0.0.7:40312, RPC v4", Registrations: 2, Server: "box"},
-				{At: began, What: "default", Version: "0", Server: "box"},
-				{At: ended, What: "served", Version: m.Version, By: "10.0.0.8:51000, RPC v3", Registrations: 1, Server: "box"},
-				{At: ended, What: "changed", By: "127.0.0.1:50000", Detail: `model: {"default_version":"0"} → {"default_version":"1"}`, Server: "box"},
-			}
-			return h, nil
+	for _, m := range s.versions(name) {
+		h.Events = []admin.Event{
+			{At: began, Until: &ended, What: "served", Version: "0", By: "gpu-3 at 10.0.0.7:40312, RPC v4", Registrations: 2, Server: "box"},
+			{At: began, What: "default", Version: "0", Server: "box"},
+			{At: ended, What: "served", Version: m.Version, By: "10.0.0.8:51000, RPC v3", Registrations: 1, Server: "box"},
+			{At: ended, What: "changed", By: "127.0.0.1:50000", Detail: `model: {"default_version":"0"} → {"default_version":"1"}`, Server: "box"},
 		}
+		return h, nil
 	}
 	return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
 }

@@ -66,9 +66,7 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 	list := make([]tensor.Tensor, len(model.Outputs))
 	defer func() {
 		if err != nil {
-			for _, t := range list {
-				t.Release()
-			}
+			release(list)
 		}
 	}()
 	for i, spec := range model.Outputs {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/containers"
@@ -24,8 +25,8 @@ type Sessions struct {
 	retiring  retirement
 
 	// Set by Listen and Call, before the server answers anybody.
+	listener atomic.Pointer[containers.Listener]
 	mu       sync.RWMutex
-	listener *containers.Listener
 	dialers  []*containers.Dialer
 }
 
@@ -61,9 +62,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	if err != nil {
 		return err
 	}
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	ss.listener = l
+	ss.listener.Store(l)
 	return nil
 }
 
@@ -150,11 +149,7 @@ func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) er
 }
 
 // Listener is where containers connect; nil before Listen.
-func (ss *Sessions) Listener() *containers.Listener {
-	ss.mu.RLock()
-	defer ss.mu.RUnlock()
-	return ss.listener
-}
+func (ss *Sessions) Listener() *containers.Listener { return ss.listener.Load() }
 
 func (ss *Sessions) called() []*containers.Dialer {
 	ss.mu.RLock()

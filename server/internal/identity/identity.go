@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -194,15 +195,8 @@ func (i *Identity) Describe() Description {
 // May reports whether the identity has a right for a name, which is ignored for the admin rights
 // and is "name/version" for Serve.
 func (i *Identity) May(r Right, name string) bool {
-	if i == nil {
-		return true
-	}
-	for _, g := range i.grants[r] {
-		if g.matches(name) {
-			return true
-		}
-	}
-	return r == AdminRead && i.May(AdminWrite, "")
+	holds := func(g grant) bool { return g.matches(name) }
+	return i == nil || slices.ContainsFunc(i.grants[r], holds) || r == AdminRead && i.May(AdminWrite, "")
 }
 
 // MayAny reports whether the identity has a right for some name.

@@ -358,7 +358,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 	}
 	type history struct {
 		key    string
-		served int // versions, at most 1
+		served int // 1 if a version of it is
 		last   time.Time
 	}
 	var list []history

@@ -132,32 +132,27 @@ func elements(t tensor.Tensor) (list []any, all int, err error) {
 			list = append(list, b != 0)
 		}
 	case tensor.Int64:
-		values, err := tensor.Values[int64](first)
-		return anys(values), all, err
+		list, err = numbers[int64](first)
 	case tensor.Uint64:
-		values, err := tensor.Values[uint64](first)
-		return anys(values), all, err
+		list, err = numbers[uint64](first)
 	case tensor.Float32:
-		values, err := tensor.Values[float32](first)
-		return anys(values), all, err
+		list, err = numbers[float32](first)
 	default:
-		wide, err := tensor.Cast(first, tensor.Float64, nil)
-		if err != nil {
-			return list, all, err
+		if first, err = tensor.Cast(first, tensor.Float64, nil); err == nil {
+			list, err = numbers[float64](first)
 		}
-		values, err := tensor.Values[float64](wide)
-		return anys(values), all, err
 	}
-	return list, all, nil
+	return list, all, err
 }
 
-// anys has null for what JSON has no number for.
-func anys[T int64 | uint64 | float32 | float64](values []T) []any {
+// numbers has null for what JSON has no number for.
+func numbers[T int64 | uint64 | float32 | float64](t tensor.Tensor) ([]any, error) {
+	values, err := tensor.Values[T](t)
 	list := make([]any, len(values))
 	for i, v := range values {
 		if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
 			list[i] = v
 		}
 	}
-	return list
+	return list, err
 }

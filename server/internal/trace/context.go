@@ -2,6 +2,7 @@ package trace
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -51,24 +52,8 @@ func Parse(text string) (c Context, ok bool) {
 
 // unhex decodes lower-case hexadecimal: the standard has no other.
 func unhex(to []byte, text string) bool {
-	for i := range to {
-		high, low := digit(text[2*i]), digit(text[2*i+1])
-		if high > 15 || low > 15 {
-			return false
-		}
-		to[i] = high<<4 | low
-	}
-	return true
-}
-
-func digit(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 255
+	_, err := hex.Decode(to, []byte(text))
+	return err == nil && !strings.ContainsAny(text, "ABCDEF")
 }
 
 // String is the traceparent.
