@@ -116,7 +116,7 @@ func TestAllocationsOnSockets(t *testing.T) {
 			// The echo has 4; TLS adds some for each record, here and at the client.
 			most, encrypted := 6.0, 4.0
 			if budgettest.Race || tensor.Invariants {
-				// Buffers are not reused, and a sync.Pool drops some at random: 15 and 24 in the mean.
+				// Buffers are not reused, and pools drop some at random: 15 and 24 are usual.
 				most, encrypted = 20, 12
 			}
 			if r.tls != nil {
