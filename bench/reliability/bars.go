@@ -55,7 +55,7 @@ var bars = []bar{
 		breaks("server/grpc/cancels.go", "return k.over == cancelOver", "return false", `the connection to be closed`)},
 	{"R17", "who lacks a right is refused on every door, and told no names; no page of another origin is served",
 		[]piece{test("TestRightsOnEveryDoor|TestHiddenNames|TestRevocation|TestCertificates|TestContainersShowTokens", "./server"), test("TestOrigins", "./server/rest")},
-		breaks("server/internal/identity/identity.go", "func (i *Identity) May(r Right, name string) bool {\n\tif i == nil {", "func (i *Identity) May(r Right, name string) bool {\n\tif i == nil || r >= 0 {", `FAIL: TestRightsOnEveryDoor`)},
+		breaks("server/internal/identity/identity.go", "return i == nil || slices.ContainsFunc(i.grants[r], holds)", "return i == nil || r >= 0 || slices.ContainsFunc(i.grants[r], holds)", `FAIL: TestRightsOnEveryDoor`)},
 	{"R18", "from random beliefs, kinds of containers and faults: at least 0.95 of the oracle's goodput within 5 s",
 		[]piece{test("TestNoAbsorbingState", "./scheduler", "-all", "-beliefs", "50")},
 		breaks("scheduler/trial.go", "if step == 0 || p.trials.unmoved(n) {", "if true || p.trials.unmoved(n) {", `of the oracle`)},
