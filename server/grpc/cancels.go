@@ -130,6 +130,10 @@ const (
 	longestPause = 250 * time.Millisecond
 	// lowRead is how many bytes are read at a time with little credit: some dozens of calls.
 	lowRead = 2 << 10
+	// turnParts is for connections that are read in turns. To refuse a call takes 50 µs, most of
+	// them grpc-go's: with one read in a turn the ten calls of a client at ten times its quota came
+	// at once, and the p99 of others was 1.2 times as long; with four it is 1.06 times.
+	turnParts = 4
 )
 
 // pause waits, before at most n bytes are read, while the client has no credit or is refused most

@@ -110,7 +110,8 @@ func Listen(cfg Config) (*Door, error) {
 	d.settings.Store(&cfg.Settings)
 	l, err := intake.Listen(intake.Config{
 		Entrance: cfg.Entrance, Door: "grpc",
-		Settings: func() intake.Settings { return d.settings.Load().Connections },
+		Settings:  func() intake.Settings { return d.settings.Load().Connections },
+		TurnParts: turnParts,
 	})
 	if err != nil {
 		return nil, err

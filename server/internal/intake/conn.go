@@ -62,7 +62,7 @@ func (c *Conn) Charge(u *quota.Use, of quota.Payers, bytes int64, now time.Time)
 
 // Pause is how long the caller, who reads the connection, must wait before the next read. It is 0
 // unless many requests on the connection exceed a rate. Each call takes a turn (see package quota).
-func (c *Conn) Pause() time.Duration { return c.claims.Pause() }
+func (c *Conn) Pause() time.Duration { return c.claims.Pause(max(1, c.listener.TurnParts)) }
 
 // Read reads and counts. It yields the processor when the client always has more to be read, such
 // as 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of

@@ -69,8 +69,9 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 
 // Pause is how long to wait before the next read of the connection, usually 0. A connection that
 // several identities share, such as a proxy's, is never paused: the others would wait for what one
-// of them does.
-func (c *Claims) Pause() time.Duration {
+// of them does. A turn is divided into so many parts, with a read in each: more of them are less to
+// be refused at once, and more often.
+func (c *Claims) Pause(parts int) time.Duration {
 	if c.balance.Load() == 0 {
 		return 0
 	}
@@ -84,7 +85,7 @@ func (c *Claims) Pause() time.Duration {
 	if shared {
 		return 0
 	}
-	return last.by.turn(last.price, time.Now())
+	return last.by.turn(last.price/time.Duration(parts), time.Now())
 }
 
 // turn takes the next turn and returns the time until then. A turn follows the one before it after

@@ -24,16 +24,18 @@ func TestPace(t *testing.T) {
 		name   string
 		a      *Account
 		others int           // identities on the connection
+		parts  int           // of a turn
 		every  time.Duration // it asks
 		want   time.Duration // between two readings, of each of two connections
 	}{
-		{"ten times its requests", at(RequestsPerSecond, 100), 0, time.Millisecond, 20 * time.Millisecond},
-		{"ten times its bytes", at(BytesPerSecond, 10_000), 0, time.Millisecond, 20 * time.Millisecond},
-		{"a low rate", at(RequestsPerSecond, 1), 0, time.Millisecond, longestTurn},
-		{"its rate", at(RequestsPerSecond, 1000), 0, 2 * time.Millisecond, 0},
-		{"somewhat more", at(RequestsPerSecond, 900), 0, 2 * time.Millisecond, 0},
-		{"a proxy's", at(RequestsPerSecond, 100), 1, time.Millisecond, 0},
-		{"what is in flight", at(RequestsInFlight, 1), 0, time.Millisecond, 0},
+		{"ten times its requests", at(RequestsPerSecond, 100), 0, 1, time.Millisecond, 20 * time.Millisecond},
+		{"ten times its bytes", at(BytesPerSecond, 10_000), 0, 1, time.Millisecond, 20 * time.Millisecond},
+		{"the same in four parts", at(RequestsPerSecond, 100), 0, 4, time.Millisecond, 5 * time.Millisecond},
+		{"a low rate", at(RequestsPerSecond, 1), 0, 1, time.Millisecond, longestTurn},
+		{"its rate", at(RequestsPerSecond, 1000), 0, 1, 2 * time.Millisecond, 0},
+		{"somewhat more", at(RequestsPerSecond, 900), 0, 1, 2 * time.Millisecond, 0},
+		{"a proxy's", at(RequestsPerSecond, 100), 1, 1, time.Millisecond, 0},
+		{"what is in flight", at(RequestsInFlight, 1), 0, 1, time.Millisecond, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,8 +57,8 @@ func TestPace(t *testing.T) {
 					time.Sleep(c.every)
 				}
 				for range 10 {
-					first := conns[0].Pause()
-					second := conns[1].Pause()
+					first := conns[0].Pause(c.parts)
+					second := conns[1].Pause(c.parts)
 					if second != c.want {
 						t.Fatalf("it is read after %v, and another connection of it after %v, want %v", first, second, c.want)
 					}
@@ -64,7 +66,7 @@ func TestPace(t *testing.T) {
 				}
 				// When the quota is gone nobody waits, whatever was before.
 				c.a.limit(nil)
-				if d := conns[0].Pause(); d != 0 {
+				if d := conns[0].Pause(1); d != 0 {
 					t.Errorf("without a quota it is read after %v", d)
 				}
 				for range mostRefused {
@@ -101,7 +103,7 @@ func TestPaceOfManyConnections(t *testing.T) {
 		}
 		for range 100 {
 			for i := range conns[1:] {
-				if c := &conns[1+i]; c.Pause() == 0 {
+				if c := &conns[1+i]; c.Pause(1) == 0 {
 					ask(c)
 				}
 			}
@@ -109,7 +111,7 @@ func TestPaceOfManyConnections(t *testing.T) {
 		if most := manyRefused/refusal + len(conns); refused > most {
 			t.Errorf("it is refused %d times on %d connections before it is read in turns, want %d at most", refused, len(conns), most)
 		}
-		if d := conns[0].Pause(); d != 0 {
+		if d := conns[0].Pause(1); d != 0 {
 			t.Errorf("a connection without a refusal is read after %v", d)
 		}
 	})
@@ -136,7 +138,7 @@ func TestPaceCostsNoRate(t *testing.T) {
 					refused++
 				}
 				u.End()
-				time.Sleep(max(c.Pause(), 100*time.Microsecond))
+				time.Sleep(max(c.Pause(1), 100*time.Microsecond))
 			}
 			if got < 1950 || got > 2250 || refused > most {
 				t.Errorf("burst %v: %d admitted in 10 s, %d refused; want 2,000, and %d at most", burst, got, refused, most)

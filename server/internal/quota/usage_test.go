@@ -248,7 +248,7 @@ func TestTurnsBegin(t *testing.T) {
 				refused++
 			}
 			u.End()
-			switch pause := c.Pause(); {
+			switch pause := c.Pause(1); {
 			case refused < 16 && pause != 0:
 				t.Errorf("after %d refusals, it waits for %v", refused, pause)
 			case refused >= 16 && pause != l.Burst/ofBurst:
