@@ -130,9 +130,10 @@ const (
 	longestPause = 250 * time.Millisecond
 	// lowRead is how many bytes are read at a time with little credit: some dozens of calls.
 	lowRead = 2 << 10
-	// turnParts is for connections that are read in turns. To refuse a call takes 50 µs, most of
-	// them grpc-go's: with one read in a turn the ten calls of a client at ten times its quota came
-	// at once, and the p99 of others was 1.2 times as long; with four it is 1.06 times.
+	// turnParts is how often a connection is read in a turn, if it is read in turns. To refuse a
+	// call takes 50 µs, most of them grpc-go's. With one read the ten calls of a client at ten
+	// times its quota came at once, and the p99 of others was 1.2 times as long; with four it is
+	// 1.06 times.
 	turnParts = 4
 )
 
@@ -142,7 +143,7 @@ const (
 // them, and all others waited for these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
-	wake.After(max(min(wait, longestPause), c.Pause()), c.open.Done())
+	wake.After(max(min(wait, longestPause), c.PausePart(turnParts)), c.open.Done())
 	if low {
 		n = min(n, lowRead)
 	}

@@ -110,8 +110,7 @@ func Listen(cfg Config) (*Door, error) {
 	d.settings.Store(&cfg.Settings)
 	l, err := intake.Listen(intake.Config{
 		Entrance: cfg.Entrance, Door: "grpc",
-		Settings:  func() intake.Settings { return d.settings.Load().Connections },
-		TurnParts: turnParts,
+		Settings: func() intake.Settings { return d.settings.Load().Connections },
 	})
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ type Entrance struct {
 	Addresses *quota.Addresses
 }
 
-// Config of a Listener. All fields must be set but Refusal and TurnParts.
+// Config of a Listener. All fields must be set but Refusal.
 type Config struct {
 	Entrance
 	Door     string          // its section of the configuration, such as "tcp"
@@ -79,9 +79,6 @@ type Config struct {
 	// Refusal encodes the error that a connection above a limit is sent before it is closed. nil:
 	// it is sent nothing.
 	Refusal func(error) []byte
-	// TurnParts is how many reads of a connection that is read in turns there are in one (see
-	// package quota); 0: one.
-	TurnParts int
 }
 
 // A Listener admits connections up to the limits.
