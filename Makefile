@@ -264,7 +264,7 @@ bench-deadlines: ## lateness of a million random deadlines at twice the capacity
 bench-sim: ## servers that share containers, simulated (three minutes); SIMFLAGS="-bursts"
 	go run ./bench/sim $(SIMFLAGS)
 
-bench-scale: ## 1,000 servers and 5,000 containers, simulated (long, 6 GB); SCALEFLAGS="-servers 64 -only events"
+bench-scale: ## 1,000 servers and 5,000 containers, simulated (ten minutes, 8 GB); SCALEFLAGS="-servers 64 -only events"
 	go run ./bench/sim/scale $(SCALEFLAGS)
 
 bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"

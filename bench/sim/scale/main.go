@@ -24,7 +24,7 @@ func run() error {
 		only    = flag.String("only", "", "curve, events, or a word of one of these; all of it if it is empty")
 		subset  = flag.Int("subset", sessions, "with how many servers a container has sessions")
 		seed    = flag.Uint64("seed", 1, "of all that is random")
-		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes 2 GB")
+		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes up to 5 GB")
 		chart   = flag.String("chart", "", "`file` to draw the curve and the events into, .svg or .png")
 	)
 	flag.Parse()
