@@ -133,7 +133,7 @@ const (
 	// turnParts is how often a connection is read in a turn, if it is read in turns. To refuse a
 	// call takes 50 µs, most of them grpc-go's. With one read the ten calls of a client at ten
 	// times its quota came at once, and the p99 of others was 1.2 times as long; with four it is
-	// 1.06 times.
+	// about 1.1 times.
 	turnParts = 4
 )
 
