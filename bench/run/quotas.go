@@ -19,7 +19,7 @@ const (
 	greedyQuota = 200 // requests per second
 	greedyTimes = 10  // as many as it sends
 
-	greedyRounds = 3 // for each round of other parts, as effectRounds
+	greedyTurn = 4 // times as long as a turn of other parts, for the reason of effectRounds
 )
 
 // greedyConfig gives one identity a quota, and others, who show nothing, none.
@@ -53,7 +53,8 @@ func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio,
 		return nil, err
 	}
 	refused := 0.0
-	for range greedyRounds * o.rounds {
+	o.duration *= greedyTurn
+	for range o.rounds {
 		for _, d := range doors {
 			if err := d.round(ctx, o, s, bin, &refused); err != nil {
 				return nil, err

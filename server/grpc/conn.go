@@ -55,6 +55,7 @@ type conn struct {
 	in          frames
 	out         uncanceled
 
+	calls callsContext
 	ended atomic.Bool     // the client has hung up
 	open  context.Context // until it is closed, or the door
 	close context.CancelFunc
@@ -174,7 +175,8 @@ func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) conte
 	c.setLimit(d.settings.Load().OutboundBytes)
 	d.conns[c] = struct{}{}
 	d.mu.Unlock()
-	return context.WithValue(ctx, connKey{}, c)
+	c.calls.Context = context.WithValue(ctx, connKey{}, c)
+	return &c.calls
 }
 
 func (k connections) HandleConn(ctx context.Context, s stats.ConnStats) {

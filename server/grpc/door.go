@@ -81,6 +81,7 @@ type Door struct {
 	failed   chan error
 
 	settings atomic.Pointer[Settings]
+	refusals refusals
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -133,6 +134,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.WriteBufferSize(writeBuffer),
 		experimental.BufferPool(new(buffers)),
 		grpc.WaitForHandlers(true),
+		grpc.InTapHandle(d.refuseEarly),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 			defer d.recovered(&err)
 			err = d.throttle(ctx, func() (err error) {

@@ -14,7 +14,6 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -95,7 +94,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if heading {
 		// A client that is refused most of what it asks waits. net/http's Shutdown does not wait
 		// for a goroutine that is here.
-		wake.After(c.Pause(), c.door.closing)
+		c.Rest(c.Pause(), c.door.closing)
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
 	n, err := c.Conn.Read(p)

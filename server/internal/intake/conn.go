@@ -25,6 +25,7 @@ type Conn struct {
 	turn     atomic.Int64   // when the goroutine that reads last waited, or let others go first
 	account  *quota.Account // of the host; nil: there are no quotas
 	claims   quota.Claims
+	rests    bool // see Rest
 
 	socket      net.Conn
 	*encryption // nil: it is plain
@@ -60,6 +61,11 @@ func (c *Conn) Charge(u *quota.Use, of quota.Payers, bytes int64, now time.Time)
 	return c.claims.Begin(u, of, bytes, now)
 }
 
+// Again refuses a request of these payers before it is read: see [quota.Claims.Again].
+func (c *Conn) Again(of func() quota.Payers, now time.Time) *quota.Error {
+	return c.claims.Again(of, now)
+}
+
 // Pause is how long the caller, who reads the connection, must wait before the next read. It is 0
 // unless many requests on the connection exceed a rate. Each call takes a turn (see package quota).
 func (c *Conn) Pause() time.Duration { return c.claims.Pause(1) }
@@ -76,7 +82,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 		turn   = 200 * time.Microsecond // without waiting
 	)
 	began := time.Now()
-	n, err := c.Conn.Read(p)
+	read := c.Conn.Read
+	if c.rests {
+		read = c.readAfterRest
+	}
+	n, err := read(p)
 	c.listener.Metrics.Received(n)
 	now := time.Now()
 	switch {

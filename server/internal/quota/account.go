@@ -20,6 +20,7 @@ type Account struct {
 
 	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
+	expected        [2]bucket           // the same with requests that are being read, see pace.go
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
@@ -41,6 +42,7 @@ func (a *Account) limit(l *Limits) {
 	for k := range a.rates {
 		if old == nil || l == nil || old.Of[k] != l.Of[k] {
 			a.rates[k].paid.Store(0)
+			a.expected[k].paid.Store(0)
 		}
 	}
 }
@@ -74,14 +76,18 @@ func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Durat
 	price := price(n, rate)
 	for {
 		paid := b.paid.Load()
-		from := max(paid, int64(now))
-		if over := time.Duration(from) - now - burst; over >= 0 {
-			return over + 1, false
+		if again := wait(paid, burst, now); again > 0 {
+			return again, false
 		}
-		if b.paid.CompareAndSwap(paid, from+price) {
+		if b.paid.CompareAndSwap(paid, int64(max(time.Duration(paid), now)+price)) {
 			return 0, true
 		}
 	}
+}
+
+// wait is until a debt is shorter than burst.
+func wait(paid int64, burst, now time.Duration) time.Duration {
+	return max(time.Duration(paid)-now-burst+1, 0)
 }
 
 // pay takes n unconditionally, for a request that has already been admitted.
@@ -89,18 +95,19 @@ func (b *bucket) pay(n, rate int64, now time.Duration) {
 	price := price(n, rate)
 	for {
 		paid := b.paid.Load()
-		if b.paid.CompareAndSwap(paid, max(paid, int64(now))+price) {
+		if b.paid.CompareAndSwap(paid, int64(max(time.Duration(paid), now)+price)) {
 			return
 		}
 	}
 }
 
 // back returns what was taken for a request that is then refused.
-func (b *bucket) back(n, rate int64) { b.paid.Add(-price(n, rate)) }
+func (b *bucket) back(n, rate int64) { b.paid.Add(-int64(price(n, rate))) }
 
-// price is how long n takes at a rate, in ns: several days for the largest message at the lowest
-// rate.
-func price(n, rate int64) int64 { return int64(float64(n) / float64(rate) * float64(time.Second)) }
+// price is how long n takes at a rate: several days for the largest message at the lowest rate.
+func price(n, rate int64) time.Duration {
+	return time.Duration(float64(n) / float64(rate) * float64(time.Second))
+}
 
 // refuse counts a refusal and returns its error.
 func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
@@ -113,10 +120,10 @@ func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 }
 
 // decline is refuse for what is over a rate.
-func (a *Account) decline(k Kind, n, rate int64, again, now time.Duration) *Error {
+func (a *Account) decline(d *declined, rate int64, again, now time.Duration) *Error {
 	a.balance.refused()
-	e := a.refuse(k, rate, 0, now)
-	e.Again, e.declined = again, &declined{a, time.Duration(price(n, rate))}
+	e := a.refuse(d.kind, rate, 0, now)
+	e.Again, e.declined = again, d
 	return e
 }
 
@@ -138,7 +145,7 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	if rate := l.Of[RequestsPerSecond]; err == nil && rate > 0 {
 		if again, ok := a.rates[RequestsPerSecond].take(1, rate, l.burst(), now); !ok {
 			a.less(bytes, l)
-			err = a.decline(RequestsPerSecond, 1, rate, again, now)
+			err = a.decline(&declined{a, RequestsPerSecond, price(1, rate)}, rate, again, now)
 		}
 	}
 	if err != nil {
@@ -166,7 +173,7 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	default:
 		if again, ok := a.rates[BytesPerSecond].take(bytes, rate, l.burst(), now); !ok {
 			a.bytes.end(bytes)
-			return a.decline(BytesPerSecond, bytes, rate, again, now)
+			return a.decline(&declined{a, BytesPerSecond, price(bytes, rate)}, rate, again, now)
 		}
 	}
 	return nil

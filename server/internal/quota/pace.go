@@ -30,6 +30,7 @@ const (
 // declined is a request that exceeded a rate.
 type declined struct {
 	by    *Account
+	kind  Kind // of the rate
 	price time.Duration
 }
 
@@ -65,6 +66,54 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 	err := u.Begin(of, bytes, now)
 	c.note(err)
 	return err
+}
+
+// Again refuses a request before it is read, so that its size is not known, if the last one that
+// was refused on the connection exceeded a rate of these payers of which still nothing is left.
+// That costs less than to receive what Begin would then refuse. Otherwise it returns nil, and the
+// caller reads the request and calls Begin, which charges it. of is called only if something was
+// refused lately.
+func (c *Claims) Again(of func() Payers, now time.Time) *Error {
+	if c.balance.Load() == 0 {
+		return nil
+	}
+	last := c.last.Load()
+	a := last.by
+	l := a.limits.Load()
+	if l == nil || l.Of[last.kind] == 0 {
+		return nil
+	}
+	if payers := of(); payers[0] != a && payers[1] != a {
+		return nil
+	}
+	at := a.clock(now)
+	again := a.expect(last, l.burst(), at)
+	if again == 0 {
+		return nil
+	}
+	a.requests.begin(1)
+	a.requests.end(1)
+	err := a.decline(last, l.Of[last.kind], again, at)
+	c.note(err)
+	return err
+}
+
+// expect is when to retry a request like the one that was declined, as take has it; 0: it may be
+// read, and is expected to be charged. Several requests are let through before the first of them
+// is charged, and would exceed the rate together. One that is never charged, as its client has gone
+// before it was complete, counts no longer than one that is.
+func (a *Account) expect(d *declined, burst, now time.Duration) (again time.Duration) {
+	expected := &a.expected[d.kind].paid
+	for {
+		before := expected.Load()
+		paid := max(before, a.rates[d.kind].paid.Load())
+		if again := wait(paid, burst, now); again > 0 {
+			return again
+		}
+		if expected.CompareAndSwap(before, max(paid, int64(now))+int64(d.price)) {
+			return 0
+		}
+	}
 }
 
 // Pause is how long to wait before the next read of the connection, usually 0. A connection that

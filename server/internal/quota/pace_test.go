@@ -146,3 +146,70 @@ func TestPaceCostsNoRate(t *testing.T) {
 		})
 	}
 }
+
+// A request is refused before it is read while nothing is left of the rate that the one refused
+// before it on the connection exceeded, and only then.
+func TestAgain(t *testing.T) {
+	for _, k := range []Kind{RequestsPerSecond, BytesPerSecond} {
+		synctest.Test(t, func(t *testing.T) {
+			const bytes = 2000
+			l := only(k, map[Kind]int64{RequestsPerSecond: 1, BytesPerSecond: bytes}[k])
+			l.Burst = time.Second / 4
+			a, other := payer(l), payer(l)
+			a.began = time.Now()
+			var c Claims
+			asked := 0
+			again := func(of ...*Account) *Error {
+				return c.Again(func() Payers { asked++; return Payers(append(of, nil)[:2]) }, time.Now())
+			}
+			begin := func() error {
+				var u Use
+				defer u.End()
+				return c.Begin(&u, Payers{nil, a}, bytes, time.Now())
+			}
+			if err := begin(); err != nil {
+				t.Fatal(err)
+			}
+			if err := again(nil, a); err != nil || asked > 0 {
+				t.Errorf("%v: before one is refused: %v, and %d times it was asked who pays", k, err, asked)
+			}
+			if err := begin(); err == nil {
+				t.Fatalf("%v: the second is not refused", k)
+			}
+			time.Sleep(time.Second / 2)
+			before := a.usage(time.Now())
+			e := again(nil, a)
+			if e == nil || e.Kind != k || e.Limit != l.Of[k] || e.Again.Round(time.Millisecond) != time.Second/4 {
+				t.Fatalf("%v: the third: %+v", k, e)
+			}
+			if after := a.usage(time.Now()); after.Requests != before.Requests+1 || after.Refused[k] != before.Refused[k]+1 || after.Has[RequestsInFlight] != 0 || a.balance.Load() != 2*refusal || c.balance.Load() != 2*refusal {
+				t.Errorf("%v: it is not counted: %+v, balances %d and %d", k, after, a.balance.Load(), c.balance.Load())
+			}
+			if err := again(other); err != nil {
+				t.Errorf("%v: another's: %v", k, err)
+			}
+			time.Sleep(time.Second)
+			for turn, charged := range []bool{true, false, true} {
+				if err := again(nil, a); err != nil {
+					t.Errorf("%v: when the debt is paid, turn %d: %v", k, turn, err)
+				}
+				if err := again(nil, a); err == nil {
+					t.Errorf("%v: one is being read, and another is let through, turn %d", k, turn)
+				}
+				if charged {
+					if err := begin(); err != nil {
+						t.Errorf("%v: when the debt is paid, turn %d: %v", k, turn, err)
+					}
+				}
+				if err := again(a); err == nil {
+					t.Errorf("%v: in the next debt it is not refused, turn %d", k, turn)
+				}
+				time.Sleep(time.Second)
+			}
+			a.limit(nil)
+			if err := again(a); err != nil {
+				t.Errorf("%v: without a quota: %v", k, err)
+			}
+		})
+	}
+}

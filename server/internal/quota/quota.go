@@ -115,12 +115,20 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	hint := "; try again in " + max(e.Again.Round(time.Millisecond), time.Millisecond).String()
+	hint := "; try again in " + e.again().String()
 	if over := words[e.Kind].over; over != "" {
 		hint = ": " + fmt.Sprintf(over, e.Kind.Show(e.Has))
 	}
 	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), hint)
 }
+
+// Words is the error without what its text does not say: errors of the same text have equal Words.
+func (e *Error) Words() Error {
+	return Error{Whose: e.Whose, Kind: e.Kind, Limit: e.Limit, Has: e.Has, Again: e.again()}
+}
+
+// again is when to try again, as the text says it.
+func (e *Error) again() time.Duration { return max(e.Again.Round(time.Millisecond), time.Millisecond) }
 
 // Unwrap makes the error a [scheduler.ErrOverloaded].
 func (e *Error) Unwrap() error { return scheduler.ErrOverloaded }

@@ -1,0 +1,87 @@
+package grpc
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/shiva/budgettest"
+)
+
+// Who has spent a rate is refused before the message of a call, in the same words as after it, and
+// nothing is left of the call. Calls that are not for inference are answered.
+func TestRefusedEarly(t *testing.T) {
+	var who identity.Registry
+	r := newRig(t, func(c *Config, _ *int64) { c.Identities = &who })
+	limits := quota.Limits{}
+	limits.Of[quota.BytesPerSecond] = 1 << 10
+	who.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:*"}, Quota: limits}})
+	r.sized("m", 4)
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", make([]float32, 1<<16)...)); err == nil {
+		t.Fatal("a row of too many numbers was answered")
+	} // and paid for: four minutes of the rate are spent
+	for _, what := range []string{"by its message", "by its headers"} {
+		_, err := r.client.ModelInfer(t.Context(), floats("m", 4))
+		failed(t, err, codes.ResourceExhausted, "Overloaded", `identity "anonymous" is over its quota, bytes_per_second = 1KiB; try again in 4m`)
+		retry := false
+		for _, d := range status.Convert(err).Details() {
+			info, ok := d.(*errdetails.RetryInfo)
+			retry = retry || ok && info.RetryDelay.AsDuration() > 3*time.Minute
+		}
+		if !retry {
+			t.Errorf("a call that is refused %s is not told when to come again: %v", what, err)
+		}
+	}
+	if live, err := r.client.ServerLive(t.Context(), new(pb.ServerLiveRequest)); err != nil || !live.Live {
+		t.Errorf("ServerLive: %v, %v", live, err)
+	}
+
+	// None of these has a message, so that the handler would wait for it.
+	const calls, rounds, deadline = 100, 60, 90 * time.Second
+	c, stream, refused := r.caller(), uint32(1), 0
+	round := func() {
+		for range calls {
+			c.call(stream, "ModelInfer", deadline, nil, false)
+			stream += 2
+		}
+		refused += c.ends(0)["8"]
+	}
+	c.call(stream, "ModelInfer", deadline, floats("m", 4), true)
+	stream += 2
+	budgettest.Until(t, "the first to be refused", func() bool {
+		refused += c.ends(0)["8"]
+		return refused == 1
+	})
+	round()
+	before := heap()
+	for range rounds {
+		round()
+	}
+	if left := (heap() - before) / (calls * rounds); left > 100 {
+		t.Errorf("%d bytes are left of each call that was refused, for as long as its deadline", left)
+	}
+	const all = 1 + calls*(1+rounds)
+	if refused != all {
+		t.Errorf("%d of %d calls were refused", refused, all)
+	}
+	u := who.Usage()[identity.Anonymous]
+	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 || u.Refused[quota.BytesPerSecond] != all+2 || u.Requests != all+3 {
+		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n, u.Refused[quota.BytesPerSecond], u.Requests)
+	}
+}
+
+// heap is what lives on it, in bytes.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // what pools have
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}

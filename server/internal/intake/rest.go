@@ -1,0 +1,79 @@
+package intake
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/wake"
+)
+
+// lump is how many bytes that arrive during a rest are reported, so that the kernel does not hold
+// all of a large message.
+const lump = 16 << 10
+
+// Rest waits until d has passed or over is closed, before the next Read. With a d of 0 it returns
+// at once. Only the goroutine that reads the connection may call it.
+//
+// Go's poller is woken by each segment that arrives, whether or not anybody waits for it: 2,000
+// times a second by a client whose connections were read 400 times. So the kernel reports less than
+// a lump (SO_RCVLOWAT) only of connections that are read without a rest.
+func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
+	if t, ok := c.socket.(*net.TCPConn); ok && c.rests != (d > 0) {
+		c.rests = d > 0
+		report(t, c.rests)
+	}
+	wake.After(d, over)
+}
+
+// report has the kernel report lumps only, or each byte.
+func report(t *net.TCPConn, lumps bool) {
+	least := 1
+	if lumps {
+		least = lump
+	}
+	if raw, err := t.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, least)
+		})
+	}
+}
+
+// readAfterRest reads what has arrived during a rest. If that is nothing, it waits as Read does.
+func (c *Conn) readAfterRest(p []byte) (int, error) {
+	t := c.socket.(*net.TCPConn)
+	if c.encryption == nil {
+		if n, err := readNow(t, p); err != syscall.EAGAIN {
+			return n, err
+		}
+	}
+	c.rests = false
+	report(t, false)
+	return c.Conn.Read(p)
+}
+
+// readNow reads without waiting: [net.Conn.Read] would wait for a lump.
+func readNow(t *net.TCPConn, p []byte) (n int, err error) {
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		n, failed = syscall.Read(int(fd), p)
+		return true
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case failed == syscall.EAGAIN:
+		return 0, failed
+	case failed != nil:
+		return 0, os.NewSyscallError("read", failed)
+	case n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
