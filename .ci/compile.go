@@ -3,7 +3,8 @@
 //
 // Go compiles a package again when the archive of one that it imports has changed in any byte. The
 // compiler, though, reads of an archive no more than its first entry: what the package exports,
-// with the bodies that can be inlined and the lines where all that stands. So the change of a body
+// with the bodies that can be inlined and the lines where all that stands. If only these lines
+// differ from before, an archive keeps the entry that it had (declared.go). So the change of a body
 // costs one compilation here, where Go would do seventy. Programs are linked and tested as ever,
 // since their archives differ.
 //
@@ -38,8 +39,8 @@ const module = "github.com/shivad/shivad"
 // environment is what a compiler reads, besides files.
 var environment = []string{"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT"}
 
-// elsewhere has a compiler read or write other files than those that are known here.
-var elsewhere = regexp.MustCompile(`^-(asmhdr|symabis|pgoprofile|coveragecfg)`)
+// elsewhere has a compiler read other files than those that are known here.
+var elsewhere = regexp.MustCompile(`^-(pgoprofile|coveragecfg)`)
 
 func main() {
 	// As .ci/tool does it.
@@ -58,11 +59,14 @@ func main() {
 // A compilation is one call of the compiler.
 type compilation struct {
 	out, buildID string            // -o and -buildid
+	header       string            // -asmhdr, which assembly includes: it is compiled in any case
+	sources      []string          // the files
+	around       [sha256.Size]byte // the hash of all that the compiler reads besides them
 	key          [sha256.Size]byte // the hash of all that the compiler reads
 }
 
 // read hashes what a compiler with these arguments reads. It fails if there is more to read than
-// sources, embedded files and imports, as with assembly: that is compiled in any case.
+// sources, what assembly declares, embedded files and imports.
 func read(tool string, args []string) (*compilation, error) {
 	c, h := new(compilation), sha256.New()
 	info, err := os.Stat(tool)
@@ -73,7 +77,11 @@ func read(tool string, args []string) (*compilation, error) {
 	for _, name := range environment {
 		fmt.Fprintln(h, name, os.Getenv(name))
 	}
-	values := map[string]*string{"-o": &c.out, "-buildid": &c.buildID, "-importcfg": new(string), "-embedcfg": new(string)}
+	var imports, embeds, assembly string
+	values := map[string]*string{
+		"-o": &c.out, "-buildid": &c.buildID, "-asmhdr": &c.header,
+		"-importcfg": &imports, "-embedcfg": &embeds, "-symabis": &assembly,
+	}
 	var rest []string
 	for i := 0; i < len(args); i++ {
 		if value := values[args[i]]; value != nil && i+1 < len(args) {
@@ -83,19 +91,25 @@ func read(tool string, args []string) (*compilation, error) {
 			rest = append(rest, args[i])
 		}
 	}
-	imports, embeds := *values["-importcfg"], *values["-embedcfg"]
 	if slices.ContainsFunc(rest, elsewhere.MatchString) || c.out == "" || c.buildID == "" || imports == "" {
 		return nil, errors.ErrUnsupported
 	}
 	for _, arg := range rest {
 		fmt.Fprintf(h, "%q\n", strings.ReplaceAll(arg, filepath.Dir(imports), "$WORK"))
 		if strings.HasSuffix(arg, ".go") {
-			err = errors.Join(err, add(h, arg))
+			c.sources = append(c.sources, arg)
 		}
 	}
 	err = errors.Join(err, addImports(h, imports))
 	if embeds != "" {
 		err = errors.Join(err, addEmbeds(h, embeds))
+	}
+	if assembly != "" {
+		err = errors.Join(err, add(h, assembly))
+	}
+	h.Sum(c.around[:0])
+	for _, path := range c.sources {
+		err = errors.Join(err, add(h, path))
 	}
 	h.Sum(c.key[:0])
 	return c, err
@@ -126,8 +140,12 @@ func addImports(h hash.Hash, path string) error {
 		if err != nil {
 			return err
 		}
-		exports, _, err := first(file)
+		entry, err := first(file)
 		file.Close()
+		if err != nil {
+			return err
+		}
+		exports, _, err := cutID(entry)
 		if err != nil {
 			return err
 		}
@@ -155,43 +173,44 @@ func addEmbeds(h hash.Hash, path string) error {
 	return nil
 }
 
-// first returns the first entry of an archive, from which its build id is cut.
-func first(archive io.Reader) (exports []byte, buildID string, err error) {
+// first returns an archive up to the end of its first entry.
+func first(archive io.Reader) ([]byte, error) {
 	const magic, header = len("!<arch>\n"), 60
 	var head [magic + header]byte
 	if _, err := io.ReadFull(archive, head[:]); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	size, err := strconv.Atoi(string(bytes.TrimSpace(head[magic+48 : magic+58])))
 	if err != nil || !bytes.HasPrefix(head[magic:], []byte("__.PKGDEF")) {
-		return nil, "", errors.ErrUnsupported
+		return nil, errors.ErrUnsupported
 	}
-	entry := make([]byte, size)
-	if _, err := io.ReadFull(archive, entry); err != nil {
-		return nil, "", err
-	}
+	entry := make([]byte, len(head)+size)
+	copy(entry, head[:])
+	_, err = io.ReadFull(archive, entry[len(head):])
+	return entry, err
+}
+
+// cutID cuts the build id from a first entry.
+func cutID(entry []byte) (exports []byte, id string, err error) {
 	before, after, _ := bytes.Cut(entry, []byte("build id \""))
-	id, after, found := bytes.Cut(after, []byte("\"\n"))
+	cut, after, found := bytes.Cut(after, []byte("\"\n"))
 	if !found {
 		return nil, "", errors.ErrUnsupported
 	}
-	buildID = string(id)
-	return append(before, after...), buildID, nil // which moves what follows the id to its place
+	return slices.Concat(before, after), string(cut), nil
 }
 
 // run leaves the object where it is wanted, and returns the status of the compiler. The name of a
-// kept object says which package it is, of which test, and from what it was compiled.
+// folder says which package is in it, of which test, the name of a kept object from what it was
+// compiled.
 func (c *compilation) run(tool string, args []string, objects string) int {
 	name := sha256.Sum256([]byte(os.Getenv("TOOLEXEC_IMPORTPATH")))
 	folder := filepath.Join(objects, fmt.Sprintf("%x", name[:8]))
 	kept := filepath.Join(folder, fmt.Sprintf("%x", c.key))
-	if object, err := os.ReadFile(kept); err == nil {
-		if _, id, err := first(bytes.NewReader(object)); err == nil && len(id) == len(c.buildID) {
-			object = bytes.ReplaceAll(object, []byte(id), []byte(c.buildID))
-			if os.WriteFile(c.out, object, 0o666) == nil {
-				os.Chtimes(kept, time.Time{}, time.Now())
-				return 0
-			}
+	if object, err := os.ReadFile(kept); err == nil && c.header == "" {
+		if object, err = c.identify(object); err == nil && os.WriteFile(c.out, object, 0o666) == nil {
+			os.Chtimes(kept, time.Time{}, time.Now())
+			return 0
 		}
 	}
 	compiler := exec.Command(tool, args...)
@@ -201,21 +220,41 @@ func (c *compilation) run(tool string, args []string, objects string) int {
 		return max(1, compiler.ProcessState.ExitCode())
 	}
 	if object, err := os.ReadFile(c.out); err == nil && len(said) == 0 {
-		part := fmt.Sprintf("%s.%d", kept, os.Getpid())
-		os.MkdirAll(folder, 0o777)
-		os.WriteFile(part, object, 0o666)
-		os.Rename(part, kept)
-		forget(folder)
+		if steady, err := c.steady(object, filepath.Join(folder, "declared")); err == nil {
+			if err := os.WriteFile(c.out, steady, 0o666); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			object = steady
+		}
+		keep(kept, object)
 	}
 	return 0
 }
 
-// forget leaves the three objects of a folder that were used last.
-func forget(folder string) {
+// identify gives an archive, or its first entry, the build id that Go wants.
+func (c *compilation) identify(archive []byte) ([]byte, error) {
+	entry, err := first(bytes.NewReader(archive))
+	if err != nil {
+		return nil, err
+	}
+	_, id, err := cutID(entry)
+	if err != nil || len(id) != len(c.buildID) {
+		return nil, errors.ErrUnsupported
+	}
+	return bytes.ReplaceAll(archive, []byte(id), []byte(c.buildID)), nil
+}
+
+// keep writes a file, and leaves the three of its folder that were used last.
+func keep(path string, data []byte) {
+	part, folder := fmt.Sprintf("%s.%d", path, os.Getpid()), filepath.Dir(path)
+	os.MkdirAll(folder, 0o777)
+	os.WriteFile(part, data, 0o666)
+	os.Rename(part, path)
 	entries, _ := os.ReadDir(folder)
 	used := make(map[string]time.Time)
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
+		if info, err := e.Info(); err == nil && !info.IsDir() {
 			used[e.Name()] = info.ModTime()
 		}
 	}
