@@ -97,10 +97,10 @@ quick test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(C
 # imports declare (.ci/compile.go). As lines in objects may be stale, these are for "make quick" in
 # this folder alone: Go keeps them apart by a flag (-D) that only relative imports would need.
 # Without the note that says from what it was linked (-B), a program that the change did not reach
-# has the same bytes, and Go knows what its tests found. Four packages at once, as there is less to
-# compile for those that wait.
+# has the same bytes, and Go knows what its tests found. Seven packages at once: what is left are
+# tests, most of which wait.
 QUICK := -gcflags=all=-dwarf=false -gcflags=./...='-dwarf=false -D=$(CURDIR)' -ldflags=-B=none
-quick: AT_ONCE := -p 4
+quick: AT_ONCE := -p 7
 quick: ## go test ./... as "make test" compiles, without vet: what a change broke, in half a minute to a minute
 	@go build -o bin/quick/compile .ci/compile.go .ci/declared.go
 	@go test -toolexec=$(CURDIR)/bin/quick/compile $(QUICK) $(AT_ONCE) -vet=off $(LONGEST) ./...

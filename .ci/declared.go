@@ -52,7 +52,7 @@ func (c *compilation) steady(object []byte, folder string) ([]byte, error) {
 	return slices.Concat(before, pad, head, []byte("\n!\n\x00go120ld"), fingerprint(before), now), nil
 }
 
-// end is what follows the exports of a first entry, the last eight bytes of which are a fingerprint.
+// end is what follows the exports of a first entry, whose last eight bytes are a fingerprint.
 const end = "\n$$\n"
 
 func fingerprint(entry []byte) []byte {
