@@ -156,7 +156,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.zmtp != nil {
 		since, bytes := c.zmtp.Receiving()
 		if since.IsZero() {
-			time.Sleep(c.Pause())
+			time.Sleep(c.Pause(1))
 		}
 		due := intake.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)
 		if due != c.due {

@@ -142,7 +142,7 @@ const (
 // them, and all others waited for these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
-	c.Rest(max(min(wait, longestPause), c.PausePart(turnParts)), c.open.Done())
+	c.Rest(max(min(wait, longestPause), c.Pause(turnParts)), c.open.Done())
 	if low {
 		n = min(n, lowRead)
 	}

@@ -77,6 +77,43 @@ func TestRefusedEarly(t *testing.T) {
 	}
 }
 
+// Who is read in turns may send large messages at its rate: a message is not read in turns.
+func TestLargeMessagesInTurns(t *testing.T) {
+	const rate, bytes = 10, 8 << 20 // 256 reads
+	var who identity.Registry
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.sized("m", 4)
+		small, large := floats("m", 4), floats("m", make([]float32, bytes/4)...)
+		refused := 0
+		for range 100 {
+			if _, err := r.client.ModelInfer(t.Context(), small); status.Code(err) == codes.ResourceExhausted {
+				refused++
+			}
+		}
+		if refused < 50 {
+			t.Fatalf("%d of 100 are refused", refused)
+		}
+		began, read := time.Now(), 0
+		for time.Since(began) < 2*time.Second {
+			switch _, err := r.client.ModelInfer(t.Context(), large); status.Code(err) {
+			case codes.ResourceExhausted:
+			case codes.InvalidArgument: // the model takes one number
+				read++
+			default:
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); float64(read) < took.Seconds()*rate/2 {
+			t.Errorf("%d large messages were read in %v, at a rate of %d a second", read, took, rate)
+		}
+	}, func(c *Config, _ *int64) {
+		limits := quota.Limits{}
+		limits.Of[quota.RequestsPerSecond] = rate
+		who.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:*"}, Quota: limits}})
+		c.Identities = &who
+	})
+}
+
 // heap is what lives on it, in bytes.
 func heap() int {
 	runtime.GC()

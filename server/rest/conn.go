@@ -94,7 +94,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if heading {
 		// A client that is refused most of what it asks waits. net/http's Shutdown does not wait
 		// for a goroutine that is here.
-		c.Rest(c.Pause(), c.door.closing)
+		c.Rest(c.Pause(1), c.door.closing)
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
 	n, err := c.Conn.Read(p)

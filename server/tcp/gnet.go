@@ -166,7 +166,7 @@ func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	}
 	k := c.Context().(*conn)
 	k.session.loop.input(k.session, p)
-	if pause := k.place.Pause(); pause > 0 {
+	if pause := k.place.Pause(1); pause > 0 {
 		k.pause(pause)
 	}
 	return gnet.None

@@ -80,7 +80,7 @@ func (k *conn) readNow(p []byte) (pause time.Duration) {
 	if n := k.Read(p); n > 0 {
 		s.loop.tally.Received(n)
 		s.traffic(p[:n])
-		pause = k.place.Pause()
+		pause = k.place.Pause(1)
 	}
 	if pause == 0 {
 		_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)

@@ -142,7 +142,7 @@ func (k *socket) input() (done bool) {
 		switch n, err := k.medium.TryRead(p[:]); {
 		case n > 0:
 			s.loop.input(s, p[:n])
-			if pause := k.place.Pause(); pause > 0 {
+			if pause := k.place.Pause(1); pause > 0 {
 				buffers.Put(p)
 				time.Sleep(pause)
 				p = buffers.Get().(*[64 << 10]byte)

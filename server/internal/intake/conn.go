@@ -67,11 +67,9 @@ func (c *Conn) Again(of func() quota.Payers, now time.Time) *quota.Error {
 }
 
 // Pause is how long the caller, who reads the connection, must wait before the next read. It is 0
-// unless many requests on the connection exceed a rate. Each call takes a turn (see package quota).
-func (c *Conn) Pause() time.Duration { return c.claims.Pause(1) }
-
-// PausePart is Pause for a door that reads so many times in a turn.
-func (c *Conn) PausePart(parts int) time.Duration { return c.claims.Pause(parts) }
+// unless many requests on the connection exceed a rate. Each call takes one of so many parts of a
+// turn (see package quota).
+func (c *Conn) Pause(parts int) time.Duration { return c.claims.Pause(parts) }
 
 // Read reads and counts. It yields the processor when the client always has more to be read, such
 // as 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of

@@ -51,6 +51,7 @@ func (b *balance) admitted() {
 
 // note counts the outcome of a request.
 func (c *Claims) note(err error) {
+	c.noted.Store(true)
 	if err == nil {
 		c.balance.admitted()
 		return
@@ -120,6 +121,9 @@ func (a *Account) expect(d *declined, burst, now time.Duration) (again time.Dura
 // several identities share, such as a proxy's, is never paused: the others would wait for what one
 // of them does. A turn is divided into so many parts, with a read in each: more of them are less to
 // be refused at once, and more often.
+//
+// There is one pause at most for each request that was charged or refused: the rest of a large
+// message is read without any.
 func (c *Claims) Pause(parts int) time.Duration {
 	if c.balance.Load() == 0 {
 		return 0
@@ -131,9 +135,10 @@ func (c *Claims) Pause(parts int) time.Duration {
 	c.mu.Lock()
 	shared := len(c.of) > 1
 	c.mu.Unlock()
-	if shared {
+	if shared || !c.noted.Load() {
 		return 0
 	}
+	c.noted.Store(false)
 	return last.by.turn(last.price/time.Duration(parts), time.Now())
 }
 

@@ -57,6 +57,8 @@ func TestPace(t *testing.T) {
 					time.Sleep(c.every)
 				}
 				for range 10 {
+					conns[0].noted.Store(true) // without another request
+					conns[1].noted.Store(true)
 					first := conns[0].Pause(c.parts)
 					second := conns[1].Pause(c.parts)
 					if second != c.want {
@@ -101,9 +103,14 @@ func TestPaceOfManyConnections(t *testing.T) {
 		for range 100 { // the burst
 			ask(&conns[0])
 		}
+		var until [len(conns)]time.Time // of their pauses
 		for range 100 {
 			for i := range conns[1:] {
-				if c := &conns[1+i]; c.Pause(1) == 0 {
+				c := &conns[1+i]
+				if d := c.Pause(1); d > 0 {
+					until[i] = time.Now().Add(d)
+				}
+				if !time.Now().Before(until[i]) {
 					ask(c)
 				}
 			}
@@ -212,4 +219,31 @@ func TestAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The rest of a message is read without pauses, however long it is.
+func TestNoPauseWithinAMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := payer(only(RequestsPerSecond, 1))
+		var c Claims
+		ask := func() {
+			var u Use
+			defer u.End()
+			_ = c.Begin(&u, Payers{a}, 1, time.Now())
+		}
+		for range manyRefused {
+			ask()
+		}
+		for range 3 {
+			if d := c.Pause(1); d == 0 {
+				t.Error("after a request there is no pause")
+			}
+			for range 10 {
+				if d := c.Pause(1); d > 0 {
+					t.Errorf("within a message there is a pause of %v", d)
+				}
+			}
+			ask()
+		}
+	})
 }

@@ -190,6 +190,7 @@ type Claims struct {
 	// See pace.go.
 	balance balance
 	last    atomic.Pointer[declined] // the latest refusal of balance
+	noted   atomic.Bool              // a request, since the last pause
 }
 
 // Add counts the connection for an account. Adding it again, or nil, has no effect.
