@@ -20,7 +20,7 @@ type Account struct {
 
 	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
-	expected        [2]bucket           // the same with requests that are being read, see pace.go
+	expected        bucket              // RequestsPerSecond, with those that are being read
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
@@ -42,9 +42,9 @@ func (a *Account) limit(l *Limits) {
 	for k := range a.rates {
 		if old == nil || l == nil || old.Of[k] != l.Of[k] {
 			a.rates[k].paid.Store(0)
-			a.expected[k].paid.Store(0)
 		}
 	}
+	a.expected.paid.Store(0)
 }
 
 // A flow counts what has begun and what has ended.

@@ -88,7 +88,7 @@ func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 		return nil
 	}
 	at := a.clock(now)
-	again := a.expect(last, l.burst(), at)
+	again := a.expect(last.kind, l, at)
 	if again == 0 {
 		return nil
 	}
@@ -99,19 +99,22 @@ func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 	return err
 }
 
-// expect is when to retry a request like the one that was declined, as take has it; 0: it may be
-// read, and is expected to be charged. Several requests are let through before the first of them
-// is charged, and would exceed the rate together. One that is never charged, as its client has gone
-// before it was complete, counts no longer than one that is.
-func (a *Account) expect(d *declined, burst, now time.Duration) (again time.Duration) {
-	expected := &a.expected[d.kind].paid
+// expect is when to retry a request of which a rate has nothing left, as take has it; 0: it may be
+// read. Several requests are let through before the first of them is charged, and would exceed the
+// rate together: each counts as charged from now on. One that never is, as its client has gone
+// before it was complete, costs no more than one that is. What it will take of bytes per second is
+// not known, and nothing is expected: a guess that is too high would refuse what the rate admits.
+func (a *Account) expect(k Kind, l *Limits, now time.Duration) (again time.Duration) {
+	if k == BytesPerSecond {
+		return wait(a.rates[k].paid.Load(), l.burst(), now)
+	}
 	for {
-		before := expected.Load()
-		paid := max(before, a.rates[d.kind].paid.Load())
-		if again := wait(paid, burst, now); again > 0 {
+		before := a.expected.paid.Load()
+		paid := max(before, a.rates[k].paid.Load())
+		if again := wait(paid, l.burst(), now); again > 0 {
 			return again
 		}
-		if expected.CompareAndSwap(before, max(paid, int64(now))+int64(d.price)) {
+		if a.expected.paid.CompareAndSwap(before, int64(max(time.Duration(paid), now)+price(1, l.Of[k]))) {
 			return 0
 		}
 	}

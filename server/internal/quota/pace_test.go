@@ -200,7 +200,7 @@ func TestAgain(t *testing.T) {
 				if err := again(nil, a); err != nil {
 					t.Errorf("%v: when the debt is paid, turn %d: %v", k, turn, err)
 				}
-				if err := again(nil, a); err == nil {
+				if err := again(nil, a); err == nil && k == RequestsPerSecond {
 					t.Errorf("%v: one is being read, and another is let through, turn %d", k, turn)
 				}
 				if charged {
@@ -208,7 +208,7 @@ func TestAgain(t *testing.T) {
 						t.Errorf("%v: when the debt is paid, turn %d: %v", k, turn, err)
 					}
 				}
-				if err := again(a); err == nil {
+				if err := again(a); err == nil && (charged || k == RequestsPerSecond) {
 					t.Errorf("%v: in the next debt it is not refused, turn %d", k, turn)
 				}
 				time.Sleep(time.Second)
@@ -244,6 +244,32 @@ func TestNoPauseWithinAMessage(t *testing.T) {
 				}
 			}
 			ask()
+		}
+	})
+}
+
+// However large the message was that a rate of bytes refused last, small ones have the rate when
+// its debt is paid.
+func TestAgainAfterALargeMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, small = 1 << 10, 16
+		a := payer(only(BytesPerSecond, rate))
+		var c Claims
+		ask := func(bytes int64) bool {
+			var u Use
+			defer u.End()
+			return c.Again(func() Payers { return Payers{a} }, time.Now()) == nil && c.Begin(&u, Payers{a}, bytes, time.Now()) == nil
+		}
+		ask(10 * rate)
+		if ask(1 << 30) {
+			t.Fatal("the second is not refused")
+		}
+		time.Sleep(20 * time.Second)
+		for i := range 10 * rate / small {
+			if !ask(small) {
+				t.Fatalf("small message %d is refused, at the rate", i)
+			}
+			time.Sleep(time.Second * small / rate)
 		}
 	})
 }
