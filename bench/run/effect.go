@@ -50,8 +50,8 @@ type effect struct {
 type guest func() (*process.Process, error)
 
 // round takes the first two turns, and returns how many processors more the second took. attacked
-// is called when that is over, before the guest ends, to look whether it was an attack.
-func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, attack guest, attacked func() error) (more float64, err error) {
+// is called when that is over, before the guests end, to look whether it was an attack.
+func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual, attack []guest, attacked func() error) (more float64, err error) {
 	c.Seed = uint64(len(e.usual)) // the same arrivals in all turns
 	var shares [2]float64         // of processors, usually and beside the attack
 	turns := []int{0, 1}
@@ -61,7 +61,7 @@ func (e *effect) round(ctx context.Context, o options, s *system, bin string, c 
 	for _, turn := range turns {
 		name, guests, over := "/beside=usual", usual, func() error { return nil }
 		if turn == 1 {
-			name, guests, over = "/beside=attack", []guest{attack}, attacked
+			name, guests, over = "/beside=attack", attack, attacked
 		}
 		got, err := s.besides(ctx, o, c, e.name+name, guests, over)
 		if err != nil {

@@ -52,7 +52,7 @@ func besideHandshakes(ctx context.Context, o options, bin string) ([]ratio.Ratio
 		return nil
 	}
 	for range effectRounds * o.rounds {
-		more, err := e.round(ctx, o, s, bin, c, nil, crawl(ctx, s, bin), attacked)
+		more, err := e.round(ctx, o, s, bin, c, nil, []guest{crawl(ctx, s, bin)}, attacked)
 		if err == nil {
 			err = e.burn(ctx, o, s, bin, c, nil, more)
 		}

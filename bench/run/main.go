@@ -29,6 +29,7 @@ type options struct {
 	markdown  bool
 	python    string
 	echoLoops int
+	under     []string // a command that runs those of a system, with its arguments; nil: none
 }
 
 var errFloor = errors.New("run: a floor does not hold")

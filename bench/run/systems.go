@@ -91,6 +91,7 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		}
 	}()
 	begin := func(args ...string) error {
+		args = slices.Concat(o.under, args)
 		if err := s.Start(bin, args[0], args[1:]...); err != nil {
 			return fmt.Errorf("run: %s: %w", name, err)
 		}
