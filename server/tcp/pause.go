@@ -4,16 +4,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/internal/intake"
 )
 
 // A connection many of whose requests are refused is read seldom (intake.Conn.Pause). gnet reads
 // whenever epoll reports input, and cannot be told not to. But epoll reports no fewer bytes than
 // the socket's SO_RCVLOWAT, except at the end. So the loop sleeps while few bytes come, and reads
 // them itself after the pause, for all such connections in one turn.
-
-// lump is how many bytes of a paused connection wake its loop at once, so that the kernel does not
-// hold what the client may not send.
-const lump = 16 << 10
 
 // pause has the connection read after a pause. The event loop calls it.
 func (k *conn) pause(pause time.Duration) {
@@ -23,7 +21,7 @@ func (k *conn) pause(pause time.Duration) {
 		return
 	}
 	k.paused = true
-	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, lump)
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, intake.Lump)
 	l.paused = append(l.paused, k)
 	if len(l.paused) == 1 {
 		el := k.gnet.EventLoop()

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -55,7 +56,7 @@ func TestReadInTurns(t *testing.T) {
 			t.Errorf("it was read %d times in %v", turns, took)
 		}
 		ask(20)
-		ask(2 * lump / len(question))
+		ask(2 * intake.Lump / len(question))
 		who.Configure(quota.Limits{}, true)
 		if n := ask(60); n != 0 {
 			t.Errorf("%d are refused without a quota", n)

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// lump is how many bytes that arrive during a rest are reported, so that the kernel does not hold
-// all of a large message.
-const lump = 16 << 10
+// Lump is how many bytes that arrive on a connection that is not read for now are reported
+// nevertheless, so that the kernel does not hold all of a large message.
+const Lump = 16 << 10
 
 // Rest waits until d has passed or over is closed, before the next Read. With a d of 0 it returns
 // at once. Only the goroutine that reads the connection may call it.
@@ -32,7 +32,7 @@ func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
 func report(t *net.TCPConn, lumps bool) {
 	least := 1
 	if lumps {
-		least = lump
+		least = Lump
 	}
 	if raw, err := t.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {

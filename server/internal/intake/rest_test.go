@@ -58,8 +58,8 @@ func TestRest(t *testing.T) {
 
 			send("a")
 			c.Rest(10*time.Millisecond, over)
-			if n := least(); n != lump {
-				t.Errorf("while it rests it is told of %d bytes, expected %d", n, lump)
+			if n := least(); n != Lump {
+				t.Errorf("while it rests it is told of %d bytes, expected %d", n, Lump)
 			}
 			read("a")
 			c.Rest(time.Millisecond, over)
