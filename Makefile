@@ -95,14 +95,16 @@ quick test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(C
 
 # While a change is tried, a package is compiled only if its sources have changed, or what its
 # imports declare (.ci/compile.go). As lines in objects may be stale, these are for "make quick" in
-# this folder alone: Go keeps them apart by a flag (-D) that only relative imports would need.
+# this folder alone: Go keeps them apart by a flag (-D) that only relative imports would need. The
+# compiler is another, too (.ci/by-name).
 # Without the note that says from what it was linked (-B), a program that the change did not reach
 # has the same bytes, and Go knows what its tests found. Seven packages at once: what is left are
 # tests, most of which wait.
-QUICK := -gcflags=all=-dwarf=false -gcflags=./...='-dwarf=false -D=$(CURDIR)' -ldflags=-B=none
+QUICK := -gcflags=all=-dwarf=false -gcflags=./...='-dwarf=false -D=$(CURDIR)/by-name' -ldflags=-B=none
 quick: AT_ONCE := -p 7
 quick: ## go test ./... as "make test" compiles, without vet: what a change broke, in half a minute to a minute
 	@go build -o bin/quick/compile .ci/compile.go .ci/declared.go
+	@compiler=bin/quick/by-name-$$(go env GOVERSION); test -x $$compiler || .ci/by-name $$compiler
 	@go test -toolexec=$(CURDIR)/bin/quick/compile $(QUICK) $(AT_ONCE) -vet=off $(LONGEST) ./...
 
 test: ## every check below, with the time that each took

@@ -8,6 +8,9 @@
 // costs one compilation here, where Go would do seventy. Programs are linked and tested as ever,
 // since their archives differ.
 //
+// A new function would still change what a package exports: the numbers of its symbols. The
+// compiler of .ci/by-name has none, and is used if it stands beside this program.
+//
 // Objects are kept beside this program, the last few of each way in which a package is compiled,
 // and used again if everything that the compiler reads is the same: its flags, the sources, files
 // that they embed, and the first entries.
@@ -26,6 +29,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,12 +52,23 @@ func main() {
 	os.Setenv("GOMEMLIMIT", "1GiB")
 	tool, args := os.Args[1], os.Args[2:]
 	if filepath.Base(tool) == "compile" && strings.HasPrefix(os.Getenv("TOOLEXEC_IMPORTPATH"), module) {
+		tool = compiler(tool)
 		if c, err := read(tool, args); err == nil {
 			os.Exit(c.run(tool, args, filepath.Join(filepath.Dir(os.Args[0]), "objects")))
 		}
 	}
 	fmt.Fprintln(os.Stderr, syscall.Exec(tool, os.Args[1:], os.Environ()))
 	os.Exit(2)
+}
+
+// compiler is the one that .ci/by-name built from this version of Go, or else Go's own. The objects
+// of the two cannot be linked together.
+func compiler(own string) string {
+	byName := filepath.Join(filepath.Dir(os.Args[0]), "by-name-"+runtime.Version())
+	if _, err := os.Stat(byName); err != nil {
+		return own
+	}
+	return byName
 }
 
 // A compilation is one call of the compiler.
