@@ -76,6 +76,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
 		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
 		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad + ":2:1: tcp.listen: expected an address or a list of addresses, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
+		{[]string{"--tcp", "none"}, "shivad: config: --tcp: tcp.listen: \"none\" is not an address: \"\" opens none\n"},
 		{[]string{"--tcp", "6174"}, "shivad: config: --tcp: tcp.listen: \"6174\" is not an address: want host:port, as \"127.0.0.1:6174\" or \":6174\"\n"},
 		{[]string{"--check", "--log-level", "loud"}, "shivad: config: --log-level: log.level: expected one of debug, info, warn, error, got \"loud\"\n"},
 	} {

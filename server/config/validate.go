@@ -438,6 +438,9 @@ func (s Socket) validate(fs *faults, table string) {
 
 // splitAddr splits host:port. Wildcard hosts become "".
 func splitAddr(addr string) (host, port string, err error) {
+	if addr == "none" || addr == "off" { // as the help text of shivad says it
+		return "", "", fmt.Errorf(`%q is not an address: "" opens none`, addr)
+	}
 	host, port, err = net.SplitHostPort(addr)
 	if err != nil {
 		return "", "", fmt.Errorf(`%q is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`, addr)
