@@ -226,16 +226,16 @@ func TestMemoryBudget(t *testing.T) { onAll(t, testMemoryBudget) }
 
 func testMemoryBudget(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	// The pool is as small as the test allows: the invariants build fills what is taken.
-	pool := tensor.NewPool(24 << 20)
+	pool := tensor.NewPool(3 << 20)
 	r := newRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)
-	hog, err := pool.Get(16 << 20)
+	hog, err := pool.Get(2 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := r.dial()
-	big := make([]byte, 16<<20)
-	b := append(header(8, 1, 1), 1, 3, 0x01, 0, 0, 0)
+	big := make([]byte, 2<<20)
+	b := append(header(8, 1, 1), 1, 3, 0, 0x20, 0, 0)
 	b = append(append(append(b, big...), `{"id":7}`...), 'm')
 	var writing sync.WaitGroup
 	writing.Go(func() { c.bytes(b) })

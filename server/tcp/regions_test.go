@@ -327,7 +327,7 @@ func TestGoneWhileCopied(t *testing.T) {
 	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 40 {
+	for i := range max(8, budgettest.Rounds(40)) {
 		w := r.dial()
 		for range 8 {
 			w.send(&shiva.Message{Namespace: "bytes", Metadata: []byte(`{"shared_memory":{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,1048576],"region":"large","byte_size":1048576}],` +

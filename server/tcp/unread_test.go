@@ -131,7 +131,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 // more it has read, the more of its requests share a batch.
 func TestReaderGetsEverything(t *testing.T) {
 	t.Parallel() // it waits
-	const limit, answer, asked = 1 << 20, 600 << 10, 40
+	const limit, answer, asked = 256 << 10, 150 << 10, 40
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		test := func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 			r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
@@ -162,7 +162,7 @@ func TestReaderGetsEverything(t *testing.T) {
 func TestUnreadRefusalsAreBounded(t *testing.T) { onAll(t, testUnreadRefusalsAreBounded) }
 
 func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	const limit = 1 << 20
+	const limit = 256 << 10
 	r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
 	w := make(chan struct{})
 	var held sync.WaitGroup // Fail releases the inputs last: the rig would find them in use
@@ -177,7 +177,7 @@ func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Co
 	defer close(w)
 	c := r.dial()
 	c.send(message("held", "", 1, 2, 3, 4)) // the line waits for this one
-	id := make([]byte, 100<<10)
+	id := make([]byte, 25<<10)
 	for i := range id {
 		id[i] = 'x'
 	}
