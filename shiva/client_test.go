@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -431,7 +432,7 @@ func TestClientStorm(t *testing.T) {
 		for g := range 20 {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(seed, uint64(g)))
-				for i := range 100 {
+				for i := range max(20, budgettest.Rounds(100)) {
 					n := g*1000 + i
 					m := numbered(n)
 					data := bytes.Repeat([]byte{byte(n)}, rnd.IntN(1<<uint(4+rnd.IntN(14))))

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -296,7 +297,10 @@ func TestGoldenCuts(t *testing.T) {
 // cuts gives every offset up to and with n. Of a large vector's middle, which is one long body,
 // only some: all of them would take minutes.
 func cuts(n int) iter.Seq[int] {
-	const near, most = 1500, 256
+	near, most := 1500, 256
+	if !budgettest.Whole() && n > 600 {
+		near, most = 100, 16
+	}
 	return func(yield func(int) bool) {
 		for cut := 0; cut <= n; cut++ {
 			if !yield(cut) {

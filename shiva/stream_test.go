@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -620,7 +621,8 @@ func storm(t *testing.T, keep int, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const pushers, each = 3, 700
+	const pushers = 3
+	each := max(150, budgettest.Rounds(700))
 	var pushed, answered, failed atomic.Int64
 	var pushing, taking sync.WaitGroup
 	for g := range pushers {

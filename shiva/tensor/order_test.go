@@ -35,20 +35,26 @@ func TestSwapCopy(t *testing.T) {
 	for i := range src {
 		src[i] = byte(rnd.Uint32())
 	}
-	dst := make([]byte, longest+2*margin)
-	want := make([]byte, len(dst))
+	untouched := bytes.Repeat([]byte{0xAA}, longest+2*margin)
+	dst, want := slices.Clone(untouched), slices.Clone(untouched)
+	starts := []int{0, 1, 2, 3, 8, 15, 16, 31}
+	swapped := map[[2]int][]byte{} // from a start, by width: what is shorter begins like it
+	for _, width := range widths {
+		for _, from := range starts {
+			swapped[[2]int{width, from}] = swapNaively(src[from:from+longest/width*width], width)
+		}
+	}
 	for name, swap := range kernels {
 		for _, width := range widths {
 			for n := 0; n <= longest; n += width {
 				if n > 300 && n < 2040 && n%(16*5) != 0 {
 					continue
 				}
-				for _, from := range []int{0, 1, 2, 3, 8, 15, 16, 31} {
+				for _, from := range starts {
 					to := margin + (from*7+n)%33
-					for i := range dst {
-						dst[i], want[i] = 0xAA, 0xAA
-					}
-					copy(want[to:], swapNaively(src[from:from+n], width))
+					copy(dst, untouched)
+					copy(want, untouched)
+					copy(want[to:], swapped[[2]int{width, from}][:n])
 					swap(dst[to:], src[from:from+n], width)
 					if !bytes.Equal(dst, want) {
 						t.Fatalf("%s: width %d, %d bytes from %d to %d:\n%x, want\n%x", name, width, n, from, to, dst, want)
@@ -83,14 +89,16 @@ func TestSwapCopyLong(t *testing.T) {
 	for i := range src {
 		src[i] = byte(rnd.Uint32())
 	}
-	dst := make([]byte, len(src)+64)
-	for name, swap := range kernels {
-		for _, width := range widths {
-			for _, n := range []int{8 << 10, 8<<10 + 16, 8<<10 + 240, 12_800, 64<<10 - 16, 64 << 10, 256 << 10} {
+	const longest = 256 << 10
+	dst, want := make([]byte, len(src)+64), make([]byte, len(src)+64)
+	for _, width := range widths {
+		swapped := swapNaively(src[2:2+longest], width) // what is shorter begins like it
+		for name, swap := range kernels {
+			for _, n := range []int{8 << 10, 8<<10 + 16, 8<<10 + 240, 12_800, 64<<10 - 16, 64 << 10, longest} {
 				for _, at := range []int{0, 16, 22} {
 					clear(dst)
-					want := make([]byte, len(dst))
-					copy(want[at:], swapNaively(src[2:2+n], width))
+					clear(want)
+					copy(want[at:], swapped[:n])
 					if swap(dst[at:], src[2:2+n], width); !bytes.Equal(dst, want) {
 						t.Fatalf("%s: width %d, %d bytes to %d differ", name, width, n, at)
 					}
