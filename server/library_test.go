@@ -63,8 +63,9 @@ func TestInputsStayTheCallers(t *testing.T) {
 				close(began)
 				<-resume
 				values, _ := tensor.Values[int32](b.Parts[0].Inputs[0])
-				seen <- values[0]
+				v := values[0]
 				b.Fail(errors.New("not today"))
+				seen <- v // last: Fail releases the inputs, and Shutdown waits for no worker
 			}()
 			return nil
 		}), scheduler.ReplicaOptions{})
