@@ -25,7 +25,6 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
-	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -127,21 +126,6 @@ func answer(metadata string, tensors ...tensor.Tensor) *shiva.Message {
 
 func refusal(kind, message string) *shiva.Message {
 	return shiva.ErrorMessage(&shiva.RemoteError{Type: kind, Message: message, Code: 400})
-}
-
-// listen opens a free address of a network, "tcp" or "unix".
-func listen(t *testing.T, network string) net.Listener {
-	t.Helper()
-	addr := "127.0.0.1:0"
-	if network == "unix" {
-		addr = "unix:" + filepath.Join(t.TempDir(), "s")
-	}
-	l, err := unixsocket.Open(addr, unixsocket.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
 }
 
 // fake is a server with both doors.
@@ -503,10 +487,7 @@ func testCommandLine(t *testing.T, network string) {
 	write(t, "b.json", `[0.5]`)
 	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
 
-	closed := listen(t, network)
-	nobody := closed.Addr().String()
-	closed.Close()
-
+	nobody := deaf(t, network)
 	for _, c := range commandLines {
 		t.Run(c.name, func(t *testing.T) {
 			args := strings.Fields(strings.NewReplacer("NOBODY", nobody, "ADMIN", adminAddr, "TCP", tcp).Replace(c.args))
