@@ -22,9 +22,9 @@ func TestCompletionInShells(t *testing.T) {
 		setup string
 	}{
 		{"bash", "bashrc", []string{"--rcfile", "bashrc", "-i"}, posix + "PS1='ready> '\nsource <(shivactl completion bash)\n"},
-		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nautoload -U compinit\ncompinit -u -D\nsource <(shivactl completion zsh)\n"},
+		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\n" + compinit + "source <(shivactl completion zsh)\n"},
 		// Where packages put it: zsh reads it at the first Tab.
-		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nfpath=($HOME $fpath)\nshivactl completion zsh >~/_shivactl\nautoload -U compinit\ncompinit -u -D\n"},
+		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nfpath=($HOME $fpath)\nshivactl completion zsh >~/_shivactl\n" + compinit},
 		{"fish", "setup.fish", []string{"--no-config", "-i", "-C", "source setup.fish"}, `
 function shivactl
   switch $argv[1]
@@ -90,3 +90,14 @@ var posix = fmt.Sprintf(`shivactl() {
   esac
 }
 `, "SHIVACTL_IS_ASKED")
+
+// compinit starts zsh's completion. It would read the first line of a thousand functions, each for
+// a command of some system. Without their directories it finds what all commands need; the two
+// functions that complete files are in one of them.
+const compinit = `all=($fpath)
+fpath=(${fpath:#*/Completion/[^B]*})
+autoload -U compinit
+compinit -u -D
+fpath=($all)
+autoload -U _files _path_files
+`
