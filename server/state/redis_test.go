@@ -25,6 +25,9 @@ import (
 // servers need here.
 var quick = state.Options{Settle: time.Second}
 
+// inThree selects the database of a proxy's target.
+var inThree = []string{"select", "3"}
+
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
 
 // A Redis of a test outlives the thread on which the test started it: supervisors, in other tests
@@ -222,7 +225,7 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	p, q := newProxy(t, r), newProxy(t, r)
 	opts := state.Options{Settle: time.Hour} // which is not waited for
 	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
-	settled := func() { r.Do(t, "-n", "3", "hset", "shivad:meta", "hold", "0") }
+	settled := func() { r.Session(t, inThree, []string{"hset", "shivad:meta", "hold", "0"}) }
 	settled()
 	statetest.Put(t, fresh, "n", "1")
 	budgettest.Until(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
@@ -274,7 +277,11 @@ func TestRedisContended(t *testing.T) {
 			}
 		}
 	})
-	for range 10 {
+	rounds := 3
+	if budgettest.Whole() {
+		rounds = 10
+	}
+	for range rounds {
 		was := changed.Load()
 		budgettest.Until(t, "the busy one goes on", func() bool { return changed.Load() > was || t.Failed() })
 		if _, err := other.Update(t.Context(), "a", "", statetest.Add(1)); err != nil {
@@ -319,8 +326,8 @@ func TestRedisMissedNotifications(t *testing.T) {
 
 	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the
 	// count of changes tells.
-	r.Do(t, "-n", "3", "eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
-		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0")
+	r.Session(t, inThree, []string{"eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
+		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0"})
 	for _, s := range []state.Store{near, far} {
 		budgettest.Until(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
 	}
@@ -371,7 +378,7 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 		was := acknowledged[0].Load()
 		budgettest.Until(t, "updates go on", func() bool { return acknowledged[0].Load() > was+50 })
 	}
-	for range 3 {
+	for range budgettest.Rounds(3) {
 		progress()
 		happen()
 	}
@@ -489,7 +496,7 @@ func TestRedisAddress(t *testing.T) {
 	r.Do(t, "acl", "setuser", "default", "resetpass", ">other")
 	p := newProxy(t, r)
 	statetest.Put(t, open(t, p.target("shivad:secret@"), quick), "a", "1")
-	if keys := r.Do(t, "--user", "shivad", "--pass", "secret", "--no-auth-warning", "-n", "3", "keys", "*"); !strings.Contains(keys, "shivad:entries") {
+	if keys := r.Session(t, []string{"auth", "shivad", "secret"}, inThree, []string{"keys", "*"}); !strings.Contains(keys, "shivad:entries") {
 		t.Errorf("database 3 has keys %q", keys)
 	}
 	s := open(t, p.target("shivad:secrets@"), quick)

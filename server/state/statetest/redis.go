@@ -1,14 +1,19 @@
 package statetest
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -119,12 +124,61 @@ func (r *Redis) Stop(t *testing.T) {
 // Continue undoes Stop.
 func (r *Redis) Continue() { _ = r.process.Process.Signal(syscall.SIGCONT) }
 
-// Do sends a command and gives what redis-cli prints.
+// Do sends a command and gives its reply, the elements of a list in lines.
 func (r *Redis) Do(t *testing.T, command ...string) string {
 	t.Helper()
-	out, err := exec.Command("redis-cli", append([]string{"-s", r.socket()}, command...)...).CombinedOutput()
+	return r.Session(t, command)
+}
+
+// Session sends commands on a connection of their own and gives the reply to the last, as Do does.
+// Some tests ask again and again: redis-cli, a process each time, took most of their work.
+func (r *Redis) Session(t *testing.T, commands ...[]string) (reply string) {
+	t.Helper()
+	c, err := net.Dial("unix", r.socket())
 	if err != nil {
-		t.Fatalf("redis-cli %q: %v: %s", command, err, out)
+		t.Fatal(err)
 	}
-	return string(out)
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for _, words := range commands {
+		b := fmt.Appendf(nil, "*%d\r\n", len(words))
+		for _, w := range words {
+			b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(w), w)
+		}
+		if _, err = c.Write(b); err == nil {
+			reply, err = readReply(in)
+		}
+		if err != nil {
+			t.Fatalf("redis %q: %v", words, err)
+		}
+	}
+	return reply
+}
+
+// readReply reads a reply of the second version of Redis's protocol.
+func readReply(in *bufio.Reader) (string, error) {
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	kind, text := line[0], strings.TrimSuffix(line[1:], "\r\n")
+	switch n, _ := strconv.Atoi(text); {
+	case kind == '-':
+		return "", errors.New(text)
+	case kind == '$' && n >= 0:
+		value := make([]byte, n+len("\r\n"))
+		_, err := io.ReadFull(in, value)
+		return string(value[:n]), err
+	case kind == '*':
+		elements := make([]string, max(0, n))
+		for i := range elements {
+			if elements[i], err = readReply(in); err != nil {
+				return "", err
+			}
+		}
+		return strings.Join(elements, "\n"), nil
+	case kind == '$':
+		return "", nil // nothing there
+	}
+	return text, nil
 }
