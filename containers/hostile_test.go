@@ -165,6 +165,7 @@ func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 				return
 			}
 			served++
+			time.Sleep(3 * time.Millisecond) // it is to be seen to serve, not to take the processor
 		}
 	})
 	return func() {
@@ -477,16 +478,30 @@ func TestHostileNames(t *testing.T) {
 	stop()
 }
 
+// largeRow is how many floats are more than the buffers of a connection by dialNarrow hold: 4 MiB
+// where it is sent from, unless somebody has told the kernel otherwise.
+const largeRow = 5 << 18
+
+// dialNarrow connects a socket that receives little before it is read.
+func dialNarrow(t testing.TB, r *rig) net.Conn {
+	t.Helper()
+	c := dial(t, r)
+	if err := c.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // TestStuckReader: the write timeout ends a container that reads nothing, its rows go to others,
 // and it delays neither clients nor other containers, nor new ones.
 func TestStuckReader(t *testing.T) {
 	t.Parallel() // it waits
 	settings := containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: settings, Pool: tensor.NewPool(256 << 20)})
-	const row = 4 << 20 // floats: more than the sockets' buffers hold
+	const row = largeRow
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, MaxBatch: 1, Slots: 1}
-	stuck, err := containertest.NewPeer(dial(t, r))
+	stuck, err := containertest.NewPeer(dialNarrow(t, r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -546,11 +561,10 @@ func TestStuckReader(t *testing.T) {
 func TestEarlyAnswer(t *testing.T) {
 	// The peer sends no heartbeats.
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 20 * time.Second}})
-	// A row of floats is more than the sockets' buffers hold.
-	const row = 4 << 20
+	const row = largeRow
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
-	p, err := containertest.NewPeer(dial(t, r))
+	p, err := containertest.NewPeer(dialNarrow(t, r))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -406,7 +406,7 @@ func TestReplacement(t *testing.T) {
 	cmd := spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
 	for round := range 3 {
-		peak := r.input(t, 40, 1)
+		peak := r.input(t, 24, 1)
 		peak.Release()
 		if !tensor.Invariants || round == 0 {
 			a.Renew()

@@ -2,6 +2,7 @@ package containers_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -16,21 +17,21 @@ import (
 )
 
 // slowly joins a container of one request at a time that reads and answers only on demand. Its
-// requests are four times the capacity of the pipe.
+// requests are twice the capacity of the pipe.
 func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func() error, answer func()) {
 	t.Helper()
-	const row = 1 << 18 // floats
+	const row = 1 << 17 // floats
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{row}}}
 	p = r.peer(t)
 	if err := p.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, Slots: slots})); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
+	x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+	if err != nil {
+		t.Fatal(err)
+	}
 	ask = func() error {
-		x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
-		if err != nil {
-			return err
-		}
 		out, err := r.infer(echoID, x)
 		for _, o := range out {
 			o.Release()
@@ -45,7 +46,7 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 			}
 			if string(f[0]) == "batch" {
 				time.Sleep(100 * time.Microsecond)
-				if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"x","datatype":"FP32","shape":[262144]}]}`), f[3]); err != nil {
+				if err := p.Send([]byte("result"), f[1], fmt.Appendf(nil, `{"outputs":[{"name":"x","datatype":"FP32","shape":[%d]}]}`, row), f[3]); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -105,7 +106,7 @@ func TestAllSlots(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for range 50 { // so that its profile is fast and all are sent at once
+		for range 5 { // so that its profile is fast and all are sent at once
 			asked(1)
 			answer()
 			wg.Wait()

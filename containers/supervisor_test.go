@@ -201,8 +201,7 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 	conns := make(chan net.Conn)
 	t.Cleanup(func() {
 		l.Close()
-		for c := range conns {
-			c.Close()
+		for range conns {
 		}
 	})
 	go func() {
@@ -212,6 +211,7 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 			if err != nil {
 				return
 			}
+			defer c.Close()
 			conns <- c
 		}
 	}()
