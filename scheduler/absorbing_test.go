@@ -31,11 +31,13 @@ const (
 	learnLuck   = 0.9 // ... by all but one profile in fifty,
 	learnFloor  = 0.6 // ... by each profile, during
 	learnLength = 10 * time.Second
+
+	learnBriefly = 4 * time.Second // where a change is tried
 )
 
 // learnCells returns the cells of each kind of container: loads above its capacity, and its
 // faults.
-func learnCells(p sim.Profile) []sim.Cell {
+func learnCells(p sim.Profile, length time.Duration) []sim.Cell {
 	var all []sim.Cell
 	for _, load := range []float64{1.2, 1.5, 2, 2.5} {
 		all = append(all, sim.Cell{Profile: p, Load: load})
@@ -43,7 +45,7 @@ func learnCells(p sim.Profile) []sim.Cell {
 	all = append(all, p.Faulty()...)
 	for i := range all {
 		c := &all[i]
-		c.Light, c.Warm, c.Length, c.Seed = 2*time.Second, learnWithin, learnLength, uint64(i)
+		c.Light, c.Warm, c.Length, c.Seed = 2*time.Second, learnWithin, length, uint64(i)
 		if p.Name == "doubling half-way" {
 			c.Warm += 2*learnWithin + c.Length - c.Light
 		}
@@ -63,7 +65,13 @@ func TestNoAbsorbingState(t *testing.T) {
 		}
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
-			cells, many := learnCells(p), cmp.Or(*beliefs, 5)
+			many, length := *beliefs, learnLength
+			if many == 0 && *allKinds {
+				many = 5
+			} else if many == 0 {
+				many, length = 2, learnBriefly
+			}
+			cells := learnCells(p, length)
 			// Five are of every other cell.
 			turn := func(i int) int { return (2*i + i/5 + k) % len(cells) }
 			oracle := make([]float64, len(cells))

@@ -157,7 +157,7 @@ func TestFailures(t *testing.T) {
 		{"0.2 % poison", trouble{rate: 700, poison: 0.002}, 0.98},
 		{"5 % poison", trouble{rate: 200, poison: 0.05}, 0.80},
 	} {
-		if !budgettest.Whole() && i%2 > 0 {
+		if !budgettest.Whole() && i%4 != 2 {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -90,6 +90,9 @@ func TestGoodputProfiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.strategy, s.warm, s.length, s.seed = "deadline", 2*time.Second, 10*time.Second, 3
+			if !budgettest.Whole() {
+				s.warm, s.length = time.Second, 2*time.Second
+			}
 			capacity := s.capacity()
 			if max := 128 / (s.a + 128*s.b).Seconds() * float64(s.executors()); capacity > max {
 				capacity = max // the maximum batch allows no more

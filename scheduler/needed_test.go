@@ -147,7 +147,11 @@ func TestNeededAfterStep(t *testing.T) {
 			addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec}).Remove(errors.New("gone"))
 			crowd.clock.Advance(10 * time.Second)
 			seconds := 0
-			crowd.ask(3*c.worth, 20*time.Second, func(n scheduler.Need) {
+			span := 20 * time.Second
+			if !budgettest.Whole() {
+				span = 8 * time.Second
+			}
+			crowd.ask(3*c.worth, span, func(n scheduler.Need) {
 				seconds++
 				if seconds >= 5 && n.Replicas != 4 { // 3 / 0.8
 					t.Errorf("after %d s of three times the capacity: %+v", seconds, n)
@@ -159,7 +163,7 @@ func TestNeededAfterStep(t *testing.T) {
 			for range 3 {
 				addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec})
 			}
-			crowd.ask(3*c.worth, 10*time.Second, func(n scheduler.Need) {
+			crowd.ask(3*c.worth, span/2, func(n scheduler.Need) {
 				if n.Replicas != 4 {
 					t.Errorf("with the replicas that were needed: %+v", n)
 				}
@@ -190,16 +194,16 @@ func TestNeededUpAndDown(t *testing.T) {
 // TestNeededInNoise: five minutes of a load that is random, and of another mean in each second,
 // change the number at most once, wherever the mean is.
 func TestNeededInNoise(t *testing.T) {
-	minutes := time.Minute
+	span := 20 * time.Second
 	if budgettest.Whole() {
-		minutes = 5 * time.Minute
+		span = 5 * time.Minute
 	}
 	for _, load := range []float64{0.9, 1.0, 1.1} {
 		crowd := newCrowd(t, schedtest.Linear(0, 20*time.Millisecond), 3, 200*time.Millisecond)
 		const worth = 50
 		crowd.ask(2.4*load*worth, 10*time.Second, nil)
 		changes, last := 0, crowd.model.Stats().Need
-		for end := crowd.clock.Now().Add(minutes); crowd.clock.Now().Before(end); {
+		for end := crowd.clock.Now().Add(span); crowd.clock.Now().Before(end); {
 			crowd.ask(2.4*load*worth*(0.8+0.4*crowd.rand.Float64()), time.Second, func(n scheduler.Need) {
 				if n.Replicas != last.Replicas {
 					changes++

@@ -56,7 +56,7 @@ func TestReasonsNameTheBound(t *testing.T) {
 			}
 			length := 20 * time.Second
 			if !budgettest.Whole() {
-				length /= 4
+				length /= 10
 			}
 			end := clock.Now().Add(length)
 			var submit func()

@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-var framesFlag = flag.Int("frames", 50_000, "how many frames TestNewestFrame sends")
+var framesFlag = flag.Int("frames", 0, "how many frames TestNewestFrame sends; 0: a few")
 
 // cameras are streams of frames on virtual time. A row of a frame is its stream and its number.
 type cameras struct {
@@ -157,7 +157,13 @@ func (c *cameras) film(fps int, length time.Duration, keep setting.Keep, others 
 // replicas and batches in flight, and however fast frames come. Where containers fail, hang and go,
 // a frame may be executed again, but still none that is not the newest.
 func TestNewestFrame(t *testing.T) {
-	frames := *framesFlag
+	frames, most := *framesFlag, 20_000 // of a round
+	if frames == 0 {
+		frames = 50_000
+		if !budgettest.Whole() {
+			frames, most = frames/5, most/5
+		}
+	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := 0; frames > 0; round++ {
 		n := 1 + rng.IntN(20)
@@ -199,7 +205,7 @@ func TestNewestFrame(t *testing.T) {
 			executed[camera] = frame
 		}
 		interval := 1 + rng.IntN(10_000)
-		for range min(frames, 20_000) {
+		for range min(frames, most) {
 			c.clock.Advance(time.Duration(rng.IntN(interval)) * time.Microsecond)
 			c.frame(rng.IntN(n), 1)
 			frames--
@@ -421,16 +427,20 @@ func TestStreamsOfClients(t *testing.T) {
 // TestManyStreams: streams without end, of one client and of a client each, are forgotten as others
 // come.
 func TestManyStreams(t *testing.T) {
-	frames := 50_000
-	if !budgettest.Whole() {
-		frames = 20_000 // more than are remembered
-	}
 	for _, clients := range []bool{false, true} {
+		most := 1024
+		if clients {
+			most = 17 << 10
+		}
+		frames := 50_000
+		if !budgettest.Whole() {
+			frames = most + 1000
+		}
 		model, next := newStreams(t)
 		for range frames {
 			next(clients)
 		}
-		if n := model.Stats().Streams; n > 17<<10 || !clients && n > 1024 {
+		if n := model.Stats().Streams; n > most {
 			t.Errorf("clients: %v: %d streams are known", clients, n)
 		}
 		if err := model.Check(); err != nil {

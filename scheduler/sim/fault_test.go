@@ -27,7 +27,7 @@ func TestFaults(t *testing.T) {
 			continue
 		}
 		for _, c := range p.Faulty() {
-			c.Light, c.Warm, c.Length, c.Seed = time.Second, 5*time.Second, 10*time.Second, 5
+			c.Light, c.Warm, c.Length, c.Seed = time.Second, 5*time.Second, span(2500*time.Millisecond), 5
 			t.Run(c.String(), func(t *testing.T) {
 				t.Parallel()
 				r, err := Run(c, Strategies()[0])

@@ -10,7 +10,7 @@ import (
 
 // shared is a fleet of servers with the container of the table in scheduler/DESIGN.md.
 func shared(servers, replicas int, load float64) Fleet {
-	f := Fleet{Cell: Cell{Profile: Profiles()[1], Load: load, Warm: 2 * time.Second, Length: 4 * time.Second, Seed: 1},
+	f := Fleet{Cell: Cell{Profile: Profiles()[1], Load: load, Warm: span(time.Second / 2), Length: span(time.Second), Seed: 1},
 		Servers: servers, Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond}
 	f.Replicas = replicas
 	return f

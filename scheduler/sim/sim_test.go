@@ -8,17 +8,29 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
+// span is how long a simulation lasts that has four times d in "make unit".
+func span(d time.Duration) time.Duration {
+	if budgettest.Whole() {
+		return 4 * d
+	}
+	return d
+}
+
 // TestPromises checks, in the few hardest cells, the promises that bench/goodput checks in all.
 func TestPromises(t *testing.T) {
 	profiles := Profiles()
 	if !budgettest.Whole() { // there is one goroutine
 		profiles = profiles[1:2]
 	}
+	cells := []Cell{
+		{Load: 0.95, Bursts: true}, {Load: 1.1}, {Load: 0.5}, {Load: 0.8}, {Load: 2.5},
+		{Load: 1.5, Mixed: true}, {Load: 2, Bursts: true, Mixed: true},
+	}
+	if !budgettest.Whole() {
+		cells = cells[:2]
+	}
 	for _, p := range profiles {
-		for _, c := range []Cell{
-			{Load: 0.5}, {Load: 0.8}, {Load: 1.1}, {Load: 2.5},
-			{Load: 0.95, Bursts: true}, {Load: 1.5, Mixed: true}, {Load: 2, Bursts: true, Mixed: true},
-		} {
+		for _, c := range cells {
 			c.Profile, c.Warm, c.Length, c.Seed = p, 2*time.Second, 6*time.Second, 1
 			t.Run(c.String(), func(t *testing.T) {
 				t.Parallel()
@@ -96,7 +108,7 @@ func TestNormal(t *testing.T) {
 // by chance, costs no goodput: making room for it must not empty the queue of fresh rows.
 func TestSources(t *testing.T) {
 	share := func(sources int) float64 {
-		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: time.Second, Length: 2 * time.Second, Seed: 1}, Strategies()[0])
+		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: span(time.Second / 4), Length: span(time.Second / 2), Seed: 1}, Strategies()[0])
 		if err != nil {
 			t.Fatal(err)
 		}
