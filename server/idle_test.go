@@ -26,7 +26,7 @@ func TestIdleMemoryGoesBack(t *testing.T) {
 	ended := make(chan struct{})
 	pool := tensor.NewPool(0)
 	before := resident()
-	const busy = 256
+	const busy = 128
 	var all []*tensor.Buffer
 	for range busy {
 		b, err := pool.Get(1 << 20)

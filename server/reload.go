@@ -74,8 +74,8 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	return done, nil
 }
 
-// adopt returns what of the next configuration can take effect after the present one while the
-// server runs.
+// adopt returns what of the next configuration, which has been validated, can take effect after the
+// present one while the server runs.
 func adopt(present config.Config, next config.Config) (config.Config, admin.Reloaded, error) {
 	c, list := present.Adopt(next)
 	done := admin.Reloaded{Changed: []admin.Setting{}, Waiting: []admin.Setting{}}
@@ -86,6 +86,9 @@ func adopt(present config.Config, next config.Config) (config.Config, admin.Relo
 		} else {
 			done.Changed = append(done.Changed, setting)
 		}
+	}
+	if len(done.Waiting) == 0 {
+		return c, done, nil // it is next, which holds
 	}
 	if err := c.Validate(); err != nil {
 		return c, done, fmt.Errorf("it holds only after a restart, beside settings that cannot change until then (%v): %w", keys(done.Waiting), err)

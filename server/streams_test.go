@@ -230,7 +230,7 @@ func TestStreamOnModelStreamInfer(t *testing.T) {
 		return shownOn(a)
 	}
 	taken := 0
-	for round := range 100 {
+	for round := range budgettest.Rounds(100) {
 		send(frame{100, nil})
 		taken++
 		g.taken(taken)
