@@ -44,7 +44,7 @@ func TestLoadOverTLS(t *testing.T) {
 		"an open loop": {tensor.Shape{100_000}, Config{Conns: 2, Rate: 200}},
 	} {
 		c.Addr, c.TLS = l.Addr().String(), &tls.Config{RootCAs: authority.Pool()}
-		c.Duration, c.Grace, c.Check, c.CheckEvery = 50*time.Millisecond, time.Minute, SameTensors, 1
+		c.Duration, c.Grace, c.Check, c.CheckEvery = lasting(50*time.Millisecond), time.Minute, SameTensors, 1
 		if c.Frames, err = Frames(c.Conns, "m", tensor.Uint8, c.shape); err != nil {
 			t.Fatal(err)
 		}

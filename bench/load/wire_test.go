@@ -326,7 +326,7 @@ func TestClosedLoopOverGRPC(t *testing.T) {
 			addr, reordered := serveGRPC(t, 64<<10)
 			frames := [][]byte{bytes.Repeat([]byte("a"), size), bytes.Repeat([]byte("b"), size)}
 			checks := 0
-			r, err := Run(t.Context(), Config{Wire: GRPC, Addr: addr, Frames: frames, Conns: 2, InFlight: 3, Duration: 150 * time.Millisecond, Grace: time.Minute,
+			r, err := Run(t.Context(), Config{Wire: GRPC, Addr: addr, Frames: frames, Conns: 2, InFlight: 3, Duration: lasting(150 * time.Millisecond), Grace: time.Minute,
 				CheckEvery: 3, Check: func(q, a []byte) error { checks++; return same(q, a) }})
 			if err != nil {
 				t.Fatal(err)

@@ -325,7 +325,7 @@ func TestConcurrent(t *testing.T) {
 			for j := range 200 {
 				tally.Began()
 				tally.Answered(m.Model(fmt.Sprint(j%20), "1"), OK, time.Duration(j))
-				if j%50 == i {
+				if j%100 == i {
 					tally.Flush()
 					scrape(t, m)
 				}

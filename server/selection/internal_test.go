@@ -5,6 +5,8 @@ import (
 	"math"
 	"reflect"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // After a million losses that all say the same, without forgetting, numbers are finite, shares
@@ -31,7 +33,7 @@ func TestNumbersStayFinite(t *testing.T) {
 		case "thompson":
 			losses[0] = math.NaN()
 		}
-		for range 1_000_000 {
+		for range budgettest.Rounds(1_000_000) {
 			p.algorithm.Learn(s.Models, losses, probabilities)
 			s.level()
 		}

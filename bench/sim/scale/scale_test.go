@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // small is a fleet that is simulated in a fraction of a second. Each of its containers has sessions
@@ -101,7 +103,10 @@ func TestFleetOracle(t *testing.T) {
 // TestFleetEvents: after each event all is as before, within seconds.
 func TestFleetEvents(t *testing.T) {
 	t.Parallel()
-	for _, a := range events(4, 1) {
+	for i, a := range events(4, 1) {
+		if !budgettest.Whole() && i%2 == 0 {
+			continue // a rack that goes, and more load, are both ways that a fleet changes
+		}
 		f := a.fleet
 		f.Subset, f.Settle, f.Warm, f.Length = 2, 20*time.Second, 8*time.Second, min(f.Length, 30*time.Second)
 		f.Rack, f.Failing, f.Roll = 5*f.Rack, 50*f.Failing, f.Roll/4

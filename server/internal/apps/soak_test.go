@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -119,7 +120,8 @@ func (h *house) redefine(r *rand.Rand, d Definition) {
 // all kinds, while models come and go, definitions change and vanish, and caches are switched
 // on and off. Every call is answered once, and no memory stays out.
 func TestApplicationsUnderChange(t *testing.T) {
-	const clients, each = 8, 250
+	const clients = 8
+	each := max(50, budgettest.Rounds(250))
 	var caching atomic.Bool
 	h := newHouse(t)
 	base := h.options

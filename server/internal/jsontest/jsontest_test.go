@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // Most of what is made is JSON, and not what it was; and the same choices make the same.
@@ -15,7 +17,7 @@ func TestMutate(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	valid, different := 0, map[string]bool{}
-	const rounds = 10_000
+	rounds := budgettest.Rounds(10_000)
 	for range rounds {
 		choices := make([]byte, 16)
 		for i := range choices {
