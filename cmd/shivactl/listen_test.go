@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -23,19 +24,13 @@ func listen(t *testing.T, network string) net.Listener {
 	return l
 }
 
-// deaf is an address where nothing listens. The port of a listener that was closed goes to the next
-// who asks for one, perhaps a server of another test; that of a client's connection stays its own.
+// deaf is an address of a network where nothing listens, nor will before the test ends.
 func deaf(t *testing.T, network string) string {
 	t.Helper()
+	if network == "tcp" {
+		return hosttest.Refusing(t)
+	}
 	l := listen(t, network)
-	if network == "unix" {
-		l.Close()
-		return l.Addr().String()
-	}
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c.LocalAddr().String()
+	l.Close()
+	return l.Addr().String()
 }
