@@ -439,11 +439,15 @@ func TestMemoryComesAtOnce(t *testing.T) {
 		r.release()
 	}
 	pool := tensor.NewPool(0)
-	data, err := proto.Marshal(raw("m", "FP32", []int{1, 64 << 18}, make([]byte, 64<<20)))
+	large := raw("m", "FP32", []int{1, 64 << 18}, nil)
+	large.RawInputContents = nil
+	data, err := proto.Marshal(large)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := (&delivery{data: data[:2<<20], announced: len(data), frame: 16 << 10}).receive(pool)
+	data = protowire.AppendVarint(protowire.AppendTag(data, 7, protowire.BytesType), 64<<20) // raw_input_contents
+	announced := len(data) + 64<<20
+	r, err := (&delivery{data: append(data, make([]byte, 2<<20)...), announced: announced, frame: 16 << 10}).receive(pool)
 	if n := pool.InUse(); err == nil || n > 16<<20 {
 		t.Errorf("%d bytes are taken for 2 MiB that arrived (%v)", n, err)
 	}

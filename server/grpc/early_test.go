@@ -79,7 +79,7 @@ func TestRefusedEarly(t *testing.T) {
 
 // Who is read in turns may send large messages at its rate: a message is not read in turns.
 func TestLargeMessagesInTurns(t *testing.T) {
-	const rate, bytes = 10, 8 << 20 // 256 reads
+	const rate, bytes = 10, 2 << 20 // 64 reads
 	var who identity.Registry
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.sized("m", 4)

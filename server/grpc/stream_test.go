@@ -36,7 +36,7 @@ func TestStream(t *testing.T) {
 	r.echo("m", tensor.Float32)
 	for _, compressor := range []string{"", gzip.Name} {
 		s := r.stream(t.Context(), grpc.UseCompressor(compressor))
-		const n = 200
+		n := max(40, budgettest.Rounds(200))
 		go func() {
 			for i := range n {
 				q := floats("m", float32(i))

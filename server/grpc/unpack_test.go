@@ -97,7 +97,7 @@ func TestUnpackedContend(t *testing.T) {
 	for range 12 {
 		client := pb.NewGRPCInferenceServiceClient(r.dial())
 		clients.Go(func() {
-			for i := 0; i < 8 || i < 200 && (answered.Load() == 0 || refused.Load() == 0); i++ {
+			for i := 0; i < max(2, budgettest.Rounds(8)) || i < 200 && (answered.Load() == 0 || refused.Load() == 0); i++ {
 				switch _, err := client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); {
 				case err == nil:
 					answered.Add(1)

@@ -131,7 +131,7 @@ func TestAllocations(t *testing.T) {
 			if budgettest.Race || tensor.Invariants { // both allocate by themselves
 				continue
 			}
-			const rounds = 50
+			rounds := uint64(max(15, budgettest.Rounds(50)))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			for range rounds {

@@ -68,7 +68,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	rnd := rand.NewChaCha8([32]byte{})
 	noise := make([]byte, 4<<20)
 	_, _ = io.ReadFull(rnd, noise)
-	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"parameters":{"binary_data_size":%d}}]}`, len(noise)>>20, len(noise))
+	head := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"parameters":{"binary_data_size":%d}}]}`, len(noise)>>20, len(noise))
 	if a := r.ask("POST", inferM, packed(t, "gzip", head+string(noise)), "Content-Encoding: gzip", fmt.Sprintf("Inference-Header-Content-Length: %d", len(head))); a.status != 200 {
 		t.Errorf("a compressed request that unpacks to little more: %.300v", a)
 	}
