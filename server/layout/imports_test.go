@@ -84,7 +84,7 @@ server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
-server/state/statetest:     server/state shiva/budgettest shiva/hosttest
+server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
 server/internal/gate:        server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter

@@ -26,7 +26,7 @@ import (
 var quick = state.Options{Settle: time.Second}
 
 // inThree selects the database of a proxy's target.
-var inThree = []string{"select", "3"}
+var inThree = []any{"select", "3"}
 
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
 
@@ -225,7 +225,7 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	p, q := newProxy(t, r), newProxy(t, r)
 	opts := state.Options{Settle: time.Hour} // which is not waited for
 	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
-	settled := func() { r.Session(t, inThree, []string{"hset", "shivad:meta", "hold", "0"}) }
+	settled := func() { r.Session(t, inThree, []any{"hset", "shivad:meta", "hold", "0"}) }
 	settled()
 	statetest.Put(t, fresh, "n", "1")
 	budgettest.Until(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
@@ -326,7 +326,7 @@ func TestRedisMissedNotifications(t *testing.T) {
 
 	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the
 	// count of changes tells.
-	r.Session(t, inThree, []string{"eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
+	r.Session(t, inThree, []any{"eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
 		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0"})
 	for _, s := range []state.Store{near, far} {
 		budgettest.Until(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
@@ -496,7 +496,7 @@ func TestRedisAddress(t *testing.T) {
 	r.Do(t, "acl", "setuser", "default", "resetpass", ">other")
 	p := newProxy(t, r)
 	statetest.Put(t, open(t, p.target("shivad:secret@"), quick), "a", "1")
-	if keys := r.Session(t, []string{"auth", "shivad", "secret"}, inThree, []string{"keys", "*"}); !strings.Contains(keys, "shivad:entries") {
+	if keys := r.Session(t, []any{"auth", "shivad", "secret"}, inThree, []any{"keys", "*"}); !strings.Contains(keys, "shivad:entries") {
 		t.Errorf("database 3 has keys %q", keys)
 	}
 	s := open(t, p.target("shivad:secrets@"), quick)

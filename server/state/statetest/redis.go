@@ -1,21 +1,21 @@
 package statetest
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/hosttest"
@@ -125,60 +125,39 @@ func (r *Redis) Stop(t *testing.T) {
 func (r *Redis) Continue() { _ = r.process.Process.Signal(syscall.SIGCONT) }
 
 // Do sends a command and gives its reply, the elements of a list in lines.
-func (r *Redis) Do(t *testing.T, command ...string) string {
+func (r *Redis) Do(t *testing.T, command ...any) string {
 	t.Helper()
 	return r.Session(t, command)
 }
 
 // Session sends commands on a connection of their own and gives the reply to the last, as Do does.
 // Some tests ask again and again: redis-cli, a process each time, took most of their work.
-func (r *Redis) Session(t *testing.T, commands ...[]string) (reply string) {
+func (r *Redis) Session(t *testing.T, commands ...[]any) string {
 	t.Helper()
-	c, err := net.Dial("unix", r.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	in := bufio.NewReader(c)
-	for _, words := range commands {
-		b := fmt.Appendf(nil, "*%d\r\n", len(words))
-		for _, w := range words {
-			b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(w), w)
-		}
-		if _, err = c.Write(b); err == nil {
-			reply, err = readReply(in)
-		}
-		if err != nil {
-			t.Fatalf("redis %q: %v", words, err)
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: r.socket(), Protocol: 2, MaxRetries: -1})
+	defer client.Close()
+	conn := client.Conn()
+	defer conn.Close()
+	var reply any
+	for _, command := range commands {
+		var err error
+		if reply, err = conn.Do(context.Background(), command...).Result(); err != nil && err != redis.Nil {
+			t.Fatalf("redis %q: %v", command, err)
 		}
 	}
-	return reply
+	return inLines(reply)
 }
 
-// readReply reads a reply of the second version of Redis's protocol.
-func readReply(in *bufio.Reader) (string, error) {
-	line, err := in.ReadString('\n')
-	if err != nil {
-		return "", err
-	}
-	kind, text := line[0], strings.TrimSuffix(line[1:], "\r\n")
-	switch n, _ := strconv.Atoi(text); {
-	case kind == '-':
-		return "", errors.New(text)
-	case kind == '$' && n >= 0:
-		value := make([]byte, n+len("\r\n"))
-		_, err := io.ReadFull(in, value)
-		return string(value[:n]), err
-	case kind == '*':
-		elements := make([]string, max(0, n))
-		for i := range elements {
-			if elements[i], err = readReply(in); err != nil {
-				return "", err
-			}
+func inLines(reply any) string {
+	switch reply := reply.(type) {
+	case nil:
+		return ""
+	case []any:
+		lines := make([]string, len(reply))
+		for i := range reply {
+			lines[i] = inLines(reply[i])
 		}
-		return strings.Join(elements, "\n"), nil
-	case kind == '$':
-		return "", nil // nothing there
+		return strings.Join(lines, "\n")
 	}
-	return text, nil
+	return fmt.Sprint(reply)
 }
