@@ -1,9 +1,7 @@
 package shiva_test
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -15,10 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -51,7 +47,8 @@ func TestC(t *testing.T) {
 	}
 	for name, machine := range machines {
 		t.Run(name, func(t *testing.T) {
-			program := cProgram(t, machine[0], filepath.Join(dir, name))
+			program := filepath.Join(dir, name)
+			compiled(t, machine[0], append(slices.Clone(cTests), "-o", program)...)
 			command := append(slices.Clone(machine[1]), program)
 			cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 			cmd.Dir = dir
@@ -67,73 +64,6 @@ func TestC(t *testing.T) {
 			compiled(t, []string{"cppcheck", "--std=c99", "--enable=warning,style,performance,portability", "--inline-suppr", "--error-exitcode=1", "--quiet"},
 				"c/shiva.c", "c/shiva_posix.c", "c/test", "../examples/device")
 		})
-	}
-}
-
-// cProgram compiles the tests, to path; or where a change is tried, finds what it has made of the
-// same sources before: the compiler takes ten times as long as all else.
-func cProgram(t *testing.T, command []string, path string) string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if budgettest.Whole() || *crossFlag || err != nil {
-		compiled(t, command, append(slices.Clone(cTests), "-o", path)...)
-		return path
-	}
-	headers, err := filepath.Glob("c/*.h")
-	more, err2 := filepath.Glob("c/test/*.h")
-	compiler, err3 := exec.LookPath(command[0])
-	if err := errors.Join(err, err2, err3); err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.New()
-	if compiler, err = filepath.EvalSymlinks(compiler); err != nil {
-		t.Fatal(err)
-	}
-	about, err := os.Stat(compiler)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintln(sum, command, compiler, about.Size(), about.ModTime())
-	for _, name := range slices.Concat(cTests, headers, more) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintln(sum, name, len(text))
-		sum.Write(text)
-	}
-	dir := filepath.Join(cache, "shivad-test")
-	program := filepath.Join(dir, fmt.Sprintf("c-%x", sum.Sum(nil)))
-	if now := time.Now(); os.Chtimes(program, now, now) == nil {
-		return program
-	}
-	compiled(t, command, append(slices.Clone(cTests), "-o", path)...)
-	keep(t, path, program)
-	return path
-}
-
-// keep copies a program to where the next run finds it, and removes those that nobody has run for a
-// day.
-func keep(t *testing.T, path, to string) {
-	t.Helper()
-	before, _ := filepath.Glob(filepath.Join(filepath.Dir(to), "c-*"))
-	for _, name := range before {
-		if about, err := os.Stat(name); err == nil && time.Since(about.ModTime()) > 24*time.Hour {
-			_ = os.Remove(name)
-		}
-	}
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(to), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(fmt.Sprint(to, ".", os.Getpid()), text, 0o700)
-	}
-	if err == nil {
-		err = os.Rename(fmt.Sprint(to, ".", os.Getpid()), to) // nobody finds half of it
-	}
-	if err != nil {
-		t.Log(err)
 	}
 }
 
