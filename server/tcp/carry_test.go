@@ -165,7 +165,7 @@ func TestReadAhead(t *testing.T) {
 	if n, err := server.TryRead(got[10:]); n != len(all)-10 || err != nil || !bytes.Equal(got[:len(all)], all) {
 		t.Errorf("%d bytes of %d, %v", n, len(all)-10, err)
 	}
-	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.Unread() != 0 {
+	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.cipher.ahead != nil || server.Unread() != 0 {
 		t.Errorf("%d bytes more, %v, %d unread", n, err, server.Unread())
 	}
 	if n, err := client.TryWrite([][]byte{all[:500]}); n != 500 || err != nil {

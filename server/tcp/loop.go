@@ -30,6 +30,8 @@ type loop struct {
 	wake func() // has the event loop take a turn, soon
 	arm  func() // has it take a tick, one tick from now
 
+	readers chan struct{} // has a place for each goroutine with a buffer: see buffer
+
 	// turns is held during a turn, nearly always by the event loop. It guards all of the sessions,
 	// and the following fields.
 	turns      sync.Mutex
@@ -76,7 +78,7 @@ type mail struct {
 }
 
 func newLoop(d *Door, wake, arm func()) *loop {
-	l := &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm}
+	l := &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm, readers: make(chan struct{}, readers)}
 	d.enlist(l)
 	return l
 }

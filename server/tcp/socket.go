@@ -118,6 +118,23 @@ type socket struct {
 // buffers hold bytes that have arrived while they are processed: idle connections have none.
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
+// readers is how many goroutines of a loop have read something, or are about to: one whose turn it
+// is, and some that read and decrypt meanwhile. All others wait without a buffer, even if thousands
+// of clients send at once.
+const readers = 4
+
+// buffer waits until the loop has room for another reader, and returns its buffer.
+func (l *loop) buffer() *[64 << 10]byte {
+	l.readers <- struct{}{}
+	return buffers.Get().(*[64 << 10]byte)
+}
+
+// returned ends what buffer has begun.
+func (l *loop) returned(p *[64 << 10]byte) {
+	buffers.Put(p)
+	<-l.readers
+}
+
 func (k *socket) run() {
 	_ = k.below.AwaitInput(k.input)
 	l := k.session.loop
@@ -131,9 +148,9 @@ func (k *socket) run() {
 // input reads what has arrived, and reports whether nothing more can come. It reads until nothing
 // is left: the poller reports each arrival once, and several together as one.
 func (k *socket) input() (done bool) {
-	p := buffers.Get().(*[64 << 10]byte)
-	defer func() { buffers.Put(p) }()
 	s := k.session
+	p := s.loop.buffer()
+	defer func() { s.loop.returned(p) }()
 	for !k.closing.Load() {
 		if k.hungUp {
 			k.look()
@@ -143,9 +160,9 @@ func (k *socket) input() (done bool) {
 		case n > 0:
 			s.loop.input(s, p[:n])
 			if pause := k.place.Pause(1); pause > 0 {
-				buffers.Put(p)
+				s.loop.returned(p)
 				time.Sleep(pause)
-				p = buffers.Get().(*[64 << 10]byte)
+				p = s.loop.buffer()
 			}
 		case err == unix.EAGAIN:
 			return false

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -77,6 +78,49 @@ func TestFloodAtShutdown(t *testing.T) {
 		}
 		<-ended
 	})
+}
+
+// Of clients that send while the turns of their loops last, few have a buffer.
+func TestManyWaitForATurn(t *testing.T) {
+	for name, newSocketRig := range transports { // one by one: the memory is that of the process
+		if name == "tcp" {
+			continue // gnet's loops read in their turns
+		}
+		t.Run(name, func(t *testing.T) {
+			r := newSocketRig(t, nil)
+			r.model("m", floats("x"), r.echo)
+			ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			loops, all := r.loops(), make([]*wire, 64)
+			for i := range all {
+				all[i] = r.dial()
+				all[i].bytes(ask)
+				values(t, all[i].next())
+			}
+			before := inUse()
+			for _, l := range loops {
+				l.turns.Lock()
+			}
+			for _, c := range all {
+				c.bytes(ask)
+			}
+			stacks, waiting := make([]byte, 1<<20), len(all)-readers*len(loops)
+			budgettest.Until(t, "all to wait", func() bool {
+				return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("(*loop).buffer(")) == waiting
+			})
+			if n := inUse() - before; n > 2<<20 {
+				t.Errorf("%d KiB are in use", n>>10)
+			}
+			for _, l := range loops {
+				l.turns.Unlock()
+			}
+			for _, c := range all {
+				values(t, c.next())
+			}
+		})
+	}
 }
 
 // Descriptors that a client sends along are the kernel's to close, and cost it no answer.

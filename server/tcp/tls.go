@@ -125,7 +125,7 @@ func (c *ciphertext) Read(p []byte) (int, error) {
 		n, err := c.below.TryRead(c.block[:])
 		if n <= 0 {
 			buffers.Put(c.block)
-			c.block = nil
+			c.block, c.ahead = nil, nil // an empty slice, too, would keep the block
 			if err == nil {
 				err = io.EOF
 			}
