@@ -181,7 +181,7 @@ func TestMemoryByArrival(t *testing.T) {
 				t.Fatal(e)
 			}
 			block := make([]byte, piece)
-			for received := 0; received < min(tt.bytes-1, 1000*piece); {
+			for received := 0; received < min(tt.bytes-1, 1000*piece, 16<<20); {
 				n, _, err := d.Push(block[:min(piece, tt.bytes-1-received)])
 				if err != nil {
 					t.Fatal(err)

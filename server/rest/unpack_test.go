@@ -60,8 +60,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	if used, most := pool.InUse(), part.Budget()+int64(len(conns))*(128<<10); used > most {
 		t.Errorf("%d clients that sent %d bytes each hold %d bytes, more than %d", len(conns), len(bomb), used, most)
 	}
-	ones := func(rows int) string { return packed(t, "gzip", megabytes(rows)) }
-	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 429, "overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
+	four, eight := packed(t, "gzip", megabytes(4)), packed(t, "gzip", megabytes(8))
+	r.refused(r.ask("POST", inferM, four, "Content-Encoding: gzip"), 429, "overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
 	if a := r.ask("POST", inferM, megabytes(2)); a.status != 200 {
 		t.Errorf("a plain request: %.300v", a)
 	}
@@ -80,24 +80,24 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	// The tensors of complete requests count as long as they are there.
 	done := make(chan answer, 1)
 	go func() {
-		a, _ := r.try("POST", "/v2/models/held/infer", bytes.NewReader([]byte(ones(8))), "Content-Encoding: gzip")
+		a, _ := r.try("POST", "/v2/models/held/infer", bytes.NewReader([]byte(eight)), "Content-Encoding: gzip")
 		done <- a
 	}()
 	budgettest.Until(t, "a request to be at its container", func() bool { return len(w.Pending()) == 1 })
-	r.refused(r.ask("POST", inferM, ones(8), "Content-Encoding: gzip"), 429, "limits.unpack_bytes")
+	r.refused(r.ask("POST", inferM, eight, "Content-Encoding: gzip"), 429, "limits.unpack_bytes")
 	budgettest.Until(t, "its answer", func() bool {
 		_ = w.Answer() // batch by batch
 		return len(done) > 0
 	})
 	budgettest.Until(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
-	if a := r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"); a.status != 200 {
+	if a := r.ask("POST", inferM, four, "Content-Encoding: gzip"); a.status != 200 {
 		t.Errorf("afterwards: %.300v", a)
 	}
 	// What is larger than the part never fits, and nobody is told to come again with it.
 	pool = tensor.NewPool(budget)
 	r = newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(1 << 20), Ratio: 32} })
 	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
-	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
+	r.refused(r.ask("POST", inferM, four, "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
 // An unpacker is larger than the request that makes one, and counts from its first byte; a

@@ -375,7 +375,7 @@ func TestDefaultOutputIsPayload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rows = 1 << 16
+	const rows = 1 << 12
 	pool := tensor.NewPool(rows * 20)
 	got, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, rows, pool)
 	if err != nil || pool.InUse() < rows*12 {

@@ -72,7 +72,7 @@ func TestDecodeJSON(t *testing.T) {
 // TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion
 // elements cost no memory for it.
 func TestFromJSONTakesWhatIsThere(t *testing.T) {
-	const n = 1 << 20
+	const n = 1 << 18
 	wide := make([]any, n)
 	for i := range wide {
 		wide[i] = 0.
