@@ -30,9 +30,12 @@ export CGO_ENABLED := 0
 PROGRESS = 2>&1 | awk '/^[^ :]+$$/ { if (++n % 50 == 0) print "  " n " packages compiled"; next } { print }'
 BUILD := go build -v -o
 
-# Binaries contain no path of the machine that builds them. Tests, vet and staticcheck have the same
-# flag: otherwise 500 packages are compiled twice.
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+# Binaries contain no path of the machine that builds them. Nor do they contain grpc-go's pages
+# about calls, which no door shows: templates call methods by their names, so the linker keeps every
+# method that there is, and bin/shivad is half as large again. Tests, vet and staticcheck have the
+# same flags, since 500 packages would be compiled twice: a -tags of theirs names this one, too.
+TAGS := grpcnotrace
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=$(TAGS))
 
 # Tests that start Python processes find the interpreter here.
 VENV := .venv
@@ -57,7 +60,7 @@ LONGEST := ./server ./server/tcp ./server/grpc ./containers ./server/rest ./cmd/
 
 # vet and staticcheck take as long as compiling. The tag e2e adds nothing, since only tests have it;
 # the tag invariants would compile everything again, for two files of one package.
-STRICT := -tags invariants ./shiva/tensor
+STRICT := -tags $(TAGS),invariants ./shiva/tensor
 
 # Checks joined by + run at once: soaks, tests of sockets and processes, and those that fetch
 # packages wait most of their time. What several of them start is built before; staticcheck, which
@@ -126,11 +129,11 @@ fmt: ## gofmt would change nothing; no file, function or comment is too long
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
 
 vet: ## go vet, with the tags that tests use
-	go vet -tags e2e $(PACKAGES)
+	go vet -tags $(TAGS),e2e $(PACKAGES)
 	go vet $(STRICT)
 
 staticcheck: ## staticcheck, with the tags that tests use
-	nice go run $(STATICCHECK) -tags e2e $(PACKAGES)
+	nice go run $(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
 	nice go run $(STATICCHECK) $(STRICT)
 
 tidy: ## go.mod and go.sum name what is used, and no more; modules are what go.sum says
@@ -152,7 +155,7 @@ LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
 unit: programs ## unit tests, golden vectors and allocation budgets
 	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
 	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
-	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
+	go test -vet=off -tags $(TAGS),poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags purego -run Swap ./shiva/tensor
 
 arm64: ## the byte order on arm64, under qemu-user, which it installs (Debian, as root)
@@ -174,13 +177,13 @@ SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|Tes
 # What draws has one goroutine, and packages without tests would be compiled all the same, as would
 # those that neither start anything that runs at once nor have buffers to poison. go-redis has
 # 20,000 methods, most of which only call others: to inline them is half of half a minute.
-RACE := CGO_ENABLED=1 go test -race -vet=off -tags invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
+RACE := CGO_ENABLED=1 go test -race -vet=off -tags $(TAGS),invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
 CONCURRENT := ^[[:space:]]*(defer )?go |\.Go\(|Parallel\(|"sync|synctest|"net|"os/exec|shiva/tensor"
 race: PACKAGES := $(LONGEST) ./... ./examples/...
 race: programs ## the same under the race detector, with buffers poisoned when released
-	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' $(PACKAGES) | \
+	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags $(TAGS),invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' $(PACKAGES) | \
 	  while read -r package dir; do if grep -qE '$(CONCURRENT)' $$dir/*.go; then echo $$package; fi; done)
-	go test -vet=off -tags invariants -run '$(SERIAL)' ./shiva
+	go test -vet=off -tags $(TAGS),invariants -run '$(SERIAL)' ./shiva
 
 # By the same build, with its checks turned off (-count=1, as the cache of results misses that).
 reuse: ## races where messages and buffers are reused instead of poisoned, in the packages that do it
@@ -210,8 +213,8 @@ python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, m
 	done
 
 e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients
-	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
-	go test -C examples -count=1 -tags e2e -run E2E ./...
+	go test -count=1 -tags $(TAGS),e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
+	go test -C examples -count=1 -tags $(TAGS),e2e -run E2E ./...
 
 dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
 	promtool check rules server/metrics/grafana/alerts.yml
@@ -227,7 +230,7 @@ page-test: build chromium $(VENV)/ready ## the page of the admin door, played in
 gst-test: build $(VENV)/ready ## the GStreamer element in pipelines of gst-launch-1.0 (Debian, as root, installs GStreamer)
 	@.ci/gstreamer
 	$(PYTHON) -m pytest -q server/e2e/gstreamer
-	go test -count=1 -tags e2e ./server/e2e -run 'TestE2EPages$$' -page examples/gstreamer/README.md
+	go test -count=1 -tags $(TAGS),e2e ./server/e2e -run 'TestE2EPages$$' -page examples/gstreamer/README.md
 
 c-test: ## the client in C: a big-endian machine, a Cortex-M, its size and stack, cppcheck (Debian, as root, installs them)
 	@.ci/devices
