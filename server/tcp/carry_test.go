@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -368,6 +369,43 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 			t.Errorf("once more: %d reads, done %v", e.reads, done)
 		}
 	})
+}
+
+// A flood is a medium on which more has always arrived.
+type flood struct{ medium }
+
+func (flood) TryRead([]byte) (int, error) { return 1, nil }
+
+// Clients that never stop sending, as many as may read at a time, do not keep another from it.
+func TestFloodsLeaveOthersTheirTurn(t *testing.T) {
+	r := newUnixRig(t, nil)
+	l := newLoop(r.door, func() {}, func() {})
+	socketOn := func(m medium) *socket {
+		here, there := net.Pipe()
+		t.Cleanup(func() { here.Close(); there.Close() })
+		k := &socket{place: &intake.Conn{Conn: here}, medium: m}
+		l.begin()
+		k.session = l.newSession(7, k)
+		k.session.ending = true // so that what is read is nothing to it
+		l.end()
+		return k
+	}
+	var floods sync.WaitGroup
+	defer floods.Wait()
+	for range readers {
+		k := socketOn(flood{})
+		defer k.Close()
+		floods.Go(func() { k.input() })
+	}
+	budgettest.Until(t, "all places to be taken", func() bool { return len(l.readers) == readers })
+	e := &endless{reads: 9}
+	e.k = socketOn(e)
+	read := make(chan bool, 1)
+	go func() { read <- e.k.input() }()
+	budgettest.Until(t, "another to be read", func() bool { return len(read) > 0 })
+	if <-read || e.reads != 11 {
+		t.Errorf("%d reads", e.reads)
+	}
 }
 
 // Why a connection has ended is counted on every transport.

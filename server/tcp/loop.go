@@ -30,7 +30,7 @@ type loop struct {
 	wake func() // has the event loop take a turn, soon
 	arm  func() // has it take a tick, one tick from now
 
-	readers chan struct{} // has a place for each goroutine with a buffer: see buffer
+	readers chan struct{} // has a place for each goroutine with a buffer: see socket.read
 
 	// turns is held during a turn, nearly always by the event loop. It guards all of the sessions,
 	// and the following fields.

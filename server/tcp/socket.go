@@ -118,22 +118,9 @@ type socket struct {
 // buffers hold bytes that have arrived while they are processed: idle connections have none.
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// readers is how many goroutines of a loop have read something, or are about to: one whose turn it
-// is, and some that read and decrypt meanwhile. All others wait without a buffer, even if thousands
-// of clients send at once.
+// readers is how many goroutines of a loop have a buffer: one whose turn it is, and some that read
+// and decrypt meanwhile. All others wait without, even if thousands of clients send at once.
 const readers = 4
-
-// buffer waits until the loop has room for another reader, and returns its buffer.
-func (l *loop) buffer() *[64 << 10]byte {
-	l.readers <- struct{}{}
-	return buffers.Get().(*[64 << 10]byte)
-}
-
-// returned ends what buffer has begun.
-func (l *loop) returned(p *[64 << 10]byte) {
-	buffers.Put(p)
-	<-l.readers
-}
 
 func (k *socket) run() {
 	_ = k.below.AwaitInput(k.input)
@@ -149,21 +136,14 @@ func (k *socket) run() {
 // is left: the poller reports each arrival once, and several together as one.
 func (k *socket) input() (done bool) {
 	s := k.session
-	p := s.loop.buffer()
-	defer func() { s.loop.returned(p) }()
 	for !k.closing.Load() {
 		if k.hungUp {
 			k.look()
 			return false
 		}
-		switch n, err := k.medium.TryRead(p[:]); {
+		switch n, err := k.read(); {
 		case n > 0:
-			s.loop.input(s, p[:n])
-			if pause := k.place.Pause(1); pause > 0 {
-				s.loop.returned(p)
-				time.Sleep(pause)
-				p = s.loop.buffer()
-			}
+			time.Sleep(k.place.Pause(1))
 		case err == unix.EAGAIN:
 			return false
 		case err != nil:
@@ -180,6 +160,22 @@ func (k *socket) input() (done bool) {
 		}
 	}
 	return true
+}
+
+// read takes a turn with what has arrived, as far as a buffer holds it. Who has more waits for
+// another place behind those who wait already.
+func (k *socket) read() (n int, err error) {
+	l := k.session.loop
+	l.readers <- struct{}{}
+	p := buffers.Get().(*[64 << 10]byte)
+	defer func() {
+		buffers.Put(p)
+		<-l.readers
+	}()
+	if n, err = k.medium.TryRead(p[:]); n > 0 {
+		l.input(k.session, p[:n])
+	}
+	return n, err
 }
 
 // look tells the session when a peer that has ended its direction has gone.
