@@ -135,8 +135,10 @@ func (l *loop) offer(ctx context.Context) error {
 	}
 	if l.arrivals == nil {
 		for _, c := range l.conns {
+			// The first requests are due at the start, not when the connections before this one
+			// have been written to: of large frames that may be after the measured time.
 			for range l.cfg.InFlight {
-				c.due.push(time.Since(start))
+				c.due.push(0)
 			}
 			if err := l.send(c); err != nil {
 				return err
