@@ -13,12 +13,12 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// An address says where to reach a server.
+// An address is where a server can be reached.
 type address struct {
 	text    string // as users write it
 	network string // "tcp" or "unix"
 	target  string // host:port, or the path of a socket
-	name    string // of the server, as its certificate has it; "": TLS is not spoken
+	name    string // of the server, as in its certificate; "": no TLS
 }
 
 // parseAddress parses one of the addresses that [Dial] takes.
@@ -68,10 +68,10 @@ func parseAddresses(text string, withTLS bool) (list []address, err error) {
 // A source is one of the addresses that a client was given, and the servers that it stands for.
 type source struct {
 	address
-	host, port string // of a name that is looked up; "": it stands for itself
+	host, port string // of a name to look up; "": the address itself is the server
 
 	spread bool      // it has stood for several servers
-	found  []address // nil: it was never looked up
+	found  []address // nil: never looked up
 }
 
 func newSource(a address, lookup lookup) *source {
@@ -91,7 +91,7 @@ type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error
 
 // lookUp finds out which servers the source stands for. If that fails, they stay the same.
 //
-// A name with several addresses of one family stands for as many servers. A name with a single
+// A name with several addresses of one family stands for that many servers. A name with a single
 // address, or with one of each family, is dialed by name, which tries both.
 func (s *source) lookUp(ctx context.Context, find lookup) error {
 	if s.host == "" {

@@ -18,7 +18,7 @@ import (
 func TestAllocs(t *testing.T) {
 	budget := func(name string, most float64, f func()) {
 		t.Helper()
-		f() // what is made once
+		f() // one-time allocations
 		if n := testing.AllocsPerRun(1000, f); n > most {
 			t.Errorf("%s: %v allocations, the budget is %v", name, n, most)
 		}

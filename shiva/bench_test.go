@@ -19,8 +19,8 @@ var benchSizes = []struct {
 
 var benchDTypes = []tensor.DType{tensor.Uint8, tensor.Float16, tensor.Float32, tensor.Float64}
 
-// written returns n bytes that were written to: memory that never was is one page of zeros to the
-// processor's caches, however long it is, and reading it twice too fast.
+// written returns n bytes that were written to: memory that never was maps to a single page of
+// zeros, which the processor's caches hold, so reading it is twice too fast.
 func written(n int) []byte { return bytes.Repeat([]byte{1}, n) }
 
 func benchMessage(d tensor.DType, size int) *shiva.Message {
@@ -40,7 +40,7 @@ func eachBench(b *testing.B, f func(b *testing.B, m *shiva.Message)) {
 	}
 }
 
-// BenchmarkCopy is the bar for the others: the same bytes, moved and not looked at.
+// BenchmarkCopy is the baseline for the other benchmarks: it only copies the same bytes.
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run("size="+size.name, func(b *testing.B) {
@@ -71,7 +71,7 @@ func BenchmarkDecode(b *testing.B) {
 	})
 }
 
-// BenchmarkDecodePieces is the same in pieces as a socket gives them.
+// BenchmarkDecodePieces decodes pieces of the sizes that a socket delivers.
 func BenchmarkDecodePieces(b *testing.B) {
 	for _, size := range []int{602_112, 1 << 20, 8 << 20} {
 		wire, err := shiva.AppendMessage(nil, benchMessage(tensor.Float32, size))
@@ -135,7 +135,8 @@ func BenchmarkValidObject(b *testing.B) {
 	}
 }
 
-// BenchmarkClient is a round trip to an echo on a real socket, one caller at a time and many.
+// BenchmarkClient measures a round trip to an echo server on a real socket, with one caller and
+// with many.
 func BenchmarkClient(b *testing.B) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

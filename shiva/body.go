@@ -15,8 +15,8 @@ func (d *Decoder) begin(need, width int) {
 		d.body = d.fromArena(need)
 	}
 	if d.fault != nil && d.state == inMetadata {
-		// The message is being discarded. Small metadata is received all the same, outside the
-		// budget: it may have the request's id, for the refusal.
+		// The message is being discarded. Small metadata is received nevertheless, outside the
+		// budget: the refusal needs the request's id, which it may hold.
 		d.body = make([]byte, need)
 	}
 }
@@ -42,13 +42,12 @@ func (d *Decoder) fill(in *[]byte) bool {
 	return true
 }
 
-// throughBytes is the size from which a swapped tensor is written past the caches: the size of the
-// second level on small machines. Such a tensor would have left the cache again before it is read.
+// throughBytes is the size from which a swapped tensor is written past the caches: that of the
+// second-level cache on small machines. Such a tensor would be evicted before it is read.
 const throughBytes = 2 << 20
 
-// place puts p, the next bytes of the current body on the wire, where they belong in its memory,
-// which holds whole units. A unit that is cut by the end of p, or of the one before, is put in
-// order byte by byte.
+// place copies p, the next bytes of the current body on the wire, to their place in its memory,
+// which holds whole units. A unit that is split between two calls is reordered byte by byte.
 func (d *Decoder) place(p []byte) {
 	dst, at, width := d.body, d.have, d.width
 	for len(p) > 0 && at%width != 0 {
@@ -67,12 +66,12 @@ func (d *Decoder) place(p []byte) {
 	}
 }
 
-// grow gives the current body its next stage of memory, see [tensor.Stage], for the bytes that it
-// has and arriving more. It returns false if there is no memory; the message is then discarded from
-// here on.
+// grow gives the current body its next stage of memory, see [tensor.Stage], with room for the bytes
+// received and arriving more. It returns false if there is no memory; the rest of the message is
+// then discarded.
 func (d *Decoder) grow(arriving int) bool {
 	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
-	// Whole units: the first bytes of a unit are its last ones in memory.
+	// Copy whole units: the first bytes of a unit on the wire are its last in memory.
 	begun := (d.have + d.width - 1) &^ (d.width - 1)
 	b, err := d.cfg.Pool.Grow(d.stage, begun, size)
 	if err != nil {
@@ -93,7 +92,7 @@ func aligned(n int) int { return (n + arenaAlign - 1) &^ (arenaAlign - 1) }
 // fromArena returns memory for a small body, or nil if there is none; the message is then
 // discarded.
 func (d *Decoder) fromArena(need int) []byte {
-	d.message() // which may bring an arena along
+	d.message() // may come with an arena
 	room := aligned(need)
 	if len(d.arenaFree) < room {
 		// Enough for the rest of the message, if its other tensors are as small as this one.
@@ -115,8 +114,8 @@ func (d *Decoder) fromArena(need int) []byte {
 	return b
 }
 
-// overBudget begins to discard the current message: its bodies are consumed as they come, and the
-// error is returned at its end, in its turn.
+// overBudget starts discarding the current message: its bodies are consumed as they arrive, and the
+// error is returned at its end, in its place among the messages.
 func (d *Decoder) overBudget(err error) {
 	d.fault = &DecodeError{Kind: KindOverBudget, Field: d.fieldName(), Offset: d.pos,
 		Limit: d.cfg.Pool.Budget(), Got: int64(d.need), Detail: err.Error(), Err: err, keep: true}

@@ -27,19 +27,19 @@ var (
 	smallest = []string{"-Os", "-mcpu=cortex-m0plus", "-mthumb"}
 )
 
-// The client in C reads the golden vectors, and sends them again, as the one in Go does, and keeps
-// what its header promises.
+// The C client reads the golden vectors, and sends them again, as the Go client does, and keeps the
+// promises of its header.
 func TestC(t *testing.T) {
 	golden := cGolden(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "vectors.in"), golden.input, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	effort := "-O0" // half the time
+	effort := "-O0" // compiles in half the time
 	if budgettest.Whole() {
-		effort = "-O1" // warns of more
+		effort = "-O1" // gives more warnings
 	}
-	// A machine is a compiler, what it is to do, and what runs the program.
+	// A machine is a compiler with its arguments, and the command that runs the program.
 	machines := map[string][2][]string{
 		"here": {append([]string{"cc", effort, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}, strict...)},
 	}
@@ -72,7 +72,7 @@ func TestC(t *testing.T) {
 	}
 }
 
-// compiled runs a compiler, or another tool, and gives what it prints.
+// compiled runs a compiler, or another tool, and returns its output.
 func compiled(t *testing.T, command []string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(command[0], append(command[1:len(command):len(command)], args...)...).CombinedOutput()
@@ -82,7 +82,7 @@ func compiled(t *testing.T, command []string, args ...string) string {
 	return string(out)
 }
 
-// firstDifference shows where what a program printed leaves what was expected.
+// firstDifference shows where a program's output first differs from the expected one.
 func firstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(g), len(w)) {
@@ -93,7 +93,7 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, expected %d; the last: %q", len(g), len(w), g[max(len(g)-3, 0):])
 }
 
-// A cVectors is what the program vectors.c reads, and what it prints of it.
+// A cVectors is the input of the program vectors.c, and its expected output.
 type cVectors struct {
 	input   []byte
 	printed string
@@ -118,8 +118,8 @@ func sum32(b []byte) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// cReads is what vectors.c prints about a vector. The client in C looks neither into metadata nor
-// at whether texts are UTF-8: it passes them on.
+// cReads returns what vectors.c prints about a vector. The C client checks neither metadata nor
+// whether texts are UTF-8: it passes them on.
 func cReads(t *testing.T, g golden) string {
 	t.Helper()
 	r := decodeAll(t, shiva.DecoderConfig{Limits: wide}, g.bytes)
@@ -131,7 +131,7 @@ func cReads(t *testing.T, g golden) string {
 		end, at = "eof", fmt.Sprint(len(g.bytes))
 	}
 	if end == shiva.KindSizeOverflow || g.File == "dims_4gib.bin" {
-		end, at = shiva.KindSizeOverflow, "-" // where depends on how large a tensor may be
+		end, at = shiva.KindSizeOverflow, "-" // the offset depends on the limit for a tensor
 	}
 	out := new(strings.Builder)
 	for _, m := range messages {
@@ -141,7 +141,7 @@ func cReads(t *testing.T, g golden) string {
 			for _, n := range tt.Shape {
 				shape += strconv.Itoa(n) + " "
 			}
-			little := make([]byte, len(tt.Data)) // as it is on any host that Go is tested on but s390x
+			little := make([]byte, len(tt.Data)) // host order, on all tested hosts except s390x
 			copy(little, tt.Data)
 			if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
 				tensor.SwapCopy(little, little, tt.DType.SwapWidth())
@@ -179,8 +179,8 @@ func cReads(t *testing.T, g golden) string {
 	return out.String()
 }
 
-// What the client in C takes of a small device: bytes of code, no data, nothing of malloc, and how
-// deep its stack gets.
+// testCSmall checks the C client's footprint on a small device: bytes of code, no data, no malloc,
+// and the depth of its stack.
 func testCSmall(t *testing.T) {
 	dir := t.TempDir()
 	object := filepath.Join(dir, "shiva.o")
@@ -190,7 +190,7 @@ func testCSmall(t *testing.T) {
 	if _, err := fmt.Sscan(rest, &text, &data, &bss); err != nil || text > 4096 || data+bss > 0 {
 		t.Errorf("text %d, data %d, bss %d; at most 4096, 0 and 0: %v", text, data, bss, err)
 	}
-	// Else only what the compiler itself brings is called.
+	// Other than these, it calls only functions of the compiler's own library.
 	helper := regexp.MustCompile(`^(__aeabi_\w+|__gnu_thumb1_case_\w+|mem(cpy|set|move|cmp))$`)
 	for name := range strings.FieldsSeq(strings.ReplaceAll(compiled(t, []string{"arm-none-eabi-nm"}, "-u", object), " U ", "")) {
 		if !helper.MatchString(name) {
@@ -204,17 +204,18 @@ func testCSmall(t *testing.T) {
 	t.Logf("text %d, data %d, bss %d, stack %d (%s)", text, data, bss, deepest, path)
 }
 
-// deepestStack is the largest sum of stacks along the calls in shiva.c, without the transport's.
+// deepestStack returns the largest sum of stack frames along a call path in shiva.c, without the
+// transport's.
 func deepestStack(t *testing.T, dir string) (deepest int, path string) {
 	t.Helper()
 	object := filepath.Join(dir, "stack.o")
-	// A section for each function tells who calls whom.
+	// With a section for each function, relocations show the call graph.
 	compiled(t, []string{"arm-none-eabi-gcc"}, slices.Concat(smallest, strict, []string{"-ffunction-sections", "-fstack-usage", "-c", "c/shiva.c", "-o", object})...)
 	usage, err := os.ReadFile(filepath.Join(dir, "stack.su"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the compiler brings, by its disassembly.
+	// Stack of the compiler's library functions, from their disassembly.
 	own, calls := map[string]int{"__aeabi_lmul": 28, "__aeabi_uldivmod": 72}, map[string][]string{}
 	for _, f := range regexp.MustCompile(`(?m):(\w+)\t(\d+)\tstatic$`).FindAllStringSubmatch(string(usage), -1) {
 		own[f[1]], _ = strconv.Atoi(f[2])

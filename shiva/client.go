@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// ErrClosed is the reason why calls fail after Close.
+// ErrClosed is the reason that calls fail with after Close.
 var ErrClosed = errors.New("shiva: client is closed")
 
-// A CallError says why a request got no answer. It wraps the reason: the error of the connection,
-// [ErrClosed], or the error of the call's context.
+// A CallError reports why a request got no answer. It wraps the reason: the error of the
+// connection, [ErrClosed], or the error of the call's context.
 type CallError struct {
 	Addr string
 	// Bytes of the request may have reached the server; if false, it certainly did not run.
@@ -40,52 +40,52 @@ func (e *CallError) Unwrap() error { return e.Err }
 //
 // # One server
 //
-// After a connection is lost, the next request makes a new one. Requests of which bytes were sent
-// on the lost connection fail, since only the caller knows whether they may run twice (see
+// After a connection is lost, the next request makes a new one. Requests that were sent, even in
+// part, on the lost connection fail, since only the caller knows whether they may run twice (see
 // [WithRepeatable]); requests that were still waiting are sent on the new one. When connecting
-// fails, the requests that wait for it fail with the reason; later ones wait for the next attempt,
-// after a pause that grows.
+// fails, the requests that wait for the connection fail with the reason; later ones wait for the
+// next attempt, after a pause that grows.
 //
 // # Several servers
 //
-// Several servers are given by several addresses, or by a name that resolves to several. The client
-// keeps a connection to each, to 16 at most ([WithServers]), while it is open; it uses a server
-// once that has answered for the first time. Of two servers chosen at random, a request goes to the
-// one where fewer requests wait.
+// Several servers are given by several addresses, or by a name that resolves to several. While
+// open, the client keeps a connection to each, to 16 at most ([WithServers]), and uses a server
+// once it has answered for the first time. Of two servers chosen at random, a request goes to the
+// one with fewer requests waiting.
 //
 // A request that a server did not execute is sent to another one: a request that was not sent, or
 // was answered Draining, Unavailable (no container of the model), NotFound (another server may have
-// it) or, once, Overloaded. With WithRepeatable so is a request whose answer was lost, whose
-// container was lost, or that waits at a server which has fallen silent: no answer for 2 s, and
-// none within 2 s when it is asked on another connection whether it lives. When no server is left
-// and waiting may help, the client begins anew after a pause, until the request's context ends or,
-// if that has no deadline, for as long as an attempt to connect may take (10 s). If there is still
-// no answer, the error is an [*AttemptsError] with the addresses and what happened at each.
+// it) or, once, Overloaded. With WithRepeatable, so is a request whose answer or container was
+// lost, or that waits for a silent server: one that has answered nothing for 2 s, and then fails to
+// answer a liveness check on another connection within 2 s. When no server is left and waiting may
+// help, the client starts over after a pause, until the request's context ends or, if that has no
+// deadline, for as long as an attempt to connect may take (10 s). If there is still no answer, the
+// error is an [*AttemptsError] with the addresses and what happened at each.
 //
 // Feedback goes to another server only if it was not sent or was answered Draining.
 //
-// Names are looked up again while the client is in use, every 20 s, and every second while a server
-// cannot be reached. A server whose address is no longer among those of its name gets no further
-// requests and answers those it has. A name that cannot be resolved, or resolves to nothing, keeps
-// its last addresses.
+// While the client is in use, names are looked up again every 20 s, and every second while a server
+// is unreachable. A server whose address its name no longer has gets no further requests, and
+// answers those it has. A name that cannot be resolved, or resolves to nothing, keeps its last
+// addresses.
 type Client struct {
 	opts options
-	name string       // the addresses, as they were given
-	seed maphash.Seed // which servers are used of too many
-	// The server of an address that stands for only one; nil: there may be others.
+	name string       // the addresses, as given
+	seed maphash.Seed // decides which servers are used if there are too many
+	// The client's one server, if there can be no other; nil: there may be others.
 	alone *link
 
 	ctx     context.Context // until Close
 	close   context.CancelFunc
-	changed chan struct{}           // holds a token after a link has connected or failed to
-	links   atomic.Pointer[[]*link] // the servers that are used; never empty after Dial
+	changed chan struct{}           // holds a token after a link has connected or failed to connect
+	links   atomic.Pointer[[]*link] // to the servers in use; never empty after Dial
 	looks   atomic.Int64            // when names are looked up next, Unix nanoseconds; 0: never
 
 	lookups sync.WaitGroup
 	sources []*source // owned by Dial, and then by the lookup under way
 
 	mu     sync.Mutex
-	all    []*link // those that run: links, and what was retired
+	all    []*link // all that run: links, and retired ones
 	closed bool
 }
 
@@ -93,7 +93,7 @@ type Client struct {
 // host:port, a host alone for [DefaultPort], either of these after "tls://" if the server speaks
 // TLS (see [WithTLS]), or "unix:PATH" for a socket on this machine ("unix:@name": an abstract one).
 // A host with several addresses of one family stands for several servers; if it has several of both
-// families, those of IPv4 are used, on the assumption that each server has both.
+// families, the IPv4 addresses are used, on the assumption that each server has both.
 //
 // The context bounds only this first attempt to connect. Of several servers, one has to answer.
 //
@@ -123,7 +123,7 @@ func (c *Client) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	c.close()
-	c.lookups.Wait() // then nobody adds links
+	c.lookups.Wait() // no links are added after this
 	for _, l := range c.all {
 		l.Close()
 	}
@@ -134,15 +134,15 @@ func (c *Client) Close() error {
 // encoded before Do waits for anything, and may be changed or released when Do returns.
 //
 // The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer
-// could not be decoded, a [*CallError] if there was none, and an [*AttemptsError], which wraps
-// these, if several servers were tried in vain. If ctx ends before the answer arrives, Do returns
-// at once with an error that wraps ctx's; a request that was sent still takes its turn on the
-// connection, and one of the places of [WithInFlight], until the server has answered it.
+// could not be decoded, a [*CallError] if there was no answer, and an [*AttemptsError], which wraps
+// these, if all of several servers failed. If ctx ends before the answer arrives, Do returns at
+// once with an error that wraps ctx's; a request that was sent still counts as in flight on the
+// connection ([WithInFlight]) until the server has answered it.
 func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 	return c.ask(ctx, m, c.opts.sendDeadline)
 }
 
-// ask is Do. tell says whether the server is told the deadline.
+// ask is Do; tell: send the deadline to the server.
 func (c *Client) ask(ctx context.Context, m *Message, tell bool) (*Message, error) {
 	if c.alone != nil {
 		return c.alone.Do(ctx, m, tell)

@@ -19,10 +19,10 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// What becomes of calls when connections, answers or memory fail.
+// How calls end when connections, answers or memory fail.
 
-// TestClientLostConnection: a request that was sent fails and says that it may have run, one
-// that waits goes out on the next connection, and later ones as if nothing had been.
+// TestClientLostConnection: a request that was sent fails and reports that it may have run, a
+// waiting one is sent on the next connection, and later ones are not affected.
 func TestClientLostConnection(t *testing.T) {
 	var got atomic.Int32
 	h := func(c *shivatest.Conn, m *shiva.Message) {
@@ -35,7 +35,7 @@ func TestClientLostConnection(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 0), true, syscall.ECONNRESET) })
 		synctest.Wait()
-		wg.Go(func() { // waits for the place of the first
+		wg.Go(func() { // waits for the slot of the first
 			if err := r.do(r.Context(), 1); err != nil {
 				r.Error(err)
 			}
@@ -55,7 +55,7 @@ func TestClientLostConnection(t *testing.T) {
 	}, shiva.WithInFlight(1))
 }
 
-// TestClientHangUpInAnswer: the end of the stream inside an answer is told as such.
+// TestClientHangUpInAnswer: the end of the stream inside an answer is reported as such.
 func TestClientHangUpInAnswer(t *testing.T) {
 	h := func(c *shivatest.Conn, m *shiva.Message) {
 		b, _ := shiva.AppendMessage(nil, m)
@@ -72,8 +72,8 @@ func TestClientHangUpInAnswer(t *testing.T) {
 	})
 }
 
-// TestClientFaultyAnswers: an answer that cannot be decoded costs its own call, if the stream
-// is still in step, and the connection if not.
+// TestClientFaultyAnswers: an answer that cannot be decoded fails only its own call if the stream
+// is still in step, and ends the connection if not.
 func TestClientFaultyAnswers(t *testing.T) {
 	h := func(c *shivatest.Conn, m *shiva.Message) {
 		switch number(m) {
@@ -112,7 +112,7 @@ func TestClientFaultyAnswers(t *testing.T) {
 	})
 }
 
-// TestClientUnasked: a message that answers nothing ends the connection, and the next request
+// TestClientUnasked: a message that answers no request ends the connection, and the next request
 // makes another.
 func TestClientUnasked(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
@@ -129,7 +129,7 @@ func TestClientUnasked(t *testing.T) {
 				r.Errorf("%d connections, want %d", n, i+2)
 			}
 		}
-		// A broken one, with nobody to tell.
+		// A broken message, while no caller waits.
 		_, _ = io.WriteString(r.server.Conns()[2], "HTTP/1.1 400 Bad Request\r\n\r\n")
 		synctest.Wait()
 		if err := r.do(r.Context(), 1); err != nil {
@@ -138,8 +138,8 @@ func TestClientUnasked(t *testing.T) {
 	}, shiva.WithBackoff(time.Millisecond, time.Millisecond))
 }
 
-// TestClientRefusedAtTheDoor: a server that takes no more connections says so and hangs up; the
-// callers get to see it, whether their request was on its way or not.
+// TestClientRefusedAtTheDoor: a server that takes no more connections sends an error and hangs up;
+// callers get that error, whether or not their request was sent.
 func TestClientRefusedAtTheDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n shivatest.Net
@@ -175,12 +175,12 @@ func TestClientRefusedAtTheDoor(t *testing.T) {
 	})
 }
 
-// A deafConn is connected to a peer that no longer reads, but may still have something to say.
+// A deafConn is connected to a peer that no longer reads, but may still send.
 type deafConn struct{ net.Conn }
 
 func (deafConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// TestClientLastWords: when the writer fails, the reader goes on for a second.
+// TestClientLastWords: when the writer fails, the reader continues for a second.
 func TestClientLastWords(t *testing.T) {
 	for _, speaks := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestClientLastWords(t *testing.T) {
 	}
 }
 
-// TestClientLimits: an answer beyond them is not taken, and says why.
+// TestClientLimits: an answer beyond the limits is refused with the reason.
 func TestClientLimits(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
 		m := &shiva.Message{Tensors: []tensor.Tensor{mustTensor(r.T, tensor.Shape{2000}, make([]uint8, 2000))}}
@@ -225,7 +225,7 @@ func TestClientLimits(t *testing.T) {
 	}, shiva.WithLimits(shiva.Limits{MessageBytes: 1000}))
 }
 
-// TestClientBudget: a pool without room refuses the request, or the answer, and no more than that.
+// TestClientBudget: a pool without room refuses the request, or the answer, and nothing else fails.
 func TestClientBudget(t *testing.T) {
 	answers := func(c *shivatest.Conn, m *shiva.Message) {
 		if n := number(m); n > 0 {
@@ -291,7 +291,7 @@ func TestClientReconnectBackoff(t *testing.T) {
 		if early == 0 {
 			r.Error("the pauses are not spread: many clients would come back at once")
 		}
-		// A call that gives up before the next attempt is not sent by it.
+		// The next attempt does not send a call that was given up before it.
 		ctx, cancel := context.WithTimeout(r.Context(), longest/4)
 		defer cancel()
 		wantCallError(r.T, r.do(ctx, 1), false, context.DeadlineExceeded)
@@ -307,7 +307,8 @@ func TestClientReconnectBackoff(t *testing.T) {
 	}, shiva.WithBackoff(shortest, longest))
 }
 
-// TestClientHangUpBackoff: a server that accepts and hangs up is not asked in a tight loop.
+// TestClientHangUpBackoff: the client does not reconnect in a tight loop to a server that accepts
+// and hangs up.
 func TestClientHangUpBackoff(t *testing.T) {
 	hangUp := func(c *shivatest.Conn, _ *shiva.Message) { c.Close() }
 	withRig(t, hangUp, func(r *rig) {
@@ -321,7 +322,7 @@ func TestClientHangUpBackoff(t *testing.T) {
 	}, shiva.WithBackoff(100*time.Millisecond, time.Minute))
 }
 
-// What cannot be the path of a socket is refused by name, before anything is dialed.
+// An invalid socket path is refused by name, before anything is dialed.
 func TestClientDialsNoSocket(t *testing.T) {
 	dir := t.TempDir()
 	for addr, want := range map[string]string{

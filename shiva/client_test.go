@@ -65,7 +65,7 @@ func (r *rig) listen(h shivatest.Handler) {
 	r.server = shivatest.Serve(l, h)
 }
 
-// do sends a message that says n, and checks the answer.
+// do sends a message that contains n, and checks the answer.
 func (r *rig) do(ctx context.Context, n int) error {
 	m, err := r.client.Do(ctx, numbered(n))
 	if err != nil {
@@ -87,8 +87,7 @@ func number(m *shiva.Message) int {
 	return n
 }
 
-// wantCallError checks that err is a CallError that says what became of the request, and wraps
-// reason.
+// wantCallError checks that err is a CallError with this fate of the request that wraps reason.
 func wantCallError(t *testing.T, err error, mayHaveRun bool, reason error) {
 	t.Helper()
 	e, ok := errors.AsType[*shiva.CallError](err)
@@ -119,8 +118,8 @@ func TestClientEcho(t *testing.T) {
 	})
 }
 
-// TestClientPipelines: many callers at once, each gets its own answer, and no more requests are
-// on their way than the option allows.
+// TestClientPipelines: of many concurrent callers each gets its own answer, and no more requests
+// are in flight than the option allows.
 func TestClientPipelines(t *testing.T) {
 	const inFlight = 8
 	var mu sync.Mutex
@@ -171,7 +170,7 @@ func TestClientRemoteError(t *testing.T) {
 	})
 }
 
-// TestClientRefusesToSend: what cannot be encoded costs no connection and no place in it.
+// TestClientRefusesToSend: a message that cannot be encoded costs no connection and no slot.
 func TestClientRefusesToSend(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
 		for range 3 {
@@ -185,8 +184,8 @@ func TestClientRefusesToSend(t *testing.T) {
 	}, shiva.WithInFlight(1))
 }
 
-// TestClientDeadlineKeepsOrder: a call that gives up returns at its deadline, and its late
-// answer is not taken for the next one's, which the reference client does.
+// TestClientDeadlineKeepsOrder: a call returns at its deadline, and its late answer is not taken
+// for the next call's, as the reference client does.
 func TestClientDeadlineKeepsOrder(t *testing.T) {
 	slow := func(c *shivatest.Conn, m *shiva.Message) {
 		if number(m) == 0 {
@@ -211,7 +210,7 @@ func TestClientDeadlineKeepsOrder(t *testing.T) {
 	})
 }
 
-// TestClientCancelUnsent: a request that was not sent leaves without a trace.
+// TestClientCancelUnsent: cancelling an unsent request leaves no trace.
 func TestClientCancelUnsent(t *testing.T) {
 	var mu sync.Mutex
 	var seen []int
@@ -233,8 +232,8 @@ func TestClientCancelUnsent(t *testing.T) {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		// The first is being handled. The second fills the connection, which the server does
-		// not read meanwhile, and so the writer waits; the third to fifth are not sent.
+		// The first request is being handled. The second fills the connection, which the server
+		// does not read meanwhile, so the writer waits; the third to fifth are not sent.
 		wg.Go(func() {
 			if err := r.do(t.Context(), 1); err != nil {
 				t.Error(err)
@@ -267,7 +266,7 @@ func TestClientCancelUnsent(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		for range 10 { // each gives its place back
+		for range 10 { // each gives its slot back
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			wantCallError(t, r.do(ctx, 6), false, context.DeadlineExceeded)
 			cancel()
@@ -293,7 +292,7 @@ func TestClientClose(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 1), true, shiva.ErrClosed) })
 		synctest.Wait()
-		// This request waits for a place.
+		// This request waits for a slot.
 		wg.Go(func() { wantCallError(r.T, r.do(r.Context(), 2), false, shiva.ErrClosed) })
 		synctest.Wait()
 		r.client.Close()
@@ -302,7 +301,7 @@ func TestClientClose(t *testing.T) {
 	}, shiva.WithInFlight(1))
 }
 
-// TestClientCloseWhileAway: Close does not wait for a pause between attempts, nor for an attempt.
+// TestClientCloseWhileAway: Close waits neither for a pause between attempts nor for an attempt.
 func TestClientCloseWhileAway(t *testing.T) {
 	var slow atomic.Bool
 	var rigged *rig
@@ -327,7 +326,7 @@ func TestClientCloseWhileAway(t *testing.T) {
 			r.server.Close()
 			synctest.Wait()
 			if during == "pause" {
-				for range 2 { // a lost connection without an answer counts; then one refused
+				for range 2 { // first a connection lost without an answer, then a refused one
 					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 					_ = r.do(ctx, 1)
 					cancel()
@@ -414,9 +413,9 @@ func TestClientDeadlineMetadata(t *testing.T) {
 	}, shiva.WithDeadlineMetadata())
 }
 
-// TestClientStorm: many callers, many sizes, cancellations and broken connections at once;
-// every call ends, no answer is another's, and all memory comes back. The seed of a failure is
-// in its message.
+// TestClientStorm: with many callers, many sizes, cancellations and broken connections at once,
+// every call ends, no call gets the answer of another, and all memory is returned. The message of a
+// failure has its seed.
 func TestClientStorm(t *testing.T) {
 	seed := rand.Uint64()
 	echo := func(c *shivatest.Conn, m *shiva.Message) {
@@ -464,7 +463,7 @@ func TestClientStorm(t *testing.T) {
 	}, shiva.WithInFlight(8), shiva.WithBackoff(time.Millisecond, 4*time.Millisecond))
 }
 
-// TestClientSocket is the one on a real socket.
+// TestClientSocket uses a real socket.
 func TestClientSocket(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

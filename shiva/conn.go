@@ -15,8 +15,8 @@ import (
 // One connection of a [link]: its writer and its reader.
 
 const (
-	// What the writer gathers before it writes: messages of up to copyBytes are copied into one
-	// block, and larger ones stay where they are.
+	// Limits of what the writer gathers for one write: messages of up to copyBytes are copied into
+	// one block, and larger ones stay where they are.
 	writeBlockBytes = 64 << 10
 	copyBytes       = 8 << 10
 	maxWriteVecs    = 64
@@ -25,7 +25,7 @@ const (
 	// How long the reader goes on after the writer has failed.
 	lastWordsTime = time.Second
 
-	// From this much room in a body on, reading straight into it is faster than through the block.
+	// From this much room in a body, reading directly into it is faster than through the block.
 	minDirectBytes = 16 << 10
 )
 
@@ -36,7 +36,8 @@ func (c *link) serve(conn net.Conn) (answers int, err error) {
 	var writeErr error
 	wg.Go(func() {
 		if writeErr = c.write(conn, stop); writeErr != nil {
-			// A server that hangs up has often sent the reason, which may not have been read yet.
+			// A server that closes the connection has often sent the reason, which may still be
+			// unread.
 			_ = conn.SetReadDeadline(time.Now().Add(lastWordsTime))
 		}
 	})
@@ -50,14 +51,14 @@ func (c *link) serve(conn net.Conn) (answers int, err error) {
 	return answers, err
 }
 
-// write sends what is in the ring: all that waits in one go, then it sleeps until there is
-// more. It ends when stop is closed, or when conn fails.
+// write sends the requests in the ring, all that wait at once, then sleeps until there are more. It
+// returns when stop is closed or conn fails.
 func (c *link) write(conn net.Conn, stop <-chan struct{}) error {
 	w := connWriter{block: make([]byte, 0, writeBlockBytes)}
 	defer w.release()
 	for {
 		select {
-		case <-stop: // what waits goes out on the next connection
+		case <-stop: // waiting requests go out on the next connection
 			return nil
 		default:
 		}
@@ -74,7 +75,7 @@ func (c *link) write(conn net.Conn, stop <-chan struct{}) error {
 	}
 }
 
-// gather moves requests from the ring to w until it is full, and reports whether there were any.
+// gather moves requests from the ring to w until w is full, and reports whether w has any.
 func (c *link) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,12 +94,12 @@ func (c *link) gather(w *connWriter) bool {
 	return len(w.vecs) > 0
 }
 
-// A connWriter gathers what is sent in one write.
+// A connWriter gathers the requests of one write.
 type connWriter struct {
 	block []byte // small messages, copied; never moves
 	held  []*tensor.Buffer
 	vecs  net.Buffers
-	out   net.Buffers // what is left of vecs during the write
+	out   net.Buffers // the rest of vecs during a write
 }
 
 func (w *connWriter) full() bool {
@@ -136,7 +137,7 @@ func (w *connWriter) release() {
 	w.held, w.vecs, w.block = w.held[:0], w.vecs[:0], w.block[:0]
 }
 
-// read delivers answers until conn fails or cannot be trusted any more.
+// read delivers answers until conn fails or its framing is lost.
 func (c *link) read(conn net.Conn) (answers int, err error) {
 	d := NewDecoder(DecoderConfig{Limits: c.opts.limits, Pool: c.opts.pool})
 	defer d.Close()
@@ -176,8 +177,8 @@ func (c *link) read(conn net.Conn) (answers int, err error) {
 	}
 }
 
-// unsolicited returns the error of an answer that no call waits for: a server that hangs up gives
-// its reason in one.
+// unsolicited returns the error of an answer that no call waits for: a server sends one with its
+// reason before it closes the connection.
 func unsolicited(m *Message, err error) error {
 	if m == nil {
 		return err

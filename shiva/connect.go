@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// How a [link] connects: to which server, and what is said before the first request.
+// How a [link] connects: to which server, and the exchange before the first request.
 
 // dial makes a connection.
 func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
@@ -31,8 +31,8 @@ func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 	return nil, nil, failed.err()
 }
 
-// dialTo makes a connection to a server. If the server does not know the token, the token is read
-// once more: it may just have been replaced.
+// dialTo makes a connection to a server. If the server does not know the token, dialTo reads the
+// token again: it may just have been replaced.
 func (c *link) dialTo(ctx context.Context, a address) (net.Conn, *sharedMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
 	defer cancel()
@@ -65,8 +65,8 @@ func (c *link) dialAs(ctx context.Context, a address, token string) (net.Conn, *
 	return conn, shared, nil
 }
 
-// reach makes a connection on which the server knows the token and, where there are others, has
-// answered.
+// reach makes a connection on which the server has accepted the token and, if there are other
+// servers, has answered.
 func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, error) {
 	conn, err := c.opts.dial(ctx, a.network, a.target)
 	if err == nil && a.name != "" {
@@ -85,9 +85,9 @@ func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, er
 	return conn, nil
 }
 
-// prove finds out whether the server at the other end of a new connection answers. Where there are
-// other servers, requests do not wait for one that accepts connections and does nothing. Any answer
-// will do, except one that sends clients elsewhere.
+// prove checks that the server at the other end of a new connection answers. Without it, requests
+// would wait for a server that accepts connections and does nothing, although there are others. Any
+// answer will do, except one that sends clients elsewhere.
 func prove(ctx context.Context, conn net.Conn) error {
 	answer, err := exchange(ctx, conn, &Message{Namespace: LiveNamespace})
 	if err != nil {
@@ -101,8 +101,8 @@ func prove(ctx context.Context, conn net.Conn) error {
 }
 
 // introduce shows the client's token to the server at the other end of a new connection, in its
-// first message, as the protocol requires. It is an error if the server does not know the token.
-// Older servers have no tokens, and do not know the question.
+// first message, as the protocol requires. It returns an error if the server does not know the
+// token. Older servers have no tokens, and do not know this route.
 func introduce(ctx context.Context, conn net.Conn, token string) error {
 	if token == "" {
 		return nil
@@ -118,7 +118,7 @@ func introduce(ctx context.Context, conn net.Conn, token string) error {
 	return nil
 }
 
-// exchange sends a message on a connection that nobody else uses, and reads its answer.
+// exchange sends a message on a connection that nothing else uses, and reads its answer.
 func exchange(ctx context.Context, conn net.Conn, m *Message) (answer *Message, err error) {
 	late := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {

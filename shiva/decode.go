@@ -11,13 +11,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Limits bound what a Decoder accepts. They are compared with what a message announces, before
-// memory is taken for it. Zero means the default.
+// Limits bound what a Decoder accepts. They are compared with the sizes that a message announces,
+// before memory is taken for it. Zero means the default.
 type Limits struct {
 	MessageBytes  int64 // a whole message; 256 MiB
 	MetadataBytes int   // 1 MiB
-	Tensors       int   // in a message; 255, all that the protocol can say
-	Rank          int   // of a tensor; 64, that of numpy since 2.0; the protocol can say 255
+	Tensors       int   // in a message; 255, the most that the protocol can express
+	Rank          int   // of a tensor; 64, numpy's limit since 2.0; the protocol can express 255
 	JSONDepth     int   // of nesting in metadata; 128
 }
 
@@ -47,14 +47,14 @@ func (l *Limits) setDefaults() {
 	}
 }
 
-// A DecoderConfig says how a Decoder works. The zero value is usable.
+// A DecoderConfig configures a Decoder. The zero value is usable.
 type DecoderConfig struct {
 	Limits Limits
 	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, no limit
 
-	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the
-	// decoder drops bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and continues
-	// there. The errors then have Keep.
+	// Resync makes framing faults survivable, for noisy byte channels: after one, the decoder drops
+	// bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and continues there. Keep is
+	// then true for such errors.
 	Resync      bool
 	ResyncBytes int
 	// Spares, if not nil, supplies the memory of small messages. It is shared by the decoders of
@@ -63,11 +63,11 @@ type DecoderConfig struct {
 }
 
 // A Decoder takes the bytes of a stream, in pieces of any size, and returns messages. It keeps none
-// of the slices that it is passed: the elements of tensors go straight to their final place, and
-// are swapped into the order of the host on the way.
+// of the slices that it is passed: tensor elements are copied directly to their final place, and
+// swapped into host order on the way.
 //
 // Memory is taken as bytes arrive, not as they are announced: at any time at most about eight times
-// what has arrived of the current message, and 16 KiB. With a Pool, small messages need no
+// the bytes received of the current message, plus 16 KiB. With a Pool, small messages need no
 // allocation once a few have been decoded.
 //
 // A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no
@@ -76,8 +76,8 @@ type Decoder struct {
 	cfg DecoderConfig
 
 	state  decodeState
-	failed *DecodeError // of the framing: returned for good
-	fault  *DecodeError // to be returned at the end of the current message, consumed until then
+	failed *DecodeError // a framing fault: every later Push returns it
+	fault  *DecodeError // returned at the end of the current message, which is consumed until then
 	m      *Message     // the current message; nil before its first tensor and while discarded
 	head   header
 	pos    int64 // bytes consumed of the current message
@@ -96,17 +96,17 @@ type Decoder struct {
 	dtype    tensor.DType
 	rank     int
 	dimsLeft int
-	bytes    uint64 // product of the element size and the dimensions so far, but for those of zero
-	empty    bool   // one of them is zero
+	bytes    uint64 // product of the element size and the non-zero dimensions so far
+	empty    bool   // a dimension is zero
 
 	// The current body: a tensor's data, or metadata.
-	body  []byte // its memory so far, a stage of need; nil while it is discarded
+	body  []byte // its memory so far, one stage towards need; nil while discarding
 	need  int
 	have  int            // bytes received
 	width int            // bytes of its unit
-	stage *tensor.Buffer // owns body, if it does not lie in the arena
+	stage *tensor.Buffer // owns body, unless it is in the arena
 
-	// Small bodies of a message lie in one buffer.
+	// Small bodies of a message share one buffer.
 	arena     *tensor.Buffer
 	arenaFree []byte
 
@@ -141,8 +141,8 @@ func NewDecoder(cfg DecoderConfig) *Decoder {
 }
 
 // SetLimits replaces the limits of the [DecoderConfig]. It may be called only between two messages,
-// when InMessage is false, and applies to those that follow. A search for a header that has begun
-// goes on even without Resync.
+// when InMessage is false, and applies to those that follow. A search for a header that is under
+// way continues even if Resync is now off.
 func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	l.setDefaults()
 	if resyncBytes <= 0 {
@@ -151,10 +151,10 @@ func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	d.cfg.Limits, d.cfg.Resync, d.cfg.ResyncBytes = l, resync, resyncBytes
 }
 
-// Push takes bytes of the stream and returns how many it has consumed. That is all of them unless
-// it returns a message or an error; call it again with the rest then.
+// Push takes bytes of the stream and returns how many it has consumed: all of them, unless it
+// returns a message or an error. Then call it again with the rest.
 //
-// A Message belongs to the caller, who must release it. An error is a [*DecodeError]: if its Keep
+// A Message belongs to the caller, which must release it. An error is a [*DecodeError]: if its Keep
 // is true, Push may continue with the next message; if not, the stream is unusable, and every
 // further Push returns the same error.
 func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
@@ -215,8 +215,8 @@ func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 // a message begins with a whole header.
 func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
-// BodyLeft returns how many bytes are missing of the current body, a tensor's data or the metadata;
-// 0 elsewhere.
+// BodyLeft returns how many bytes of the current body, a tensor's data or the metadata, are
+// missing; 0 outside a body.
 func (d *Decoder) BodyLeft() int {
 	if d.failed != nil || d.state != inData && d.state != inMetadata {
 		return 0
@@ -225,9 +225,8 @@ func (d *Decoder) BodyLeft() int {
 }
 
 // Direct returns the memory for the next bytes of the stream, so that a large body can be read from
-// a socket without a copy; nil unless the stream is inside a body that needs no swap.
-// [Decoder.Advance] tells the Decoder how much of it was filled; no other method may be called in
-// between.
+// a socket without a copy; nil unless the stream is inside a body that needs no swap. Report how
+// much of it was filled with [Decoder.Advance]; call no other method in between.
 func (d *Decoder) Direct() []byte {
 	if d.BodyLeft() == 0 || d.fault != nil || d.width != 1 {
 		return nil
@@ -238,12 +237,11 @@ func (d *Decoder) Direct() []byte {
 	return d.body[d.have:]
 }
 
-// Growing reports whether the current body does not have all of its memory yet.
+// Growing reports whether the current body still lacks part of its memory.
 func (d *Decoder) Growing() bool { return d.BodyLeft() > 0 && d.fault == nil && len(d.body) < d.need }
 
-// Arrived tells the Decoder that n more bytes have arrived than were pushed, and can be read. A
-// body then takes memory for them in one step, which saves copies: each step copies the bytes so
-// far.
+// Arrived tells the Decoder that n more bytes than were pushed have arrived and can be read. A body
+// then takes memory for them in one step, which saves copies: each step copies the bytes so far.
 func (d *Decoder) Arrived(n int) {
 	if d.Growing() && d.have+n > len(d.body) {
 		d.grow(n)
@@ -258,9 +256,9 @@ func (d *Decoder) Advance(n int) {
 	d.pos += int64(n)
 }
 
-// Close tells the Decoder that the stream has ended, and releases what it has of a message. It
-// returns nil between two messages, and an error of kind truncated inside one. The Decoder is then
-// unusable until Reset.
+// Close tells the Decoder that the stream has ended, and releases a partial message. It returns nil
+// between two messages, and an error of kind truncated inside one. The Decoder is then unusable
+// until Reset.
 func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
@@ -276,16 +274,16 @@ func (d *Decoder) Close() error {
 	return e
 }
 
-// Reset makes the Decoder ready for another stream, however the one before ended; a message
-// received in part is released. What it keeps is small, so connections can share decoders, each of
-// which is lent to a connection that reads.
+// Reset makes the Decoder ready for another stream, however the previous one ended; a partial
+// message is released. A Decoder keeps little memory, so a few can be lent to whichever connections
+// are reading.
 func (d *Decoder) Reset() {
 	d.drop()
 	d.failed, d.lost, d.skipped = nil, false, 0
 }
 
 // field returns the next size bytes of the stream in one piece, valid until the next call, or nil
-// if they have not all arrived.
+// until all have arrived.
 func (d *Decoder) field(in *[]byte, size int) []byte {
 	if d.nPart == 0 && len(*in) >= size {
 		b := (*in)[:size]
@@ -339,9 +337,9 @@ func tooLarge(field string, offset, limit, got int64) *DecodeError {
 		Detail: fmt.Sprintf("the limit is %d, got %d", limit, got)}
 }
 
-// noHeader handles 12 bytes that are no header: for the reason e, or because they are wrong in
-// themselves. With Resync, the bytes after the first stay if a header may begin among them; of a
-// search, only the fault that began it is reported, and whether it was in vain.
+// noHeader handles 12 bytes that are not an acceptable header: they exceed a limit (e), or are
+// malformed (e is nil). With Resync, it keeps the bytes from where a header may begin. A search
+// reports only the fault that started it, and its failure.
 func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	inVain := d.lost && d.skipped >= d.cfg.ResyncBytes
 	switch {
@@ -409,8 +407,7 @@ func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 }
 
 // dim takes one dimension. Sizes are multiplied as they arrive, so that an overflow is found before
-// it makes the decoder misplace bytes; zeros are left out of the product, see
-// tensor.Shape.Elements.
+// the decoder misplaces bytes; zeros are left out of the product, see tensor.Shape.Elements.
 func (d *Decoder) dim(v int32) *DecodeError {
 	if v < 0 {
 		e := d.tensorFault(KindNegativeDim, fmt.Sprintf("dimension %d", d.rank-d.dimsLeft), dimBytes)
@@ -459,8 +456,8 @@ func (d *Decoder) beginTensor() *DecodeError {
 	return nil
 }
 
-// tensorFault makes an error about the field of the current tensor that was read last, and began
-// back bytes ago.
+// tensorFault makes an error about the last field read of the current tensor, which began back
+// bytes ago.
 func (d *Decoder) tensorFault(kind Kind, field string, back int64) *DecodeError {
 	return &DecodeError{Kind: kind, Field: fmt.Sprintf("tensor %d %s", d.index, field), Offset: d.pos - back}
 }
@@ -502,7 +499,7 @@ func (d *Decoder) endMetadata() {
 	d.message().Metadata = d.body
 }
 
-// takeNamespace returns the namespace once it is all there, and nil before.
+// takeNamespace returns the namespace once all of it has arrived, and nil before.
 func (d *Decoder) takeNamespace(in *[]byte) []byte {
 	need := int(d.head.namespaceBytes) - len(d.namespace)
 	n := min(need, len(*in))
@@ -565,7 +562,7 @@ func (d *Decoder) intern(name []byte) string {
 	return s
 }
 
-// message returns the current message. It is made when it is first needed: what has not begun to
+// message returns the current message, which it makes on first use: a message that has not begun to
 // arrive costs nothing.
 func (d *Decoder) message() *Message {
 	if d.m == nil {
@@ -579,8 +576,8 @@ func (d *Decoder) message() *Message {
 	return d.m
 }
 
-// fail reports a fault of the framing. One at a header has been dealt with already, if it can be;
-// see noHeader.
+// fail reports a framing fault. noHeader has already handled a fault at a header, if Resync
+// permits.
 func (d *Decoder) fail(e *DecodeError) *DecodeError {
 	switch {
 	case e.keep:
@@ -598,8 +595,7 @@ func (d *Decoder) fail(e *DecodeError) *DecodeError {
 	return e
 }
 
-// drop discards what was received of the current message, and continues with the header of the next
-// one.
+// drop discards the current message, and continues with the header of the next one.
 func (d *Decoder) drop() {
 	if d.m != nil {
 		d.m.Release()

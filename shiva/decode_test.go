@@ -12,14 +12,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// wireHeader is a message's header with right checksums.
+// wireHeader returns a message's header with correct checksums.
 func wireHeader(metadata int32, tensors, namespace int) []byte {
 	b := append([]byte{6, 66, 11, 1}, binary.BigEndian.AppendUint32(nil, uint32(metadata))...)
 	crc1 := byte(84 + int(metadata) + tensors + namespace)
 	return append(b, byte(tensors), byte(namespace), crc1, 2*crc1)
 }
 
-// wireTensor is a tensor's header.
+// wireTensor returns a tensor's header.
 func wireTensor(code byte, dims ...int) []byte {
 	b := []byte{byte(len(dims)), code}
 	for _, d := range dims {
@@ -46,7 +46,7 @@ func mustTensor[T tensor.Element](t testing.TB, shape tensor.Shape, values []T) 
 	return x
 }
 
-// firstError pushes b, releases the messages and gives the first error.
+// firstError pushes b, releases the messages and returns the first error.
 func firstError(t testing.TB, d *shiva.Decoder, b []byte) *shiva.DecodeError {
 	t.Helper()
 	for {
@@ -68,8 +68,8 @@ func firstError(t testing.TB, d *shiva.Decoder, b []byte) *shiva.DecodeError {
 	}
 }
 
-// TestLimits: one below, at, and one above each limit; the error names the limit and what came,
-// and comes as soon as that is known.
+// TestLimits: one below, at, and one above each limit; the error names the limit and the value, and
+// comes as soon as the value is known.
 func TestLimits(t *testing.T) {
 	message := func(metadata, tensors, rank, size int) []byte {
 		meta := `{"k":"` + strings.Repeat("x", metadata-8) + `"}`
@@ -87,10 +87,10 @@ func TestLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		bytes []byte
-		field string // "" if it is accepted
+		field string // "": the message is accepted
 		limit int64
 		got   int64
-		after int // bytes from which the error is known
+		after int // bytes after which the error must come
 	}{
 		{"metadata at the limit", message(100, 1, 1, 1), "", 0, 0, 0},
 		{"metadata above", message(101, 1, 1, 1), "metadata size", 100, 101, 12},
@@ -161,8 +161,8 @@ func TestDefaultLimits(t *testing.T) {
 	}
 }
 
-// TestMemoryByArrival: whatever a message announces, what is held for it is at most about eight
-// times what has arrived, and 16 KiB.
+// TestMemoryByArrival: whatever a message announces, the memory held for it is at most about eight
+// times the bytes that have arrived, plus 16 KiB.
 func TestMemoryByArrival(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -187,7 +187,7 @@ func TestMemoryByArrival(t *testing.T) {
 					t.Fatal(err)
 				}
 				received += n
-				// A class is up to a quarter larger than what was asked.
+				// A class is up to a quarter larger than the requested size.
 				if held, most := pool.InUse(), int64(received)*8*5/4+20<<10; held > most {
 					t.Fatalf("%s in pieces of %d: %d bytes held after %d, want at most %d", tt.name, piece, held, received, most)
 				}
@@ -198,8 +198,8 @@ func TestMemoryByArrival(t *testing.T) {
 	}
 }
 
-// TestLies is R4 of the reliability bars, in small: many connections that announce the largest
-// legal message and send one byte of it hold next to nothing.
+// TestLies is R4 of the reliability bars on a small scale: many connections that announce the
+// largest legal message and send one byte of it hold next to no memory.
 func TestLies(t *testing.T) {
 	pool := tensor.NewPool(0)
 	lie := append(wireHeader(1<<20, 255, 255), wireTensor(3, 255<<20-1000)...)
@@ -214,8 +214,8 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestOverBudget: a message whose memory is refused is consumed, its error comes at its end and
-// knows its id, and the next message is decoded.
+// TestOverBudget: a message whose memory is refused is consumed, its error comes at its end and has
+// its id, and the next message is decoded.
 func TestOverBudget(t *testing.T) {
 	big := mustTensor(t, tensor.Shape{100_000}, make([]float32, 100_000))
 	small := mustTensor(t, tensor.Shape{2}, []float32{1, 2})
@@ -256,7 +256,7 @@ func TestOverBudget(t *testing.T) {
 			m.Release()
 		}
 	}
-	// Not even a small one: the arena is refused, and the id is known all the same.
+	// Even if the memory of a small message is refused, its id is known.
 	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(1)})
 	for _, m := range []*shiva.Message{{Namespace: "n", Metadata: []byte(`{"id":5}`)}, {Namespace: "n", Metadata: []byte(`{"id":5}`), Tensors: []tensor.Tensor{small}}} {
 		if e := firstError(t, d, mustEncode(t, m)); e == nil || e.Kind != shiva.KindOverBudget || e.ID != "5" {
@@ -265,8 +265,8 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
-// TestKeepErrors: a fault that leaves the stream in step says what it knows of the message, and
-// the next one is decoded.
+// TestKeepErrors: a fault that leaves the stream in step has the known fields of the message, and
+// the next message is decoded.
 func TestKeepErrors(t *testing.T) {
 	good := mustEncode(t, &shiva.Message{Namespace: "good"})
 	for _, tt := range []struct {
@@ -294,7 +294,7 @@ func TestKeepErrors(t *testing.T) {
 	}
 }
 
-// TestErrorTexts: an error says what was expected and what was received.
+// TestErrorTexts: an error's text has the expected and the received value.
 func TestErrorTexts(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"shiva: bad magic: magic at byte 0: expected 06420b01, got 47455420":                                                                      []byte("GET / HTTP/1.1"),
@@ -338,8 +338,8 @@ func TestErrorTexts(t *testing.T) {
 	}
 }
 
-// TestDirect: a body that needs no swap can be read into its place, with any mixture of Direct
-// and Push, and the memory still grows by arrival.
+// TestDirect: a body that needs no swap can be read directly into its memory, with any mixture of
+// Direct and Push, and the memory still grows with the bytes that arrive.
 func TestDirect(t *testing.T) {
 	data := make([]byte, 300_000)
 	for i := range data {
@@ -405,7 +405,7 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestArrived: a body takes memory for what has arrived in one step, and for no more.
+// TestArrived: a body takes memory for the bytes that have arrived in one step, and no more.
 func TestArrived(t *testing.T) {
 	data := make([]float32, 100_000)
 	for i := range data {
@@ -414,7 +414,7 @@ func TestArrived(t *testing.T) {
 	sent := &shiva.Message{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{len(data)}, data)}}
 	wire := mustEncode(t, sent)
 	const header = 12 + 2 + 4
-	size := func(n int) int64 { // of what the pool gives for n bytes
+	size := func(n int) int64 { // of the pool's buffer for n bytes
 		p := tensor.NewPool(0)
 		b, _ := p.Get(n)
 		defer b.Release()
@@ -456,7 +456,8 @@ func TestArrived(t *testing.T) {
 	}
 }
 
-// TestDirectOverBudget: a refusal on the way in turns to discarding, and Push goes on.
+// TestDirectOverBudget: a refusal in the middle of a body makes the decoder discard it, and Push
+// continues.
 func TestDirectOverBudget(t *testing.T) {
 	x := mustTensor(t, tensor.Shape{300_000}, make([]byte, 300_000))
 	wire := mustEncode(t, &shiva.Message{Namespace: "n", Tensors: []tensor.Tensor{x}})
@@ -478,8 +479,8 @@ func TestDirectOverBudget(t *testing.T) {
 	}
 }
 
-// TestResyncFaults: after every kind of fault the decoder finds the next message, in whatever
-// pieces.
+// TestResyncFaults: after every kind of fault the decoder finds the next message, however the bytes
+// are split.
 func TestResyncFaults(t *testing.T) {
 	good := mustEncode(t, &shiva.Message{Namespace: "good"})
 	for name, bad := range map[string][]byte{
@@ -508,7 +509,7 @@ func TestResyncFaults(t *testing.T) {
 	}
 }
 
-// TestResyncGivesUp: noise has an end, and one fault is one error.
+// TestResyncGivesUp: the search for a header is bounded, and one fault is one error.
 func TestResyncGivesUp(t *testing.T) {
 	const limit = 10_000
 	d := shiva.NewDecoder(shiva.DecoderConfig{Resync: true, ResyncBytes: limit})
@@ -536,7 +537,7 @@ func TestResyncGivesUp(t *testing.T) {
 	}
 }
 
-// TestSetLimits changes the limits between two messages, and in a search for a header.
+// TestSetLimits changes the limits between two messages, and during a search for a header.
 func TestSetLimits(t *testing.T) {
 	wire := mustEncode(t, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1}`)})
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
@@ -600,7 +601,7 @@ func TestRetainedTensors(t *testing.T) {
 		retained[i].Retain()
 	}
 	m.Release()
-	for range 10 { // would overwrite what is not retained
+	for range 10 { // would overwrite memory that is not retained
 		_, other, err := d.Push(mustEncode(t, &shiva.Message{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{4}, []float32{9, 9, 9, 9})}}))
 		if err != nil {
 			t.Fatal(err)
@@ -616,7 +617,8 @@ func TestRetainedTensors(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// TestAlignment: the elements of every received tensor can be read as Go values, wherever it lies.
+// TestAlignment: the elements of every received tensor can be read as Go values, wherever they are
+// in memory.
 func TestAlignment(t *testing.T) {
 	m := &shiva.Message{Metadata: []byte(`{"a":1}`)}
 	for n := range 40 {

@@ -18,7 +18,7 @@ func MessageSize(m *Message) (int, error) {
 	return total, err
 }
 
-// measure returns the size of m, and how many bytes of it the vectored form does not copy.
+// measure returns the size of m, and how many of its bytes the vectored form does not copy.
 func measure(m *Message) (total, referenced int, err error) {
 	if len(m.Tensors) > maxTensors {
 		return 0, 0, fmt.Errorf("shiva: %d tensors in a message, at most %d can be sent", len(m.Tensors), maxTensors)
@@ -61,8 +61,8 @@ func checkSendable(t *tensor.Tensor) error {
 	return t.Check()
 }
 
-// AppendMessage appends m as it is sent on the wire. It may grow dst and does not keep it; if it
-// fails, for the reasons of [MessageSize], dst is unchanged.
+// AppendMessage appends m in its wire form. It may grow dst and does not keep it; if it fails, for
+// the reasons of [MessageSize], dst is unchanged.
 func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	total, _, err := measure(m)
 	if err != nil {
@@ -80,8 +80,8 @@ func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 }
 
 // A Vec is a run of bytes to send. With a Width above 1 they are elements in host order: units of
-// that many bytes, which the writer must swap, by [tensor.SwapCopy], one block at a time. A large
-// tensor that was swapped whole beforehand would take its memory a second time, and pass through
+// that many bytes, which the writer must swap, with [tensor.SwapCopy], one block at a time.
+// Swapping a large tensor whole beforehand would take its memory a second time, and pass it through
 // the caches once more.
 type Vec struct {
 	Data  []byte
@@ -89,10 +89,10 @@ type Vec struct {
 }
 
 // AppendVectored appends m to vecs without copying large tensors: vecs refer to them, and
-// everything else is appended to scratch, of which the other vecs are slices. Several messages may
-// be gathered in the same scratch and vecs; what continues the last vec extends it.
+// everything else is appended to scratch, which the other vecs are slices of. Several messages may
+// be gathered in the same scratch and vecs; bytes that continue the last vec extend it.
 //
-// The caller must not change m's tensors and scratch until the vecs are written. If it fails, like
+// The caller must not change m's tensors and scratch until the vecs are written. On failure, as for
 // [AppendMessage], scratch and vecs are returned unchanged.
 func AppendVectored(scratch []byte, vecs []Vec, m *Message) ([]byte, []Vec, error) {
 	total, referenced, err := measure(m)
@@ -120,23 +120,23 @@ func AppendVectored(scratch []byte, vecs []Vec, m *Message) ([]byte, []Vec, erro
 }
 
 const (
-	// The size from which a tensor is worth a vector of its own: below, copying it is cheaper
-	// than what the kernel does for one more.
+	// The size from which a tensor gets a vector of its own: below it, copying is cheaper than the
+	// kernel's work for one more vector.
 	minReferenceBytes = 2 << 10
-	// The same for one that has to be swapped, and so copied in any case.
+	// The same for a tensor that has to be swapped, and so copied in any case.
 	minSwapReferenceBytes = 64 << 10
 )
 
-// byReference reports whether the vectored form leaves t where it lies.
+// byReference reports whether the vectored form refers to t's bytes instead of copying them.
 func byReference(t *tensor.Tensor) bool {
 	if swapWidth(t.DType) == 1 {
 		return len(t.Data) >= minReferenceBytes
 	}
-	// appendElements says why.
+	// See appendElements for LongDouble.
 	return len(t.Data) >= minSwapReferenceBytes && t.DType != tensor.LongDouble
 }
 
-// appendVec adds scratch[start:] to vecs, to the last one if it ends where this begins.
+// appendVec adds scratch[start:] to vecs, extending the last vec if it ends at start.
 func appendVec(vecs []Vec, scratch []byte, start int) []Vec {
 	if n := len(vecs); n > 0 && extend(&vecs[n-1].Data, scratch, start) || start == len(scratch) {
 		return vecs
@@ -144,11 +144,11 @@ func appendVec(vecs []Vec, scratch []byte, start int) []Vec {
 	return append(vecs, Vec{scratch[start:], 1})
 }
 
-// extend makes last end where scratch does, if it is cut from scratch and ends at start, and
+// extend extends last to the end of scratch, if last is a slice of scratch that ends at start, and
 // reports whether it did.
 func extend(last *[]byte, scratch []byte, start int) bool {
 	v := *last
-	// What is cut from scratch, and only that, shares the end of its memory.
+	// Slices of scratch, and only they, share the end of its memory.
 	if cap(v) == 0 || cap(scratch) == 0 || &v[:cap(v)][cap(v)-1] != &scratch[:cap(scratch)][cap(scratch)-1] ||
 		cap(v)-len(v) != cap(scratch)-start {
 		return false
@@ -169,13 +169,13 @@ func appendTensorHeader(dst []byte, t *tensor.Tensor) []byte {
 	return dst
 }
 
-// appendElements appends the elements of t, which fit, in the order of the wire.
+// appendElements appends the elements of t, for which dst has room, in the wire's byte order.
 func appendElements(dst []byte, t *tensor.Tensor) []byte {
 	start := len(dst)
 	dst = dst[:start+len(t.Data)]
 	tensor.SwapCopy(dst[start:], t.Data, swapWidth(t.DType))
 	if t.DType == tensor.LongDouble {
-		// Its padding is whatever lay in the sender's memory, and comes first on the wire.
+		// The padding is arbitrary memory of the sender, and comes first on the wire.
 		for i := start; i < len(dst); i += tensor.LongDouble.Size() {
 			clear(dst[i : i+longDoublePadding])
 		}

@@ -63,7 +63,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// onWire is vecs as they are written.
+// onWire returns the bytes of vecs as they are written.
 func onWire(vecs []shiva.Vec) (wire []byte) {
 	for _, v := range vecs {
 		start := len(wire)
@@ -73,8 +73,8 @@ func onWire(vecs []shiva.Vec) (wire []byte) {
 	return wire
 }
 
-// TestAppendVectored: several messages gathered for one write are the same bytes as appended;
-// large tensors are where they were, and all that is copied side by side is one vec.
+// TestAppendVectored: several messages gathered for one write are the same bytes as appended ones;
+// large tensors are not copied, and adjacent copied bytes are one vec.
 func TestAppendVectored(t *testing.T) {
 	image := mustTensor(t, tensor.Shape{100, 100}, make([]uint8, 10_000))
 	for i := range image.Data {
@@ -91,7 +91,7 @@ func TestAppendVectored(t *testing.T) {
 		{Namespace: "a", Tensors: []tensor.Tensor{small}},
 		{Namespace: "b", Metadata: []byte(`{"id":1}`), Tensors: []tensor.Tensor{floats, image, small}},
 		{Tensors: []tensor.Tensor{image, image}}, // nothing after the last tensor
-		// The padding of long doubles is no one's business.
+		// Long doubles with different padding.
 		{Tensors: []tensor.Tensor{long, padded}},
 		{Namespace: "d"},
 		{},
@@ -100,7 +100,7 @@ func TestAppendVectored(t *testing.T) {
 	for _, m := range messages {
 		want = append(want, mustEncode(t, m)...)
 	}
-	// The scratch memory moves between messages, or does not.
+	// With and without reallocation of scratch between messages.
 	for _, room := range []int{0, 1 << 20} {
 		scratch, vecs := make([]byte, 0, room), []shiva.Vec(nil)
 		for _, m := range messages {
@@ -132,8 +132,7 @@ func TestAppendVectored(t *testing.T) {
 	}
 }
 
-// TestAppendVectoredBetween: bytes that the caller put into scratch himself are not taken for a
-// message's.
+// TestAppendVectoredBetween: bytes that the caller put into scratch are not taken for a message's.
 func TestAppendVectoredBetween(t *testing.T) {
 	m := &shiva.Message{Namespace: "x"}
 	scratch, vecs, err := shiva.AppendVectored(make([]byte, 0, 100), nil, m)
@@ -148,7 +147,7 @@ func TestAppendVectoredBetween(t *testing.T) {
 	}
 }
 
-// TestAppendKeeps: what was in dst stays.
+// TestAppendKeeps: the previous contents of dst stay.
 func TestAppendKeeps(t *testing.T) {
 	m := &shiva.Message{Namespace: "x"}
 	b, err := shiva.AppendMessage([]byte("before"), m)

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A Kind names what is wrong with received bytes.
+// A Kind names a fault of received bytes.
 type Kind string
 
 // The kinds of fault. The second group leaves the stream in step, see [DecodeError.Keep].
@@ -30,19 +30,19 @@ const (
 	KindOverBudget           Kind = "over_budget" // the pool refused the memory
 )
 
-// A DecodeError is a message that could not be decoded.
+// A DecodeError reports a message that could not be decoded.
 type DecodeError struct {
 	Kind   Kind
-	Field  string // what was being read, such as "crc1" or "tensor 3 dimension 0"
-	Offset int64  // where it is, in bytes from the beginning of the message
-	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
-	Got    int64  // what was received
-	// For KindTooLarge, the least number of announced bytes of the message that are still to come.
+	Field  string // the field being read, such as "crc1" or "tensor 3 dimension 0"
+	Offset int64  // of the field, in bytes from the beginning of the message
+	Limit  int64  // the value expected, or the limit exceeded; in the unit of the field
+	Got    int64  // the value received
+	// For KindTooLarge, a lower bound on the bytes of the message that are still to come.
 	Rest   int64
 	Detail string // the same in words
 	Err    error  // the pool's refusal, for KindOverBudget
 
-	// Of the faulty message, as far as they are known; only when Keep is true.
+	// From the faulty message, as far as known; only when Keep is true.
 
 	Namespace string
 	ID        string // JSON text of the metadata's "id", quotes and all; "" if there is none
@@ -80,12 +80,12 @@ const (
 	Internal         = "Internal"
 )
 
-// A RemoteError is a fault that the peer reported: a message of namespace "!error".
+// A RemoteError is an error that the peer reported: a message of namespace "!error".
 type RemoteError struct {
 	Type      string // one of the constants, or a class name of a reference server
 	Message   string
 	Code      int    // HTTP status of the same condition; 0 if the peer sent none
-	Retryable bool   // the same request may succeed later or elsewhere
+	Retryable bool   // the same request may succeed later or on another server
 	ID        string // JSON text of the request's "id", quotes and all; "" if it had none
 	// Superseded: JSON text of the newer frame's "seq", else of its "id"; "" if it has neither.
 	By string
@@ -121,9 +121,9 @@ func ErrorMessage(e *RemoteError) *Message {
 	return &Message{Namespace: ErrorNamespace, Metadata: e.AppendMetadata(nil)}
 }
 
-// ParseError returns the error that m reports, or nil if m has another namespace than "!error".
-// Keys that are missing or have an unexpected JSON type leave their field zero: a malformed report
-// is still a report.
+// ParseError returns the error that m reports, or nil if its namespace is not "!error". Keys that
+// are missing or have an unexpected JSON type leave their field zero: a malformed report is still a
+// report.
 func ParseError(m *Message) *RemoteError {
 	if m.Namespace != ErrorNamespace {
 		return nil

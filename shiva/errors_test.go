@@ -31,7 +31,7 @@ func TestErrorMessage(t *testing.T) {
 	}
 }
 
-// TestParseReferenceErrors: what the reference servers report is read, class name and text.
+// TestParseReferenceErrors: errors of the reference servers are parsed, with class name and text.
 func TestParseReferenceErrors(t *testing.T) {
 	want := map[string]shiva.RemoteError{
 		"error_reply.bin":               {Type: "ValueError", Message: "boom"},

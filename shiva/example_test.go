@@ -33,8 +33,7 @@ func exampleServer() (addr string, opt shiva.Option, stop func()) {
 	return "localhost", shiva.WithDialer(n.Dial), s.Close
 }
 
-// A message as it goes on the wire, and its answer. A Client may be used by any number of
-// goroutines.
+// Do sends a message unchanged, and returns its answer. Any number of goroutines may use a Client.
 func ExampleClient_Do() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
@@ -65,7 +64,7 @@ func ExampleClient_Do() {
 	// Output: 7 {"model_version":"1","__tensors__":["label"]}
 }
 
-// Inputs and outputs have names. An input without one is that of its position.
+// Inputs and outputs have names. Inputs without names are matched by position.
 func ExampleClient_Infer() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
@@ -100,8 +99,8 @@ func ExampleClient_Infer() {
 	// Output: label 7
 }
 
-// One goroutine pushes what a camera sees, another takes the answers. With the default Keep the
-// oldest frame that waits for a slow model is superseded by a new one; here each frame counts.
+// One goroutine pushes a camera's frames, another takes the answers. With the default Keep, a new
+// frame supersedes the oldest one that waits for a slow model; here every frame is executed.
 func ExampleClient_Stream() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
@@ -120,7 +119,7 @@ func ExampleClient_Stream() {
 
 	go func() {
 		defer stream.Finish()
-		pixels := make([]byte, 8*8) // which each frame may overwrite: Push copies them
+		pixels := make([]byte, 8*8) // each frame may overwrite them: Push copies
 		for range 3 {
 			image, err := tensor.FromSlice(tensor.Shape{1, 8, 8}, pixels)
 			if err != nil {
@@ -150,8 +149,8 @@ func ExampleClient_Stream() {
 	// 2 7 true 0
 }
 
-// A server's refusal is an error with a type; a lost connection says whether the request may
-// have run.
+// A server's refusal is an error with a type; the error of a lost connection tells whether the
+// request may have run.
 func ExampleRemoteError() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
@@ -170,7 +169,7 @@ func ExampleRemoteError() {
 	// Output: NotFound false no route "digit"; there is "digits"
 }
 
-// A Decoder takes bytes as they come and gives out messages.
+// A Decoder takes bytes as they arrive and returns messages.
 func ExampleDecoder() {
 	m := &shiva.Message{Namespace: "digits", Metadata: []byte(`{"id":"a"}`)}
 	wire, err := shiva.AppendMessage(nil, m)

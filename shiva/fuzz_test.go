@@ -17,17 +17,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// parsed is what parseWhole makes of a message.
+// parsed is a message as parseWhole returns it.
 type parsed struct {
 	namespace, metadata []byte
 	tensors             []tensor.Tensor
 	size                int  // bytes of the message
-	changed             bool // its metadata has words that JSON has not
+	changed             bool // its metadata has words that JSON lacks
 }
 
-// parseWhole is the decoder's opposite: all bytes at once, in the most obvious way, without a
-// thought of memory. It gives the kind of fault, "" for a message; of a fault that leaves the
-// stream in step, the size is set.
+// parseWhole is the reference for the decoder: it parses all bytes at once, in the most obvious
+// way, with no regard for memory. It returns the kind of fault, "" for a message; for a fault that
+// leaves the stream in step, p.size is set.
 func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 	p.size = -1
 	whole := b
@@ -101,7 +101,7 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 		if wire == nil {
 			return p, shiva.KindTruncated
 		}
-		// Byte by byte into the order of this, little-endian, host.
+		// Byte by byte into the order of this host, which is little-endian.
 		data := make([]byte, len(wire))
 		w := dtype.SwapWidth()
 		for i := range wire {
@@ -128,7 +128,8 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 	return p, ""
 }
 
-// metadataKind judges metadata by package jsontext, whose tests hold it to encoding/json.
+// metadataKind checks metadata with package jsontext, whose own tests compare it with
+// encoding/json.
 func metadataKind(b []byte, depth int) shiva.Kind {
 	switch {
 	case len(b) == 0:
@@ -143,8 +144,8 @@ func metadataKind(b []byte, depth int) shiva.Kind {
 	return ""
 }
 
-// allocated is how many bytes this process has ever allocated. runtime/metrics is cheaper, but
-// what it counts lags by the small objects of every span in use, a megabyte in a large process.
+// allocated returns how many bytes this process has ever allocated. runtime/metrics is cheaper, but
+// its count lags by the small objects of every span in use, a megabyte in a large process.
 func allocated() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -153,9 +154,9 @@ func allocated() int64 {
 
 var fuzzLimits = shiva.Limits{MessageBytes: 1 << 30, MetadataBytes: 1 << 24, Tensors: 250, Rank: 40, JSONDepth: 20}
 
-// FuzzDecoder pushes any bytes in any pieces, and holds the decoder to parseWhole; to an
-// encoder that gives the same bytes back; and to the memory that it may take for what has
-// arrived.
+// FuzzDecoder pushes any bytes in any pieces, and checks the decoder against parseWhole, against
+// the encoders, which must return the same bytes, and against the memory that it may take for the
+// bytes that have arrived.
 func FuzzDecoder(f *testing.F) {
 	for _, g := range readGoldens(f) {
 		f.Add(g.bytes, uint64(1))
@@ -165,14 +166,14 @@ func FuzzDecoder(f *testing.F) {
 		budgettest.Input(t)
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		if seed%2 == 0 && len(stream) >= 12 {
-			// With right checksums, or hardly any change to the first header would get past them.
+			// Correct the checksums, or hardly any change to the first header would pass them.
 			stream = bytes.Clone(stream)
 			stream[10] = 84 + stream[7] + stream[8] + stream[9]
 			stream[11] = 2 * stream[10]
 		}
 		pool := tensor.NewPool(0)
 		d := shiva.NewDecoder(shiva.DecoderConfig{Limits: fuzzLimits, Pool: pool})
-		want := stream            // what parseWhole has not yet looked at
+		want := stream            // bytes not parsed by parseWhole yet
 		consumed, arrived := 0, 0 // bytes
 		before := allocated()
 		var judged int64 // allocated by parseWhole and the comparisons
@@ -232,8 +233,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// checkEncodesBack: a message encodes to the bytes that it was decoded from, but for the twin
-// codes and the padding of long doubles; so decoding those again gives the same message. All
+// checkEncodesBack checks that a message encodes to the bytes that it was decoded from, except for
+// the twin codes and the padding of long doubles, where decoding again gives the same message. All
 // encoders agree.
 func checkEncodesBack(t *testing.T, m *shiva.Message, wire []byte) {
 	t.Helper()
@@ -263,8 +264,8 @@ func checkEncodesBack(t *testing.T, m *shiva.Message, wire []byte) {
 	}
 }
 
-// FuzzResync: any noise before a message costs no panic, no loop and, if the noise holds no
-// header, not the message.
+// FuzzResync: noise before a message causes no panic and no endless loop, and loses the message
+// only if the noise contains a header.
 func FuzzResync(f *testing.F) {
 	for _, g := range readGoldens(f) {
 		if len(g.bytes) < 5000 {
@@ -298,7 +299,8 @@ func FuzzResync(f *testing.F) {
 	})
 }
 
-// FuzzParseError: any metadata is a report, and a report that we made comes back whole.
+// FuzzParseError: any metadata can be parsed, and an error that we encoded is parsed back
+// unchanged.
 func FuzzParseError(f *testing.F) {
 	f.Add([]byte(`{"type": "ValueError", "message": "x"}`), "Overloaded", "queue full", 429, true, `"id"`)
 	f.Add([]byte(`{"type":1,"code":"x","retryable":"yes","id":null}`), "", "", 0, false, "")

@@ -17,8 +17,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A golden is an entry of testdata/golden/index.json: a file of bytes that the Python reference
-// implementation made (or a mutation of one), and what is in it.
+// A golden is an entry of testdata/golden/index.json: a file of bytes from the Python reference
+// implementation (or a mutation of one), and its contents.
 type golden struct {
 	File         string
 	Valid        bool
@@ -67,21 +67,21 @@ func readGoldens(t testing.TB) []golden {
 	return index.Vectors
 }
 
-// wide lets everything in that the protocol can say, so that a vector meets its own fault and
-// not a limit.
+// wide admits everything that the protocol can express, so that a vector fails for its own fault
+// and not for a limit.
 var wide = shiva.Limits{MessageBytes: 1 << 40, MetadataBytes: 1<<31 - 1, Rank: 255}
 
-// A result is what became of a stream.
+// A result is the outcome of decoding a stream.
 type result struct {
 	messages []*shiva.Message
 	kind     shiva.Kind // of the first error; "eof" if the stream ended between messages
-	at       int        // bytes consumed when it came
+	at       int        // bytes consumed before it
 	keep     bool
 	errors   int
 }
 
-// decodeAll pushes the pieces and then the end of the stream. After an error that says so it
-// goes on, and reports only the first.
+// decodeAll pushes the pieces and then ends the stream. It continues after errors with Keep, and
+// reports only the first.
 func decodeAll(t testing.TB, cfg shiva.DecoderConfig, pieces ...[]byte) (r result) {
 	t.Helper()
 	d := shiva.NewDecoder(cfg)
@@ -157,8 +157,8 @@ func sameMessage(t *testing.T, what string, got, want *shiva.Message) {
 	}
 }
 
-// TestGoldenValid: what the reference made decodes to what the index says, and encodes back to
-// the same bytes.
+// TestGoldenValid: messages of the reference decode to the contents in the index, and encode back
+// to the same bytes.
 func TestGoldenValid(t *testing.T) {
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
@@ -201,8 +201,7 @@ func checkGolden(t *testing.T, g golden, m *shiva.Message) {
 	for i, want := range g.Tensors {
 		got := m.Tensors[i]
 		if g.File == "cpp_client_all_types.bin" {
-			// The C++ example sends in the order of its host. The index gives the bytes as they
-			// were sent.
+			// The C++ example sends in host order. The index has the bytes as sent.
 			got.Data = bytes.Clone(got.Data)
 			tensor.SwapCopy(got.Data, got.Data, got.DType.SwapWidth())
 		}
@@ -222,13 +221,13 @@ func checkGolden(t *testing.T, g golden, m *shiva.Message) {
 	}
 }
 
-// reencoded is what a valid vector encodes back to: the same bytes, but for the two codes that
-// have a twin and the bytes of a long double that mean nothing.
+// reencoded returns the bytes that a valid vector encodes back to: the same bytes, except for the
+// two codes that have a twin and the padding of long doubles.
 func reencoded(t *testing.T, g golden) []byte {
 	t.Helper()
 	b := bytes.Clone(g.bytes)
 	if len(g.Segments) > 0 {
-		return b // of float32 all
+		return b // these are all float32
 	}
 	changed := 0
 	at := 12
@@ -262,7 +261,7 @@ func reencoded(t *testing.T, g golden) []byte {
 	return b
 }
 
-// TestGoldenCuts: in whatever pieces the bytes come, the outcome is the same.
+// TestGoldenCuts: the outcome does not depend on how the bytes are split.
 func TestGoldenCuts(t *testing.T) {
 	pool := tensor.NewPool(0)
 	cfg := shiva.DecoderConfig{Limits: wide, Pool: pool}
@@ -294,8 +293,8 @@ func TestGoldenCuts(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// cuts gives every offset up to and with n. Of a large vector's middle, which is one long body,
-// only some: all of them would take minutes.
+// cuts yields every offset up to and including n, but only some in the middle of a large vector,
+// which is one long body: all of them would take minutes.
 func cuts(n int) iter.Seq[int] {
 	near, most := 1500, 256
 	if !budgettest.Whole() && n > 600 {
@@ -313,8 +312,8 @@ func cuts(n int) iter.Seq[int] {
 	}
 }
 
-// TestGoldenTruncated: every vector that holds one message, cut off at every offset, is a clean
-// end or a truncation.
+// TestGoldenTruncated: cutting a vector of one message at any offset gives a clean end or a
+// truncation error.
 func TestGoldenTruncated(t *testing.T) {
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
@@ -335,8 +334,8 @@ func TestGoldenTruncated(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// TestGoldenMalformed: each gives the kind of error that the index names first, which is the
-// strict reading; but for NaN.
+// TestGoldenMalformed: each vector gives the kind of error that the index names first, which is the
+// strict reading, except for NaN.
 func TestGoldenMalformed(t *testing.T) {
 	keeps := []shiva.Kind{shiva.KindInvalidJSON, shiva.KindInvalidUTF8Metadata, shiva.KindInvalidUTF8Namespace, shiva.KindMetadataNotObject}
 	pool := tensor.NewPool(0)
@@ -372,7 +371,8 @@ func TestGoldenMalformed(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// TestGoldenResync: with Resync the garbage of the stream vectors costs an error, and no message.
+// TestGoldenResync: with Resync, garbage in the stream vectors causes an error, and loses no
+// message.
 func TestGoldenResync(t *testing.T) {
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {

@@ -7,15 +7,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Sizes and offsets on the wire; see the package comment for the picture. They may not change.
+// Sizes and offsets on the wire; see the diagram in the package comment. They may not change.
 const (
 	headerBytes       = 12
 	tensorHeaderBytes = 2
 	dimBytes          = 4
 
 	maxTensors        = 255       // the count is one byte
-	maxNamespaceBytes = 255       // so is the namespace's size
-	maxRank           = 255       // and the rank
+	maxNamespaceBytes = 255       // the namespace's size is one byte
+	maxRank           = 255       // the rank is one byte
 	maxDim            = 1<<31 - 1 // a dimension is a signed 32-bit integer
 	maxMetadataBytes  = 1<<31 - 1
 )
@@ -25,22 +25,21 @@ var magic = [4]byte{6, 66, 11, 1}
 // magicSum is what the magic adds to the checksums.
 const magicSum = 6 + 66 + 11 + 1
 
-// A header is what the first 12 bytes of a message say.
+// A header holds the fields in the first 12 bytes of a message.
 type header struct {
-	metadataBytes  int32 // signed on the wire: a hostile one can be negative
+	metadataBytes  int32 // signed on the wire: a hostile peer can send a negative one
 	tensors        uint8
 	namespaceBytes uint8
 }
 
 // checksums returns the header's two checksums. The first is the sum of the field values, not of
-// the header's bytes, modulo 256: of the metadata's size only the low byte counts. The second
-// adds the first to the same sum, which makes it twice the first.
+// the header's bytes, modulo 256: only the low byte of the metadata's size counts. The second adds
+// the first to the same sum, which makes it twice the first.
 func (h header) checksums() (crc1, crc2 byte) {
 	sum := magicSum + byte(h.metadataBytes) + h.tensors + h.namespaceBytes
 	return sum, sum + sum
 }
 
-// append writes the header's 12 bytes.
 func (h header) append(dst []byte) []byte {
 	crc1, crc2 := h.checksums()
 	dst = append(dst, magic[:]...)
@@ -59,10 +58,10 @@ func parseHeader(b []byte) (h header, ok bool) {
 	return h, [4]byte(b) == magic && b[10] == crc1 && b[11] == crc2 && h.metadataBytes >= 0
 }
 
-// headerError says why the 12 bytes of h are no header.
+// headerError reports why the 12 bytes of h are not a header.
 //
-// The magic is checked first, so that a peer of another protocol is told so, and not that its
-// checksum is wrong; the reference checks the checksums first.
+// The magic is checked first, so that a peer of another protocol is told so, rather than of a wrong
+// checksum; the reference checks the checksums first.
 func headerError(b []byte, h header) *DecodeError {
 	crc1, crc2 := h.checksums()
 	var e DecodeError
@@ -83,7 +82,7 @@ func headerError(b []byte, h header) *DecodeError {
 	return &e
 }
 
-// hostBigEndian reports whether the host already has the order of the wire.
+// hostBigEndian reports whether the host's byte order is the wire's.
 var hostBigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 // swapWidth is the width for tensor.SwapCopy between this host and the wire.

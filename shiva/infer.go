@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// NamesKey is the key, in metadata, of the list of the names of the message's tensors, in their
-// order. Texts are not among them: [TextsKey] has those.
+// NamesKey is the metadata key for the names of the message's tensors, in order. Texts are not
+// among them: they are under [TextsKey].
 const NamesKey = "__tensors__"
 
 // Infer asks a model for its outputs and waits for them. The route is a model, "model/version" or
@@ -21,7 +21,7 @@ const NamesKey = "__tensors__"
 // in any order. Texts, which are tensors of [tensor.Bytes], need a name.
 //
 // If ctx has a deadline, the server is told. Apart from that, Infer is [Client.Do] with
-// [NewRequest], which serves requests with metadata, such as a priority. The caller must release
+// [NewRequest]; use these for requests with metadata, such as a priority. The caller must release
 // the answer; [Message.Output] returns its tensors by name.
 func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tensor) (*Message, error) {
 	m, err := NewRequest(route, nil, inputs...)
@@ -31,8 +31,8 @@ func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tenso
 	return c.ask(ctx, m, true)
 }
 
-// NewRequest makes the message that [Client.Infer] sends, with additional metadata: an object, or
-// empty. It refers to the memory of the inputs.
+// NewRequest makes the message that [Client.Infer] sends, with additional metadata: a JSON object,
+// or empty. The message refers to the memory of the inputs.
 //
 // It fails if only some of the inputs have a name, if two have the same, if a text has none, and if
 // inputs have names and metadata has [NamesKey] or [TextsKey].
@@ -47,8 +47,9 @@ func NewRequest(route string, metadata []byte, inputs ...tensor.Tensor) (*Messag
 	return &Message{Namespace: route, Metadata: metadata, Tensors: tensors}, nil
 }
 
-// appendNames appends the members of metadata that name inputs, each after a comma, and gives those
-// inputs that are sent as tensors. Of inputs without names it is all, and there are no members.
+// appendNames appends the members of metadata that name inputs, each after a comma, and returns the
+// inputs that are sent as tensors. If inputs have no names, these are all, and there are no
+// members.
 func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []tensor.Tensor, error) {
 	named := slices.ContainsFunc(inputs, func(t tensor.Tensor) bool { return t.Name != "" || t.DType == tensor.Bytes })
 	if !named {
@@ -90,8 +91,8 @@ func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []te
 	return members, tensors, err
 }
 
-// Output returns the tensor of an answer by its name. Its memory belongs to the message, except for
-// a text, which has its own. Without names from the server, outputs are called "0", "1" and so on.
+// Output returns a tensor of an answer by its name. Its memory belongs to the message, except that
+// a text has its own. If the server sent no names, outputs are called "0", "1" and so on.
 func (m *Message) Output(name string) (tensor.Tensor, error) {
 	names, err := m.names()
 	if err != nil {

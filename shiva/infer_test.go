@@ -32,10 +32,10 @@ func text(name string, elems ...string) tensor.Tensor {
 	return t
 }
 
-// echo answers with what it was asked: the tensors, and their names and texts.
+// echo answers with the request's tensors, and their names and texts.
 func echo(c *shivatest.Conn, m *shiva.Message) { _ = c.Send(m) }
 
-// ints is an output of an answer, by its name.
+// ints formats an output of an answer, found by its name.
 func ints(t *testing.T, m *shiva.Message, name string) string {
 	t.Helper()
 	x, err := m.Output(name)
@@ -133,7 +133,7 @@ func TestNewRequest(t *testing.T) {
 	})
 }
 
-// TestOutputOfOddAnswers: what other servers may say of names is an error, and no panic.
+// TestOutputOfOddAnswers: invalid names from other servers are an error, not a panic.
 func TestOutputOfOddAnswers(t *testing.T) {
 	for metadata, want := range map[string]string{
 		`{"__tensors__":["x"]}`:                                   `__tensors__ of an answer with 2 tensors is ["x"]: expected a name for each tensor`,

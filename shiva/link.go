@@ -15,8 +15,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// errRetired is why a link takes no more requests: its address no longer belongs to one of the
-// servers.
+// errRetired is why a retired link takes no more requests: its address is no longer a server's.
 var errRetired = errors.New("shiva: the address is no longer a server's")
 
 var errUntried = errors.New("the first connection is being made")
@@ -24,46 +23,46 @@ var errUntried = errors.New("the first connection is being made")
 // A link is the part of a [Client] that concerns one server, or all of a [Stream]: one connection
 // at a time, and the requests on it. Any number of goroutines may use it.
 //
-// After a connection is lost, the next request makes a new one. Requests of which bytes were sent
-// on the lost connection fail; those that were still waiting are sent on the new one. When
-// connecting fails, the requests that wait for it fail with the reason; later ones wait for the
-// next attempt, after a pause that grows.
+// After a connection is lost, the next request makes a new one. Requests that were sent, even in
+// part, on the lost connection fail; those that were still waiting are sent on the new one. When
+// connecting fails, the requests that wait for the connection fail with the reason; later ones wait
+// for the next attempt, after a pause that grows.
 type link struct {
 	opts options
-	// One of several servers: it connects without a request, takes requests only while it is
-	// connected, and when the connection is lost, the requests that wait fail, too.
+	// One of several servers: the link connects without a request, takes requests only while
+	// connected, and fails waiting requests, too, when the connection is lost.
 	among bool
-	// Of a stream among several servers: where to connect, the best first. nil: at at.
+	// For a stream among several servers: where to connect, best first. nil: to at.
 	choose  func(*link) []address
-	changed func() // called after among has connected or failed to
+	changed func() // if among: called after each attempt to connect
 	sizes   outputSizes
 
 	ctx   context.Context // until Close
 	close context.CancelFunc
-	slots chan struct{} // one taken by each call in the ring
+	slots chan struct{} // holds a token for each call in the ring
 	wake  chan struct{} // holds a token when there may be something to send
 	done  chan struct{} // closed when run has ended
-	// Holds *call. Links do not share it: channels may not leave a synctest bubble.
+	// Holds *call. Not shared between links: channels may not leave a synctest bubble.
 	calls sync.Pool
 
-	at atomic.Pointer[address] // of the present connection, or the last one; nil: there was none
-	up atomic.Bool             // among: it takes requests
+	at atomic.Pointer[address] // of the current connection, or the last one; nil: there was none
+	up atomic.Bool             // if among: the link takes requests
 
-	checks sync.WaitGroup // whether the server lives
+	checks sync.WaitGroup // liveness checks that run
 
 	mu      sync.Mutex
 	ring    ring
-	conn    net.Conn      // the last one made; nil: none
-	shown   string        // the token that it has shown
-	leaves  bool          // it ends when what was sent on it is answered
-	left    string        // the address of a server that drains or is silent; "": there is none
-	shared  *sharedMemory // of conn; nil: none, or it is lost
-	why     error         // why there is no connection; nil: none was tried, or there is one
-	retired bool          // it ends with what was sent on it
+	conn    net.Conn      // the current connection; nil: none
+	shown   string        // the token that conn has shown
+	leaves  bool          // conn ends when all requests sent on it are answered
+	left    string        // the address of a server that drains or is silent; "": none
+	shared  *sharedMemory // of conn; nil: none, or lost
+	why     error         // why there is no connection; nil: there is one, or none was tried
+	retired bool          // the link ends when all requests sent on it are answered
 	closed  bool
-	heard   time.Time   // when an answer came last, or a request was sent while none waited
-	doubts  *time.Timer // of the next check; nil: there is none
-	gone    error       // why conn was closed; nil: it was not
+	heard   time.Time   // time of the last answer, or of a request sent while none waited
+	doubts  *time.Timer // of the next liveness check; nil: none
+	gone    error       // why giveUp closed conn; nil: it did not
 }
 
 // A call is one Do, or a frame of a stream.
@@ -72,15 +71,15 @@ type call struct {
 	done chan struct{}
 
 	// Guarded by link.mu.
-	request   *tensor.Buffer // as it goes on the wire, until it is taken to be sent
+	request   *tensor.Buffer // in wire form, until the writer takes it
 	shown     string         // the token of the connection that it was sent on
 	answer    *Message
 	err       error
 	finished  bool
-	abandoned bool // nobody waits for the answer any more; it is dropped
+	abandoned bool // nothing waits for the answer any more: drop it
 	frame     frameCall
 
-	parts parts // of shared memory
+	parts parts // of shared memory, held until the call is freed
 }
 
 func (c *link) newCall(request *tensor.Buffer, p parts) *call {
@@ -98,7 +97,7 @@ func (c *link) freeCall(k *call) {
 	c.calls.Put(k)
 }
 
-// newLink makes a link that has room for some requests beside those in flight. It must be run.
+// newLink makes a link with room for some more requests than those in flight. It must be run.
 func newLink(opts options, room int) *link {
 	c := &link{
 		opts:  opts,
@@ -124,8 +123,8 @@ func (c *link) start(ctx context.Context) error {
 }
 
 // renew handles a request whose token the server no longer accepts. It reports whether there is
-// another token to try. A connection that has not shown that one ends when everything sent on it
-// has been answered.
+// another token to try. A connection that has not shown that token ends when all requests sent on
+// it are answered.
 func (c *link) renew(refused string) bool {
 	token := c.opts.token.Token()
 	if token == refused {
@@ -144,14 +143,14 @@ func (c *link) renewLocked(token string) {
 	}
 }
 
-// leave ends a connection that is to end, once nothing is to come on it.
+// leave closes the connection if it is to end and no answer is outstanding.
 func (c *link) leave() {
 	if c.leaves && c.ring.sent == 0 && c.conn != nil {
 		c.conn.Close()
 	}
 }
 
-// retire ends the link when what was sent on it is answered. Others of its requests fail.
+// retire ends the link when all requests sent on it are answered. Its other requests fail.
 func (c *link) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *link) Close() error {
 	return nil
 }
 
-// Do is [Client.Do] on this link. tell says whether the server is told the deadline.
+// Do is [Client.Do] on this link; tell: send the deadline to the server.
 func (c *link) Do(ctx context.Context, m *Message, tell bool) (*Message, error) {
 	for {
 		answer, err := c.do(ctx, m, tell)
@@ -237,16 +236,16 @@ func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) 
 }
 
 func (c *link) callError(mayHaveRun bool, err error) *CallError {
-	addr := "any server" // of a stream that was never connected
+	addr := "any server" // a stream that was never connected
 	if at := c.at.Load(); at != nil {
 		addr = at.text
 	}
 	return &CallError{Addr: addr, MayHaveRun: mayHaveRun, Err: err}
 }
 
-// encode returns m as it is sent on the wire. It copies large tensors, too, although they could be
-// sent from where they are: Do returns when its context ends, perhaps in the middle of sending
-// them, and the caller may then change their memory.
+// encode returns m in wire form. It copies large tensors, too, although they could be sent from
+// where they are: Do returns when its context ends, perhaps in the middle of sending them, and the
+// caller may then change their memory.
 func (c *link) encode(ctx context.Context, m *Message, tell bool) (*tensor.Buffer, error) {
 	if deadline, ok := ctx.Deadline(); ok && tell {
 		withTimeout := *m
@@ -287,11 +286,11 @@ func appendTimeoutMember(dst []byte, timeout time.Duration) []byte {
 	return strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
 }
 
-// appendObject appends an object of the members and those of metadata.
+// appendObject appends an object of the given members and those of metadata.
 func appendObject(dst, members, metadata []byte) []byte {
 	s := jsontext.Scanner{Text: metadata}
 	if s.Peek() != '{' && s.At < len(metadata) {
-		return append(dst, metadata...) // no object: the server's to refuse
+		return append(dst, metadata...) // not an object: the server refuses it
 	}
 	dst = append(dst, '{')
 	dst = append(dst, members...)
@@ -306,14 +305,14 @@ func appendObject(dst, members, metadata []byte) []byte {
 	return append(dst, rest...)
 }
 
-// errStale ends a call whose tensors are in the shared memory of a connection that was lost before
+// errStale fails a call whose tensors are in the shared memory of a connection that was lost before
 // the request was sent.
 var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
 
-// errRenewed ends a call that was refused for its token, when there is another token now.
+// errRenewed fails a call that was refused for its token, if there is another token now.
 var errRenewed = errors.New("the server has refused a token that has been replaced")
 
-// dropStale ends the calls, among the next to be sent, that cannot be sent, with errStale.
+// dropStale removes stale calls from the head of the unsent ones, and fails them with errStale.
 func (c *link) dropStale() {
 	for c.ring.sent < c.ring.n {
 		k := *c.ring.at(c.ring.sent)
@@ -331,8 +330,8 @@ func (c *link) dropStale() {
 	}
 }
 
-// enqueue puts a call, which has a slot, into the ring. If the link takes no calls it ends the call
-// instead, and says why.
+// enqueue puts a call, which has a slot, into the ring. If the link takes no calls, it frees the
+// call and returns the reason.
 func (c *link) enqueue(k *call) error {
 	c.mu.Lock()
 	if err := c.refusalLocked(); err != nil {
@@ -348,7 +347,7 @@ func (c *link) enqueue(k *call) error {
 	return nil
 }
 
-// refusalLocked is why the link takes no calls; nil: it does.
+// refusalLocked returns why the link takes no calls; nil: it takes them.
 func (c *link) refusalLocked() error {
 	switch {
 	case c.closed:
@@ -363,7 +362,7 @@ func (c *link) refusalLocked() error {
 	return nil
 }
 
-// waiting is how many requests have no answer.
+// waiting returns how many requests have no answer.
 func (c *link) waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -388,8 +387,8 @@ func signal(tokens chan struct{}) {
 	}
 }
 
-// abandon gives a call up whose context has ended. If it has finished meanwhile, its token is
-// in its channel. Otherwise the caller must not touch it again.
+// abandon gives up a call whose context has ended. If the call has finished meanwhile, its channel
+// holds the token. Otherwise the caller must not touch it again.
 func (c *link) abandon(k *call) (finished, sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -431,7 +430,8 @@ func (c *link) finishLocked(k *call, answer *Message, err error) {
 	k.done <- struct{}{}
 }
 
-// deliver gives an answer, or an error in its place, to the oldest call. It is false if none waits.
+// deliver gives an answer, or an error in its place, to the oldest call. It returns false if no
+// call waits.
 func (c *link) deliver(answer *Message, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -439,13 +439,13 @@ func (c *link) deliver(answer *Message, err error) bool {
 		return false
 	}
 	if c.ring.sent == c.opts.inFlight {
-		signal(c.wake) // a frame may wait for this place
+		signal(c.wake) // a frame may wait for this slot
 	}
 	if c.doubts != nil {
 		c.heard = time.Now()
 	}
 	if c.drains(answer) {
-		// Another connection may reach another server, also at the same address.
+		// Another connection may reach another server, even at the same address.
 		c.leaves = true
 		c.up.Store(false)
 		c.why, c.left = errDraining, c.at.Load().text
@@ -457,7 +457,7 @@ func (c *link) deliver(answer *Message, err error) bool {
 
 var errDraining = errors.New("the server is shutting down")
 
-// drains reports whether an answer says that the server is about to go, and there may be another.
+// drains reports whether an answer is Draining and another server may be reachable.
 func (c *link) drains(answer *Message) bool {
 	if answer == nil || answer.Namespace != ErrorNamespace || !(c.among || c.choose != nil || c.opts.repeatable) {
 		return false
@@ -465,7 +465,7 @@ func (c *link) drains(answer *Message) bool {
 	return ParseError(answer).Type == Draining
 }
 
-// failSent ends the calls that were sent.
+// failSent fails the calls that were sent.
 func (c *link) failSent(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -477,7 +477,7 @@ func (c *link) failSent(err error) {
 	}
 }
 
-// failUnsent ends the calls that wait to be sent, while none is sent.
+// failUnsent fails the calls that wait to be sent. No sent call may be in the ring.
 func (c *link) failUnsent(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -489,7 +489,7 @@ func (c *link) failUnsent(err error) {
 }
 
 // run owns the connections, one after the other, until the link is closed or retired. conn is the
-// first; nil: it is to be made.
+// first; nil: make it.
 func (c *link) run(conn net.Conn, shared *sharedMemory) {
 	defer close(c.done)
 	defer c.endChecks()
@@ -509,8 +509,8 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 		why := c.disconnected(err)
 		c.failSent(err)
 		if e, ok := errors.AsType[*RemoteError](err); ok {
-			// A server that refuses this client does so with each connection: connecting again
-			// would not answer the callers.
+			// A server that refuses this client refuses each of its connections: connecting again
+			// would not help the callers.
 			c.failUnsent(e)
 		}
 		if c.among {
@@ -519,7 +519,7 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 		if answers > 0 || c.among && time.Since(began) >= c.opts.maxBackoff {
 			failures = 0
 		} else {
-			failures++ // a server that accepts and hangs up is no better than one that refuses
+			failures++ // accepting and hanging up counts like refusing
 		}
 	}
 	c.failUnsent(c.ended())
@@ -535,7 +535,8 @@ func (c *link) ended() error {
 	return ErrClosed
 }
 
-// setConn makes conn the one that Close closes; false if the link is closed or retired already.
+// setConn makes conn the connection that Close closes; false if the link is closed or retired
+// already.
 func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -552,8 +553,8 @@ func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 	return true
 }
 
-// disconnected records that the connection has ended, and ends the use of its memory. It returns
-// the reason for the requests that waited.
+// disconnected records that the connection has ended, and ends the use of its shared memory. It
+// returns the reason for the waiting requests.
 func (c *link) disconnected(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -570,10 +571,10 @@ func (c *link) disconnected(err error) error {
 	return c.why
 }
 
-// connect waits until there is something to send and makes a connection for it; nil if the
-// client was closed. The calls that wait while an attempt fails are failed.
+// connect waits until there is a request to send and makes a connection for it; nil if the client
+// was closed. Calls that wait while an attempt fails fail with it.
 func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
-	// A connection that breaks is made anew at once; pauses come between attempts that fail.
+	// Reconnect at once after a connection breaks, and pause only between failed attempts.
 	last := time.Now()
 	for {
 		if !c.among && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
@@ -597,7 +598,7 @@ func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
 	}
 }
 
-// backoff is the pause after so many failures.
+// backoff returns the pause after this many failures.
 func (c *link) backoff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -609,7 +610,7 @@ func (c *link) backoff(failures int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// waitUnsent waits for a call to be sent; false if the client was closed.
+// waitUnsent waits until a call is ready to send; false if the client was closed.
 func (c *link) waitUnsent() bool {
 	for {
 		c.mu.Lock()
@@ -626,7 +627,7 @@ func (c *link) waitUnsent() bool {
 	}
 }
 
-// sleep is false if the client was closed.
+// sleep returns false if the client was closed.
 func (c *link) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

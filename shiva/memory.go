@@ -1,5 +1,5 @@
 package shiva
 
-// MemoryKey is the key of metadata whose object lists the tensors of a message that are in shared
-// memory, by which regions of a server they are in.
+// MemoryKey is the metadata key of an object that lists the tensors of a message in shared memory,
+// each with its region of the server.
 const MemoryKey = "shared_memory"

@@ -10,7 +10,7 @@ import (
 const DefaultPort = 6174
 
 // Namespaces that begin with "!" are reserved. ErrorNamespace is the namespace of an answer that
-// reports a fault; the others are questions to the server itself, without tensors, answered in
+// reports an error; the others are requests to the server itself, without tensors, answered in
 // metadata.
 const (
 	ErrorNamespace  = "!error"
@@ -21,27 +21,27 @@ const (
 	WhoAmINamespace = "!whoami"
 )
 
-// TokenKey is the key, in the metadata of a connection's first request, of the token that
-// identifies the client.
+// TokenKey is the metadata key, in the first request of a connection, of the token that identifies
+// the client.
 const TokenKey = "token"
 
 // A Message is one message of the protocol, in either direction.
 //
-// Metadata is the text of a JSON object, or empty, which means the same as {}. The names of
-// Tensors are not part of the layout: by convention they travel in metadata as [NamesKey], which
-// [NewRequest] writes and Output reads. The encoders ignore them, and the Decoder sets none.
+// Metadata is the text of a JSON object, or empty, which means {}. Tensor names are not part of the
+// layout: by convention they travel in metadata under [NamesKey], which [NewRequest] writes and
+// Output reads. The encoders ignore the Name of a tensor, and the Decoder leaves it empty.
 //
 // A Message from the [Decoder] or the [Client] owns its memory: Metadata and the bytes of all
 // Tensors are valid until Release, and one goroutine at a time may use it. The fields may be
-// changed; Release returns what was received, whatever the fields hold by then. A Message that you
-// made owns nothing.
+// changed; Release returns the memory that was received, whatever the fields hold by then. A
+// Message that you made owns nothing.
 type Message struct {
 	Namespace string
 	Metadata  []byte
 	Tensors   []tensor.Tensor
 
 	bufs     []*tensor.Buffer // one reference each
-	dims     []int            // behind the shapes
+	dims     []int            // the memory of the shapes
 	received bool             // made by a Decoder, not yet released
 }
 
@@ -56,10 +56,10 @@ func newMessage() *Message {
 	return m
 }
 
-// Release returns the memory of a received message. Nothing of the Message may be used afterwards,
-// except the Namespace string and the Data of tensors that were retained. Their Shapes belong to
-// the message: clone the Shape of a tensor that you retain. Call Release once. It does nothing to a
-// message that was not received.
+// Release returns the memory of a received message. Afterwards, use nothing of the Message except
+// the Namespace string and the Data of tensors that were retained. Their Shapes belong to the
+// message: clone the Shape of a tensor that you retain. Call Release once. On a message that was
+// not received it does nothing.
 func (m *Message) Release() {
 	if !m.received {
 		if tensor.Invariants && m.bufs != nil {
@@ -73,7 +73,7 @@ func (m *Message) Release() {
 		m.bufs[i] = nil
 	}
 	if tensor.Invariants {
-		// It is never used again, so that a second release is noticed, and so is a read.
+		// The Message is never reused, so that a second release is detected, and so is a read.
 		*m = Message{Namespace: "released", bufs: []*tensor.Buffer{}}
 		return
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// ValidObject reports whether b is metadata as the decoder accepts it: valid UTF-8, strict JSON
-// (RFC 8259: no NaN, no trailing text, no byte order mark), an object, nested at most 128 deep.
-// An escaped half of a surrogate pair is refused, since no UTF-8 text can carry it on. Empty b
-// is valid. The error is a [*DecodeError] of the kind, with the offset in b.
+// ValidObject checks that b is metadata as the decoder accepts it, except for NaN and the
+// infinities: valid UTF-8, strict JSON (RFC 8259: no trailing text, no byte order mark), an object,
+// nested at most 128 deep. An escaped half of a surrogate pair is refused, since UTF-8 cannot
+// encode it. Empty b is valid. The error is a [*DecodeError] of the kind, with the offset in b.
 //
 // It does not allocate.
 func ValidObject(b []byte) error {
@@ -33,8 +33,8 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 	return e
 }
 
-// checkMetadata returns the kind of fault, or "", and its place, and how many words unknown to JSON
-// stand in the place of numbers, if the rules allow them.
+// checkMetadata returns the kind of fault, or "", its offset, and how many non-JSON words (NaN and
+// the infinities) stand for numbers, if the rules allow them.
 func checkMetadata(b []byte, depth int, rules jsontext.Rules) (kind Kind, at, words int) {
 	if len(b) == 0 {
 		return "", 0, 0

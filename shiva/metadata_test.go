@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// metadataCases are texts around the rules of JSON; the fuzz test begins with them, and plain
-// tests run them against encoding/json.
+// metadataCases are edge cases of JSON; they seed the fuzz test, and plain tests compare them with
+// encoding/json.
 var metadataCases = []string{
 	``, `{}`, ` { } `, "\t\r\n{}", `{"a":1}`, `{"a" : 1 , "b":[ ] }`, `{"a":{"b":[1,2,{"c":null}]}}`, `{"a":1,"a":2}`, `{"":""}`,
 	`{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{a:1}`, `{'a':1}`, `{"a":1 "b":2}`, `{"a":1}}`, `{"a":1`, `{"a`, `{"a":`, `{`, `}`, `{} {}`, "{}\x00", "{\x00}",
@@ -40,8 +40,8 @@ func TestValidObject(t *testing.T) {
 	}
 }
 
-// The words that Python writes for numbers which JSON has not are null in what is received,
-// where numbers may stand and nowhere else; who reads metadata has to do with JSON only.
+// The words that Python writes for numbers that JSON lacks become null in received metadata, but
+// only in the place of numbers, so that readers of metadata need only a JSON parser.
 func TestNonFiniteNumbers(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a": NaN}`: `{"a": null}`,
@@ -62,7 +62,7 @@ func TestNonFiniteNumbers(t *testing.T) {
 		r.release()
 		checkLeaks(t, pool)
 	}
-	// The id of a message that is refused for another reason.
+	// The id of a message that is refused for a different reason.
 	_, _, err := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(8)}).Push(mustEncode(t, &shiva.Message{Metadata: []byte(`{"a":NaN,"id":7,"pad":"1234567890"}`)}))
 	if e, ok := errors.AsType[*shiva.DecodeError](err); !ok || e.Kind != shiva.KindOverBudget || e.ID != "7" {
 		t.Errorf("%v; want the id of what does not fit the budget", err)

@@ -26,9 +26,9 @@ type options struct {
 	sendDeadline bool
 	sharedBytes  int64 // 0: no memory is shared
 	tls          *tls.Config
-	token        *token.Source // nil: that of the environment
-	lookup       lookup        // nil: names are the dialer's
-	servers      int           // that are used at once
+	token        *token.Source // nil: the token of the environment
+	lookup       lookup        // nil: the dialer resolves names
+	servers      int           // used at once, at most
 	repeatable   bool
 }
 
@@ -64,8 +64,8 @@ func (o *options) knowToken() (err error) {
 	return nil
 }
 
-// WithInFlight sets how many requests may wait for their answers on one connection; when there are
-// as many, Do waits. The default is 64, the least 1; shivad takes 256 from a connection.
+// WithInFlight sets how many requests may wait for their answers on one connection; beyond that, Do
+// waits. The default is 64, the minimum 1; shivad accepts 256 per connection.
 func WithInFlight(n int) Option { return func(o *options) { o.inFlight = max(n, 1) } }
 
 // WithLimits bounds the answers that are accepted; see [DecoderConfig].
@@ -83,43 +83,44 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 	return func(o *options) { o.dial, o.lookup = dial, nil }
 }
 
-// WithLookup replaces the function that finds the addresses of a name, which is called as
+// WithLookup replaces the function that finds the addresses of a name; it is called like
 // [net.Resolver.LookupNetIP]. nil leaves names to the dialer.
 func WithLookup(find func(ctx context.Context, network, host string) ([]netip.Addr, error)) Option {
 	return func(o *options) { o.lookup = find }
 }
 
 // WithServers sets how many servers a client uses at once, if it was given more addresses or a name
-// that resolves to more. Each client chooses others, and keeps its choice while further servers
-// come and go. The default is 16, the least 1.
+// that resolves to more. Each client makes its own choice, and keeps it while other servers come
+// and go. The default is 16, the minimum 1.
 func WithServers(n int) Option { return func(o *options) { o.servers = max(n, 1) } }
 
-// WithRepeatable says that requests may run twice, as inference may if only its answers matter. A
+// WithRepeatable permits requests to run twice, as inference may if only its answers matter. A
 // request whose answer was lost with its connection is then sent again, to another server or, if
-// there is none, over another connection; so is a request at one of several servers that has fallen
+// there is none, over another connection; so is a request to one of several servers that has fallen
 // silent. Feedback is never sent again once a server may have it.
 func WithRepeatable() Option { return func(o *options) { o.repeatable = true } }
 
 // WithToken sets the token that identifies the client; "" shows none. The default is the token of
-// the environment: the variables of [token.Env] and [token.FileEnv], which are read at Dial. The
-// file is read again for each connection, and when the server no longer accepts the token; if the
-// file has another one by then, the request is sent again on a new connection.
+// the environment: the variables [token.Env] and [token.FileEnv], which are read at Dial. The file
+// is read again for each connection, and when the server no longer accepts the token; if the file
+// then has another token, the request is sent again on a new connection.
 func WithToken(text string) Option { return func(o *options) { o.token = token.Fixed(text) } }
 
-// WithTokenSource is WithToken with a token that may change, like that of the default's file: see
+// WithTokenSource is WithToken for a token that may change, such as one in a file: see
 // [token.FromFile].
 func WithTokenSource(source *token.Source) Option { return func(o *options) { o.token = source } }
 
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.
 func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialTimeout = d } }
 
-// WithBackoff sets the shortest and the longest time between attempts to connect; the time
-// doubles with each failure, and a random half of it is left off. The default is 50 ms to 5 s.
+// WithBackoff sets the shortest and the longest pause between attempts to connect; the pause
+// doubles with each failure, and is shortened by a random part of up to half. The default is 50 ms
+// to 5 s.
 func WithBackoff(shortest, longest time.Duration) Option {
 	return func(o *options) { o.minBackoff, o.maxBackoff = shortest, max(shortest, longest) }
 }
 
-// WithDeadlineMetadata lets Do tell the server how long it will wait: when its context has a
-// deadline and the message's metadata no "timeout_ms", that key is added. The message itself is
-// not changed.
+// WithDeadlineMetadata makes Do tell the server how long it will wait: if its context has a
+// deadline and the message's metadata has no "timeout_ms", Do sends that key, too. The message
+// itself is not changed.
 func WithDeadlineMetadata() Option { return func(o *options) { o.sendDeadline = true } }

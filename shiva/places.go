@@ -9,9 +9,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// How the tensors of a [Client]'s requests and answers get into shared memory and out of it.
+// How the tensors of a [Client]'s requests and answers are moved into and out of shared memory.
 
-// A place is where a tensor is, in metadata.
+// A place describes in metadata where a tensor is.
 type place struct {
 	Name     string `json:"name,omitempty"`
 	Datatype string `json:"datatype,omitempty"`
@@ -19,19 +19,19 @@ type place struct {
 	Region   string `json:"region"`
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
-	Index    int    `json:"index,omitempty"` // of an output, among the answer's tensors
+	Index    int    `json:"index,omitempty"` // of an output, in the answer's list of tensors
 }
 
-// places are the places of a request's or an answer's tensors.
+// places holds the places of the tensors of a request or an answer.
 type places struct {
 	Inputs  []place `json:"inputs,omitempty"`
 	Area    *place  `json:"area,omitempty"` // for outputs
 	Outputs []place `json:"outputs,omitempty"`
 }
 
-// parts are the parts of shared memory that a request has until its call is freed.
+// parts holds the parts of shared memory that a request owns until its call is freed.
 type parts struct {
-	memory *sharedMemory // of the connection that was there; nil: it may share none
+	memory *sharedMemory // of the connection at the time; nil: it shared none
 	inputs []span
 	area   span // of size 0: none
 }
@@ -50,7 +50,7 @@ func (p *parts) release() {
 }
 
 // place copies the large inputs of a message to shared memory, as far as there is room, and
-// reserves room for its outputs. It returns the message that is to be sent.
+// reserves room for its outputs. It returns the message to send.
 func (c *link) place(m *Message) (*Message, parts) {
 	if c.opts.sharedBytes <= 0 {
 		return m, parts{}
@@ -82,8 +82,8 @@ func (c *link) place(m *Message) (*Message, parts) {
 	return &sent, p
 }
 
-// takeInputs copies large inputs to parts of the memory. It returns the message with the others,
-// and their names.
+// takeInputs copies large inputs to parts of the memory, whose places it returns. It also returns
+// the message with the remaining inputs, and their names.
 func (p *parts) takeInputs(m *Message) (sent Message, left []string, there places) {
 	sent, left = Message{Namespace: m.Namespace, Tensors: m.Tensors}, []string{}
 	if !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
@@ -113,7 +113,7 @@ func (p *parts) takeInputs(m *Message) (sent Message, left []string, there place
 // tensorNames returns the names of a message's tensors; nil: they have none.
 func tensorNames(m *Message) (names []string) {
 	if list := jsontext.Field(m.Metadata, NamesKey); list != nil {
-		_ = json.Unmarshal(list, &names) // the server says what is wrong with it
+		_ = json.Unmarshal(list, &names) // the server reports what is wrong with it
 		return names
 	}
 	for _, t := range m.Tensors {
@@ -125,8 +125,8 @@ func tensorNames(m *Message) (names []string) {
 	return names
 }
 
-// collect adds to an answer its outputs that are in shared memory, as if they had been sent. They
-// own their parts of it from then on.
+// collect adds the outputs in shared memory to their answer, as if they had been sent. From then on
+// they own their parts of the memory.
 func (c *link) collect(p *parts, answer *Message) error {
 	p.memory.noteError(answer)
 	if answer.Namespace == ErrorNamespace {
@@ -150,7 +150,7 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 	if err != nil {
 		return err
 	}
-	area, free := p.area, p.area.offset // of which the server has filled what is before free
+	area, free := p.area, p.area.offset // outputs so far are before free
 	for i, o := range there.Outputs {
 		d, ok := tensor.FromV2(o.Datatype)
 		elements, counted := tensor.Shape(o.Shape).Elements()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What a [Client] does with a request that a server has not answered.
+// What a [Client] does with a request that failed at a server.
 
 // The pauses between two rounds over all servers.
 const (
@@ -18,14 +18,14 @@ const (
 	lastPause  = 320 * time.Millisecond
 )
 
-// An Attempt is what happened to a request, or to an attempt to connect, at one server.
+// An Attempt records the failure of a request, or of an attempt to connect, at one server.
 type Attempt struct {
 	Addr string
 	Err  error
 }
 
-// An AttemptsError says why none of several servers has answered. It wraps the error of each, the
-// last one first.
+// An AttemptsError reports why none of several servers has answered. It wraps the error of each,
+// the last one first.
 type AttemptsError struct{ Attempts []Attempt }
 
 func (e *AttemptsError) Error() string {
@@ -41,7 +41,7 @@ func (e *AttemptsError) Error() string {
 		}
 		b.WriteString(a.Addr)
 		why := a.why()
-		for k := i + 1; k < len(e.Attempts); k++ { // those that say the same
+		for k := i + 1; k < len(e.Attempts); k++ { // servers with the same reason
 			if !told[k] && e.Attempts[k].why() == why {
 				told[k] = true
 				b.WriteString(", " + e.Attempts[k].Addr)
@@ -52,7 +52,7 @@ func (e *AttemptsError) Error() string {
 	return b.String()
 }
 
-// why returns the error without what its place in the list says already.
+// why returns the text of the error, without the address, which the list has already.
 func (a Attempt) why() string {
 	err, fate := a.Err, ""
 	if e, ok := err.(*CallError); ok {
@@ -71,13 +71,13 @@ func (e *AttemptsError) Unwrap() (errs []error) {
 	return errs
 }
 
-// note records what happened at a server, and replaces what happened there before.
+// note records the failure at a server, and replaces an earlier one there.
 func (e *AttemptsError) note(addr string, err error) {
 	e.Attempts = slices.DeleteFunc(e.Attempts, func(a Attempt) bool { return a.Addr == addr })
 	e.Attempts = append(e.Attempts, Attempt{addr, err})
 }
 
-// err returns e, or the only error in it.
+// err returns e, or its error if it has only one.
 func (e *AttemptsError) err() error {
 	if len(e.Attempts) == 1 {
 		return e.Attempts[0].Err
@@ -94,14 +94,14 @@ func (e *AttemptsError) with(addr string, err error) error {
 // A pursuit is a request on its way from server to server.
 type pursuit struct {
 	client     *Client
-	elsewhere  bool // it may be sent again
-	repeatable bool // ... after it may have run
+	elsewhere  bool // the request may be sent again
+	repeatable bool // ... even if it may have run
 	feedback   bool
 
 	failed     AttemptsError
 	tried      []*link // in this round
-	overloaded int     // servers that were
-	mends      bool    // another round may find what this one did not
+	overloaded int     // number of servers that were
+	mends      bool    // another round may succeed
 }
 
 // insist sends m to one server after the other until one answers.
@@ -144,7 +144,7 @@ func isFeedback(namespace string) bool {
 	return found && !strings.Contains(name, "/")
 }
 
-// rest waits; the error says why it ended early.
+// rest sleeps for d; the error is why it ended early.
 func (c *Client) rest(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -158,7 +158,7 @@ func (c *Client) rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goesOn records what happened at a server, and reports whether another one may get the request.
+// goesOn records the failure at a server, and reports whether another server may get the request.
 func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
 	p.tried = append(p.tried, l)
 	p.failed.note(l.at.Load().text, err)
@@ -175,13 +175,13 @@ func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
 	return false
 }
 
-// isFor reports whether, after this answer, another server may get the request.
+// isFor reports whether another server may get the request after this error.
 func (p *pursuit) isFor(e *RemoteError) bool {
 	switch e.Type {
 	case Draining:
 		p.mends = true
 		return true
-	case Unavailable: // of feedback: it may be stored
+	case Unavailable: // feedback may have been stored
 		p.mends = true
 		return !p.feedback
 	case ContainerLost:
@@ -190,15 +190,15 @@ func (p *pursuit) isFor(e *RemoteError) bool {
 	case NotFound:
 		return !p.feedback
 	case Overloaded:
-		// At most twice: if all servers are overloaded, requests that go from one to the next would
-		// be most of their load.
+		// At most twice: if all servers are overloaded, requests that move from one to the next
+		// would become most of their load.
 		p.overloaded++
 		return p.overloaded < 2 && !p.feedback
 	}
 	return false
 }
 
-// noteDown records the servers that were not asked because they cannot be reached.
+// noteDown records the servers that did not get the request because they are unreachable.
 func (p *pursuit) noteDown() {
 	for _, l := range *p.client.links.Load() {
 		if !l.among || l.up.Load() {
@@ -211,8 +211,8 @@ func (p *pursuit) noteDown() {
 	}
 }
 
-// result returns the error of a request for which no server is left: what its last server answered,
-// unless another one might have answered otherwise.
+// result returns the error of a request that no further server gets: that of the last server if it
+// is final, otherwise those of all.
 func (p *pursuit) result(err error) error {
 	if e, ok := err.(*RemoteError); ok && !e.Retryable && e.Type != NotFound {
 		return err

@@ -1,13 +1,13 @@
 package shiva
 
-// A ring holds the calls of a client in the order of their messages: first those that were sent
-// and wait for their answer, then those that wait to be sent. Its size is fixed; the client's
-// slots keep it from overflowing.
+// A ring holds the calls of a link in the order of their messages: first those that were sent and
+// wait for their answer, then those that wait to be sent. Its size is fixed; the link's slots keep
+// it from overflowing.
 type ring struct {
 	calls []*call // len is a power of two
 	head  int     // index of the oldest
 	n     int     // calls in all
-	sent  int     // of them, sent
+	sent  int     // how many of them were sent
 }
 
 func newRing(size int) ring {
@@ -26,7 +26,7 @@ func (r *ring) push(k *call) {
 	r.n++
 }
 
-// pop removes the oldest call, which was sent.
+// pop removes the oldest call, which must have been sent.
 func (r *ring) pop() *call {
 	p := r.at(0)
 	k := *p

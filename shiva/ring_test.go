@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRing holds the ring to two slices.
+// TestRing compares the ring with two slices.
 func TestRing(t *testing.T) {
 	const size = 5
 	rnd := rand.New(rand.NewPCG(1, 2))

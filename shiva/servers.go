@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Which servers a [Client] has connections to, and which of them gets a request.
+// Which servers a [Client] connects to, and which of them gets a request.
 
 const (
 	lookupPeriod = 20 * time.Second
-	lookupSoon   = time.Second // while a server cannot be reached
+	lookupSoon   = time.Second // while a server is unreachable
 )
 
 // open makes the client's first connections.
@@ -50,7 +50,7 @@ func (c *Client) open(ctx context.Context, list []address) error {
 	return nil
 }
 
-// connectAny waits until one of several servers has answered, or none will.
+// connectAny waits until one of several servers has answered, or all have failed.
 func (c *Client) connectAny(ctx context.Context, found []address, failed *AttemptsError) error {
 	c.relist(found)
 	for {
@@ -87,12 +87,11 @@ func (c *Client) found() (all []address) {
 	return all
 }
 
-// relist makes a link for each server to be used that has none, which begins to connect, and
-// retires the links of servers that are no longer used: they end when everything sent on them has
-// been answered.
+// relist makes a link, which starts to connect, for each server to use that has none, and retires
+// the links of servers no longer used: they end when all requests sent on them are answered.
 func (c *Client) relist(found []address) {
 	if len(found) > c.opts.servers {
-		// Rendezvous: each address has a rank of its own, whatever others there are.
+		// Rendezvous hashing: the rank of an address does not depend on the other addresses.
 		rank := func(a address) uint64 { return maphash.String(c.seed, a.text) }
 		slices.SortFunc(found, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
 		found = found[:c.opts.servers]
@@ -120,7 +119,7 @@ func (c *Client) relist(found []address) {
 	}
 }
 
-// list makes links the ones that are used.
+// list makes links the ones in use.
 func (c *Client) list(links []*link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +142,7 @@ func (c *link) over() bool {
 	}
 }
 
-// follow looks names up again if it is time. It is called by requests, so that an unused client
+// follow looks names up again when a lookup is due. Requests call it, so that an unused client
 // costs nothing.
 func (c *Client) follow() {
 	due := c.looks.Load()
@@ -152,7 +151,7 @@ func (c *Client) follow() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The next one is set when this one is over.
+	// lookAgain sets the time of the next lookup; until then this bound keeps others from starting.
 	if c.closed || !c.looks.CompareAndSwap(due, time.Now().Add(c.opts.dialTimeout+lookupPeriod).UnixNano()) {
 		return
 	}
@@ -177,7 +176,7 @@ func (c *Client) lookAgain() {
 	c.looks.Store(c.nextLookup(failed).UnixNano())
 }
 
-// nextLookup returns when names are looked up next.
+// nextLookup returns the time of the next lookup of names.
 func (c *Client) nextLookup(soon bool) time.Time {
 	for _, l := range *c.links.Load() {
 		soon = soon || l.down() != nil
@@ -188,8 +187,8 @@ func (c *Client) nextLookup(soon bool) time.Time {
 	return time.Now().Add(lookupPeriod)
 }
 
-// pick chooses a server for a request among those to which it was not sent: of two random ones that
-// take requests, the one where fewer wait. nil: none is left.
+// pick chooses a server that the request was not sent to: of two random ones that take requests,
+// the one with fewer requests waiting. nil: none is left.
 func (c *Client) pick(tried []*link) *link {
 	var a, b *link
 	n := 0
@@ -197,7 +196,8 @@ func (c *Client) pick(tried []*link) *link {
 		if l.among && !l.up.Load() || slices.Contains(tried, l) {
 			continue
 		}
-		// The first two, and then each further one replaces one of them with a fair probability.
+		// Reservoir sampling: keep the first two, then each further link replaces one of them with
+		// fair probability.
 		switch n++; n {
 		case 1:
 			a = l
@@ -222,7 +222,7 @@ func (c *Client) pick(tried []*link) *link {
 	return a
 }
 
-// lead connects the link of a stream, to a server that the client's requests may go to.
+// lead connects the link of a stream to one of the client's servers.
 func (c *Client) lead(ctx context.Context, l *link) error {
 	if c.ctx.Err() != nil {
 		return &CallError{Addr: c.name, Err: ErrClosed}
@@ -236,9 +236,9 @@ func (c *Client) lead(ctx context.Context, l *link) error {
 	return l.start(ctx)
 }
 
-// order returns where the link of a stream may connect, best first: where it was, unless that
-// server shuts down or has fallen silent; where a request would go; wherever there is a connection;
-// and then the rest.
+// order returns where the link of a stream may connect, best first: its last server, unless that is
+// shutting down or has fallen silent; the server that a request would go to; servers with a
+// connection; then the rest.
 func (c *Client) order(of *link) (list []address) {
 	c.follow()
 	links := slices.Clone(*c.links.Load())
@@ -267,9 +267,9 @@ func (c *Client) order(of *link) (list []address) {
 	return list
 }
 
-// Shared returns why the client shares no memory with its servers, or why tensors large enough for
-// it were sent although it does: they are larger than all of it, and the error has both sizes. nil:
-// all is well. With several servers it returns the first reason.
+// Shared returns why the client shares no memory with its servers, or, if it does, why large
+// tensors were sent nevertheless: they are larger than all of the memory, and the error has both
+// sizes. nil: no fault. With several servers it returns the first fault.
 func (c *Client) Shared() error {
 	var faults []error
 	for _, l := range *c.links.Load() {

@@ -19,13 +19,13 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// A Client of several servers, on real sockets where it matters what the system does.
+// A Client of several servers, on real sockets where the operating system's behaviour matters.
 
-// A member is one of several servers. Its handler may be replaced, and it may leave and return.
+// A member is one of several servers. Its handler can be replaced, and it can stop and return.
 type member struct {
 	t      *testing.T
 	addr   string
-	got    atomic.Int64 // requests, but for those of connecting
+	got    atomic.Int64 // requests, except those made to connect
 	handle atomic.Pointer[shivatest.Handler]
 	server *shivatest.Server
 }
@@ -76,7 +76,7 @@ func dial(t *testing.T, addr string, opts ...shiva.Option) *shiva.Client {
 	return c
 }
 
-// askAny sends one request that may take its time.
+// askAny sends one request with a long deadline.
 func askAny(t *testing.T, c *shiva.Client, namespace string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -87,7 +87,7 @@ func askAny(t *testing.T, c *shiva.Client, namespace string) error {
 	return err
 }
 
-// load asks from several goroutines until f has returned, and reports every request that failed.
+// load sends requests from several goroutines until f has returned, and reports every failed one.
 func load(t *testing.T, c *shiva.Client, f func()) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -112,7 +112,7 @@ func load(t *testing.T, c *shiva.Client, f func()) {
 	wg.Wait()
 }
 
-// awaitMore waits until a server has had so many requests more.
+// awaitMore waits until a server has received n more requests.
 func (m *member) awaitMore(n int64) {
 	m.t.Helper()
 	for end := m.got.Load() + n; m.got.Load() < end && !m.t.Failed(); {
@@ -120,7 +120,7 @@ func (m *member) awaitMore(n int64) {
 	}
 }
 
-// TestServerIsKilled: no request is lost with one server of three that dies with requests in hand.
+// TestServerIsKilled: no request is lost when one of three servers dies with requests in flight.
 func TestServerIsKilled(t *testing.T) {
 	m := three(t)
 	c := dial(t, addresses(m), shiva.WithRepeatable())
@@ -159,13 +159,13 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestRefusals: which answers send a request to another server.
+// TestRefusals checks which answers send a request to another server.
 func TestRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		kind      string
 		namespace string
 		opts      []shiva.Option
-		asked     int64 // of the two servers that refuse, before the third answers; 3: it is not asked
+		asked     int64 // of the two refusing servers, before the third answers; 3: no third attempt
 	}{
 		{kind: shiva.Draining, asked: 2},
 		{kind: shiva.Draining, namespace: "app/update", asked: 2},
@@ -215,8 +215,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRolling: all three servers are replaced one after the other, and no request is lost: neither
-// when each says first that it drains, nor, with permission, when it ends at once.
+// TestRolling: all three servers are replaced one after the other, and no request is lost, neither
+// if each first drains nor, with WithRepeatable, if each ends at once.
 func TestRolling(t *testing.T) {
 	for _, drains := range []bool{true, false} {
 		m := three(t)
@@ -248,7 +248,7 @@ func TestRolling(t *testing.T) {
 	}
 }
 
-// TestSpread: requests go where fewer wait.
+// TestSpread: requests go to servers with fewer requests waiting.
 func TestSpread(t *testing.T) {
 	m := three(t)
 	c := dial(t, addresses(m))
@@ -277,15 +277,15 @@ func TestSpread(t *testing.T) {
 	close(release)
 	wg.Wait()
 	for _, one := range m {
-		// Of two random choices the fuller is never chosen: the fullest of three cannot grow
-		// past one more than the next.
+		// The fuller of two random choices is never chosen: the fullest of three cannot exceed the
+		// next by more than one.
 		if n := one.got.Load(); n < 8 || n > 12 {
 			t.Errorf("a server got %d of 30 requests that waited, want 8 to 12", n)
 		}
 	}
 }
 
-// awaitLive asks until a server takes requests of the client.
+// awaitLive sends requests until the server gets one of the client's.
 func (m *member) awaitLive(c *shiva.Client) {
 	for n := m.got.Load(); m.got.Load() == n && !m.t.Failed(); {
 		if err := askAny(m.t, c, "n"); err != nil {
@@ -294,7 +294,7 @@ func (m *member) awaitLive(c *shiva.Client) {
 	}
 }
 
-// full is an address that takes no connection: its queue is full, and nobody empties it.
+// full returns an address that accepts no connection: its queue is full, and nothing empties it.
 func full(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -326,7 +326,7 @@ func full(t *testing.T) string {
 	return ""
 }
 
-// mute is an address that takes connections and never answers.
+// mute returns an address that accepts connections and never answers.
 func mute(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -337,8 +337,8 @@ func mute(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestDeadAddresses: addresses that never accept, never answer or refuse cost no request anything,
-// and if there is no other the error says what is wrong with each.
+// TestDeadAddresses: addresses that never accept, never answer or refuse do not delay requests, and
+// if there are no others the error has the fault of each.
 func TestDeadAddresses(t *testing.T) {
 	t.Parallel()
 	never, silent := full(t), mute(t)
@@ -361,7 +361,7 @@ func TestDeadAddresses(t *testing.T) {
 			t.Errorf("error %q, want %q in it", err, want)
 		}
 	}
-	// A request whose deadline passes while no server is there has the same to say.
+	// The error of a request whose deadline passes while no server is reachable is the same.
 	good.server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -373,7 +373,7 @@ func TestDeadAddresses(t *testing.T) {
 	}
 }
 
-// A balancer is a plain proxy of TCP that gives each connection to the next server that takes it.
+// A balancer is a plain TCP proxy that passes each connection to the next server that accepts it.
 type balancer struct {
 	net.Listener
 	idle    time.Duration // after which a connection is closed; 0: never
@@ -436,8 +436,8 @@ func (b *balancer) carry(near net.Conn) {
 	}
 }
 
-// TestBalancer: behind one address that balances connections a request goes over another connection
-// when its own is lost, when the balancer has closed it, and when the server drains.
+// TestBalancer: behind one address that balances connections, a request is sent over another
+// connection when its own is lost, when the balancer has closed it, and when the server drains.
 func TestBalancer(t *testing.T) {
 	t.Parallel()
 	m := three(t)
@@ -480,7 +480,7 @@ func TestBalancer(t *testing.T) {
 	}
 }
 
-// TestStreamStays: a stream stays with a server while that lives, and then goes to another.
+// TestStreamStays: a stream stays with a server while that is alive, and then moves to another.
 func TestStreamStays(t *testing.T) {
 	m := three(t)
 	c := dial(t, addresses(m))
@@ -519,7 +519,7 @@ func TestStreamStays(t *testing.T) {
 		t.Fatalf("a stream has used %d servers, want 1", len(one))
 	}
 	one[0].server.Close()
-	for frame() != nil { // those that were sent are lost
+	for frame() != nil { // frames that were sent are lost
 	}
 	for range 20 {
 		if err := frame(); err != nil {
@@ -530,7 +530,7 @@ func TestStreamStays(t *testing.T) {
 	if len(next) != 1 || next[0] == one[0] {
 		t.Fatalf("the stream has gone to %d servers, want another one", len(next))
 	}
-	// One that drains is left, although it still accepts.
+	// The stream leaves a server that drains, although that still accepts.
 	next[0].set(shivatest.Fail(&shiva.RemoteError{Type: shiva.Draining, Message: "bye", Retryable: true}))
 	for frame() != nil {
 	}
@@ -545,8 +545,8 @@ func TestStreamStays(t *testing.T) {
 	}
 }
 
-// TestName: a name stands for the servers that it resolves to, and is followed. What cannot be
-// resolved keeps its addresses.
+// TestName: a name stands for the servers that it resolves to, also when they change. A name that
+// cannot be resolved keeps its addresses.
 func TestName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n shivatest.Net
@@ -583,7 +583,7 @@ func TestName(t *testing.T) {
 			defer mu.Unlock()
 			ips, fails = list, err
 		}
-		// One that resolves to nothing is an error that says so.
+		// A name that resolves to nothing is an error of its own.
 		opts := []shiva.Option{shiva.WithDialer(n.Dial), shiva.WithLookup(resolve)}
 		for addr, want := range map[string]string{"shivad.example": "looking up shivad.example: the name has no address", "misspelt": "looking up misspelt: no such host"} {
 			if _, err := shiva.Dial(t.Context(), addr, opts...); err == nil || !strings.Contains(err.Error(), want) {
@@ -628,7 +628,7 @@ func TestName(t *testing.T) {
 		} {
 			set(step.err, step.ips...)
 			time.Sleep(25 * time.Second)
-			used() // the first request has the name looked up again
+			used() // the first request triggers a lookup of the name
 			time.Sleep(time.Second)
 			if got := used(); got != step.want {
 				t.Errorf("the name has %v (%v), and servers %s are used, want %s", step.ips, step.err, got, step.want)
@@ -637,7 +637,7 @@ func TestName(t *testing.T) {
 	})
 }
 
-// TestManyServers: of more servers than are to be used at once a client uses that many.
+// TestManyServers: with more servers than WithServers allows, a client uses only that many.
 func TestManyServers(t *testing.T) {
 	m := append(three(t), three(t)...)
 	c := dial(t, addresses(m), shiva.WithServers(2))
@@ -664,7 +664,7 @@ func TestManyServers(t *testing.T) {
 	}
 }
 
-// TestAddressLists: what is no list of addresses is refused, and what is wrong with it is said.
+// TestAddressLists: an invalid list of addresses is refused with the reason.
 func TestAddressLists(t *testing.T) {
 	for list, want := range map[string]string{
 		",":                           "expected addresses with commas between them",

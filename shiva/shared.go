@@ -17,23 +17,24 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// WithSharedMemory shares that many bytes of /dev/shm with a server on the same machine, if the
-// server offers it: inputs and outputs of 64 KiB and more pass through it, as far as there is room.
-// Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream has memory
-// of its own, of the same size.
+// WithSharedMemory shares this many bytes of /dev/shm with a server on the same machine, if the
+// server offers it: inputs and outputs of 64 KiB or more pass through it, as far as there is room.
+// Messages must name their inputs, in metadata "__tensors__" or by their Names. A stream has shared
+// memory of its own, of the same size.
 //
-// Answers are the same with or without it. Outputs in shared memory occupy it until the answer, and
-// whoever retained a tensor, has released them; answers that are never released use it up. Room for
-// outputs is reserved from the second request of a route on, when their sizes are known.
+// Answers are the same with or without it. An output occupies shared memory until its answer, and
+// every retained copy of its tensor, is released; answers that are never released use the memory
+// up. Room for outputs is reserved from the second request of a route on, when their sizes are
+// known.
 //
-// Tensors for which there is no room are sent, and so are all tensors to a server that refuses:
-// [Client.Shared] says why. The memory has a name only while a connection is made, and goes with
-// the processes that have it.
+// Tensors without room are sent over the connection, and so are all tensors to a server that
+// refuses the memory: [Client.Shared] returns why. The memory has a name only while a connection is
+// made, and ends with the processes that map it.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
 	sharedDir     = "/dev/shm"
-	sharedWorth   = 64 << 10 // bytes from which on a tensor is left there
+	sharedWorth   = 64 << 10 // size in bytes from which tensors use shared memory
 	sharedAligned = 64
 )
 
@@ -41,18 +42,18 @@ const (
 type span struct{ offset, size int64 }
 
 // sharedMemory is the memory that a connection shares with its server. Each connection has its own:
-// a server may still write to the memory of the one before.
+// a server may still write to the memory of the previous connection.
 type sharedMemory struct {
 	name string
-	file *os.File // nil: it could not be made
+	file *os.File // nil: creating it failed
 	mem  []byte   // of the whole file
 
 	mu      sync.Mutex
-	free    []span // by offset, none next to another
-	backed  int64  // bytes that have pages
-	users   int    // spans that are taken, and the connection; without any it is unmapped
-	refusal error  // why the server does not have it
-	small   error  // why something of late had no room in all of it
+	free    []span // by offset, never adjacent
+	backed  int64  // bytes that are backed by pages
+	users   int    // spans taken, plus the connection; unmapped at 0
+	refusal error  // why the server does not use it
+	small   error  // error of the last tensor larger than all of the memory
 }
 
 func newSharedMemory(size int64) (*sharedMemory, error) {
@@ -64,7 +65,7 @@ func newSharedMemory(size int64) (*sharedMemory, error) {
 	return &sharedMemory{name: name, file: file, mem: mem, free: []span{{0, size}}, users: 1}, nil
 }
 
-// unlink removes the name. The memory then lasts as long as a process has it open.
+// unlink removes the name. The memory then lasts while a process has it open.
 func (s *sharedMemory) unlink() { _ = os.Remove(s.file.Name()) }
 
 // leave ends one use of the memory. The caller holds mu.
@@ -92,8 +93,8 @@ var (
 	errNotShared    = errors.New("shiva: shared memory: the client was made without WithSharedMemory")
 )
 
-// share makes memory for a new connection and tells the server about it. It fails only if the
-// connection does: it is no error if there is no memory, or if the server refuses it.
+// share makes memory for a new connection and registers it with the server. It fails only if the
+// connection does: without memory, or if the server refuses it, tensors are sent.
 func (c *link) share(ctx context.Context, conn net.Conn) (*sharedMemory, error) {
 	if c.opts.sharedBytes <= 0 {
 		return nil, nil
@@ -142,7 +143,7 @@ func (c *link) Shared() error {
 	return s.small
 }
 
-// memory returns the memory of the present connection; nil: it has none.
+// memory returns the memory of the current connection; nil: it has none.
 func (c *link) memory() *sharedMemory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +160,7 @@ func (s *sharedMemory) usable() bool {
 	return s.refusal == nil
 }
 
-// take returns the first part that is large enough; what and name are for errors. It makes sure
+// take returns the first free part that is large enough; what and name are for errors. It ensures
 // that the part's pages exist: writing to a mapping on a full file system would kill the process.
 func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 	s.mu.Lock()
@@ -190,7 +191,7 @@ func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 	return taken, true
 }
 
-// split makes two parts of one that was taken.
+// split accounts for one taken part becoming two.
 func (s *sharedMemory) split() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +220,8 @@ func (s *sharedMemory) giveBack(parts ...span) {
 	}
 }
 
-// noteError checks whether an answer is an error about the memory, which the server has then lost,
-// because an operator or another client has removed it. Further requests are sent as bytes.
+// noteError checks whether an answer is an error about the memory: the server has then lost it,
+// because an operator or another client has removed it. Later requests send their tensors.
 func (s *sharedMemory) noteError(answer *Message) {
 	if answer.Namespace != ErrorNamespace || !bytes.Contains(answer.Metadata, []byte(s.name)) {
 		return
@@ -232,7 +233,7 @@ func (s *sharedMemory) noteError(answer *Message) {
 	}
 }
 
-// A part is the owner of an output's memory.
+// A part owns the memory of an output.
 type part struct {
 	memory *sharedMemory
 	span   span
@@ -241,7 +242,7 @@ type part struct {
 // Put implements [tensor.Lender].
 func (p *part) Put([]byte) { p.memory.giveBack(p.span) }
 
-// outputSizes are the sizes in bytes of the large outputs of each route, by its recent answers.
+// outputSizes holds the size in bytes of the large outputs of each route, from its recent answers.
 type outputSizes struct {
 	mu     sync.Mutex
 	routes map[string]int64
@@ -255,8 +256,8 @@ func (o *outputSizes) of(route string) int64 {
 	return o.routes[route]
 }
 
-// learn records the outputs of an answer. A smaller answer takes off only an eighth: the next one
-// may be as large as the one before.
+// learn records the outputs of an answer. A smaller answer lowers the size by only an eighth: the
+// next one may be as large as before.
 func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 	size := int64(0)
 	for _, t := range tensors {
@@ -280,7 +281,7 @@ func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 func mustJSON(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // texts and numbers cannot fail
+		panic(err) // text and numbers cannot fail
 	}
 	return text
 }

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// createShared makes a file of a size without pages, and maps it.
+// createShared makes a file of the given size, without pages yet, and maps it.
 func createShared(path string, size int64) (*os.File, []byte, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -23,7 +23,7 @@ func createShared(path string, size int64) (*os.File, []byte, error) {
 	return file, mem, nil
 }
 
-// backShared gives a part of the file pages.
+// backShared allocates pages for a part of the file.
 func backShared(file *os.File, offset, size int64) error {
 	return syscall.Fallocate(int(file.Fd()), 0, offset, size)
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sharing answers as a server that takes shared memory: with the bytes of the only tensor, wherever
-// it is, and a second output of 8 bytes before it in answers of the model "two". What is registered
-// it opens.
+// sharing answers like a server that accepts shared memory: with the bytes of the only tensor,
+// wherever that is, preceded by a second output of 8 bytes in answers of the model "two". It opens
+// registered regions.
 type sharing struct {
 	refuse bool
-	lie    func(*sharedPlace) // what the answer says of an output in the area
+	lie    func(*sharedPlace) // changes the place of an output in the area
 
 	mu           sync.Mutex
 	files        map[string]*os.File
@@ -133,8 +133,8 @@ func dialSharing(t *testing.T, s *sharing, bytes int64, opts ...shiva.Option) *s
 	return c
 }
 
-// Large tensors with names are left in shared memory, as far as there is room, and come back right;
-// each request gives its part back.
+// Large tensors with names are placed in shared memory, as far as there is room, and returned
+// intact; each request gives its part back.
 func TestSharedMemory(t *testing.T) {
 	const size = 128 << 10
 	s := &sharing{}
@@ -180,7 +180,7 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// A server that refuses is sent everything.
+// A server that refuses shared memory is sent all tensors.
 func TestSharedMemoryRefused(t *testing.T) {
 	s := &sharing{refuse: true}
 	c := dialSharing(t, s, 1<<20)
@@ -214,8 +214,8 @@ func (s *sharing) set(lie func(*sharedPlace)) {
 }
 
 // From the second answer on, outputs are in shared memory, and answers are as if they had been
-// sent. They last until they are released, whatever becomes of the client, and give their parts
-// back.
+// sent. Answers stay valid until they are released, even if the client is closed, and then give
+// their parts back.
 func TestSharedOutputs(t *testing.T) {
 	const size = 100 << 10
 	s := &sharing{}
@@ -239,7 +239,7 @@ func TestSharedOutputs(t *testing.T) {
 		}
 		held = append(held, a)
 	}
-	// Of 8 parts the input has one, and 5 or 6 outputs lie there; what has no room was sent.
+	// The input takes one of 8 parts, and 5 or 6 outputs are there; outputs without room were sent.
 	if s.outputs() < 5 || s.outputs() > 7 {
 		t.Errorf("%d outputs of 8 were left in memory for 8", s.outputs())
 	}
@@ -277,7 +277,7 @@ func TestSharedOutputs(t *testing.T) {
 	}
 }
 
-// mapped reports whether this process has a client's shared memory.
+// mapped reports whether this process maps a client's shared memory.
 func mapped(t *testing.T) bool {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -287,7 +287,7 @@ func mapped(t *testing.T) bool {
 	return strings.Contains(string(maps), fmt.Sprintf("/dev/shm/shiva-%d-", os.Getpid()))
 }
 
-// A server that says of an output what is not so costs that answer, and no memory.
+// If a server reports an invalid place of an output, that answer fails, and no memory is lost.
 func TestSharedOutputsLie(t *testing.T) {
 	const size = 100 << 10
 	s := &sharing{}
@@ -330,7 +330,7 @@ func TestSharedOutputsLie(t *testing.T) {
 	a.Release()
 }
 
-// A tensor that is larger than all of the memory is sent, and Shared names both sizes.
+// A tensor larger than all of the memory is sent, and the error of Shared has both sizes.
 func TestSharedMemoryTooSmall(t *testing.T) {
 	s := &sharing{}
 	c := dialSharing(t, s, 128<<10)
@@ -346,8 +346,8 @@ func TestSharedMemoryTooSmall(t *testing.T) {
 	}
 }
 
-// Requests that wait to be sent when the connection is lost go out on the next one, with memory of
-// its own; that of the lost one is gone when the last answer in it was released.
+// Requests that wait to be sent when the connection is lost are sent on the next one, with its own
+// memory; the memory of the lost one is unmapped when the last answer in it is released.
 func TestSharedMemoryReconnects(t *testing.T) {
 	const size = 100 << 10
 	s := &sharing{}
@@ -407,7 +407,7 @@ func TestSharedMemoryReconnects(t *testing.T) {
 	old.Release()
 }
 
-// Frames of a stream and their answers are in the memory of the stream's own connection.
+// Frames of a stream and their answers use the memory of the stream's own connection.
 func TestSharedStream(t *testing.T) {
 	const size = 100 << 10
 	s := &sharing{}

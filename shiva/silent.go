@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// How the client notices that one of several servers has fallen silent: the connection stays, and
-// no answer comes, as from a host without power or from a process that hangs. A model may also take
-// its time, and answers on a connection keep their order, so the client asks on another connection
-// whether the server lives. If there is no answer either, the server's requests go to others, where
-// they may run twice, and a stream continues at another server with its next frames. TCP alone
-// would notice after a quarter of an hour.
+// How the client detects that one of several servers has fallen silent: the connection stays open,
+// and no answer comes, as from a host without power or a process that hangs. A slow model looks the
+// same, since answers on a connection keep their order, so the client sends a liveness check on
+// another connection. If that gets no answer either, the requests go to other servers if they may
+// run twice, and a stream continues with its next frames at another server. TCP alone would notice
+// after a quarter of an hour.
 
 const (
-	silence   = 2 * time.Second // without an answer, after which a server is asked
-	proofTime = 2 * time.Second // for the other connection, and the answer on it
+	silence   = 2 * time.Second // time without an answer that triggers a check
+	proofTime = 2 * time.Second // for the check: to connect, and to get an answer
 )
 
-// heedLocked is called when the first request is sent, while none waits, for whose answer the link
-// then waits.
+// heedLocked starts the wait for answers: it is called when a request is sent while none waits.
 func (c *link) heedLocked() {
 	c.heard = time.Now()
 	if (c.among && c.opts.repeatable || c.choose != nil) && c.doubts == nil {
@@ -30,7 +29,7 @@ func (c *link) heedLocked() {
 	}
 }
 
-// check is called from time to time while a request waits for its answer.
+// check runs periodically while a request waits for its answer.
 func (c *link) check() {
 	defer c.checks.Done()
 	wait := silence
@@ -47,8 +46,8 @@ func (c *link) check() {
 	}
 }
 
-// silent reports whether no answer has come for too long, on the present connection. Otherwise wait
-// becomes how long that may still take.
+// silent reports whether the current connection, which it returns, has had no answer for too long.
+// If an answer came recently, it sets wait to the time left.
 func (c *link) silent(wait *time.Duration) (net.Conn, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +58,7 @@ func (c *link) silent(wait *time.Duration) (net.Conn, bool) {
 	return c.conn, c.conn != nil && c.ring.sent > 0 && !c.closed
 }
 
-// alive asks the server on another connection. Any answer will do.
+// alive checks the server on another connection. Any answer will do.
 func (c *link) alive() error {
 	ctx, cancel := context.WithTimeout(c.ctx, proofTime)
 	defer cancel()
@@ -73,7 +72,7 @@ func (c *link) alive() error {
 	return err
 }
 
-// giveUp ends a connection, unless an answer has come meanwhile.
+// giveUp closes a silent connection, unless an answer has come meanwhile.
 func (c *link) giveUp(conn net.Conn, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +86,8 @@ func (c *link) giveUp(conn net.Conn, why error) {
 	conn.Close()
 }
 
-// cause returns why a connection has ended: what was found out about its server, if anything.
+// cause returns why a connection has ended: the reason of giveUp, if it closed the connection, else
+// err.
 func (c *link) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *link) cause(err error) error {
 	return err
 }
 
-// endChecks returns when no check runs, and none will begin, as nothing is sent any more.
+// endChecks returns when no check runs. None will start, since nothing is sent any more.
 func (c *link) endChecks() {
 	c.mu.Lock()
 	if c.doubts != nil && c.doubts.Stop() {

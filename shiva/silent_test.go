@@ -15,13 +15,13 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// A hearth is three servers in a bubble, any of which may fall silent or take its time.
+// A hearth is three servers in a bubble, any of which may fall silent or be slow.
 type hearth struct {
 	net    shivatest.Net
 	silent [3]atomic.Bool
-	takes  atomic.Int64 // ns for a request
+	takes  atomic.Int64 // duration of a request, in ns
 	asked  [3]atomic.Int64
-	lived  atomic.Int64 // questions whether one lives
+	lived  atomic.Int64 // liveness checks
 }
 
 func newHearth(t *testing.T, opts ...shiva.Option) (*hearth, *shiva.Client) {
@@ -59,7 +59,7 @@ func newHearth(t *testing.T, opts ...shiva.Option) (*hearth, *shiva.Client) {
 	return h, c
 }
 
-// ask sends so many requests at once, and is what became of them, and when the last of them ended.
+// ask sends n requests at once, and returns their errors, and how long the last one took.
 func (h *hearth) ask(t *testing.T, c *shiva.Client, n int) (failed []error, took time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -84,8 +84,8 @@ func (h *hearth) ask(t *testing.T, c *shiva.Client, n int) (failed []error, took
 	return failed, time.Since(start)
 }
 
-// TestSilentServer: requests that wait at a server which has fallen silent go to others after a few
-// seconds, and none is lost; later ones do not wait, and it is used again when it answers.
+// TestSilentServer: requests that wait for a server that has fallen silent go to others after a few
+// seconds, and none is lost; later ones do not wait, and the server is used again when it answers.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHearth(t, shiva.WithRepeatable())
@@ -111,8 +111,8 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestStreamLeavesTheSilent: a stream whose server has fallen silent goes to another one after a
-// few seconds. What was sent is lost, and frames after it are answered.
+// TestStreamLeavesTheSilent: a stream whose server has fallen silent moves to another one after a
+// few seconds. Frames that were sent are lost, and later ones are answered.
 func TestStreamLeavesTheSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHearth(t)
@@ -156,7 +156,7 @@ func TestStreamLeavesTheSilent(t *testing.T) {
 	})
 }
 
-// TestAllAreSilent: the error of a request has each server, and what is wrong there.
+// TestAllAreSilent: the error of a request has the fault of each server.
 func TestAllAreSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHearth(t, shiva.WithRepeatable())
@@ -175,7 +175,7 @@ func TestAllAreSilent(t *testing.T) {
 	})
 }
 
-// TestSlowModel: a request that takes its time is not sent again, as its server says that it lives.
+// TestSlowModel: a slow request is not sent again, since its server passes the liveness check.
 func TestSlowModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHearth(t, shiva.WithRepeatable())
@@ -195,7 +195,7 @@ func TestSlowModel(t *testing.T) {
 	})
 }
 
-// TestSilentServerWithoutPermission: a request that may not run twice ends with its deadline.
+// TestSilentServerWithoutPermission: a request that may not run twice ends at its deadline.
 func TestSilentServerWithoutPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHearth(t)

@@ -3,17 +3,17 @@ package shiva
 import "github.com/shivad/shivad/shiva/tensor"
 
 // Spares keeps small messages, with their memory, for the decoders of one goroutine that also
-// releases them, such as an event loop. It saves the work of the pools, about a sixth of what a
-// small request costs a server. What it keeps, a megabyte at most, counts as taken from the pool.
-// The zero value is ready; only that goroutine may use it.
+// releases them, such as an event loop. It avoids the work of the pools, about a sixth of a
+// server's cost for a small request. The memory that it keeps, a megabyte at most, counts as taken
+// from the pool. The zero value is ready; only that goroutine may use it.
 type Spares struct {
-	free []*Message // each has one buffer, and nobody else has a reference to it
+	free []*Message // each has one buffer, with no other reference to it
 }
 
 // maxSpares bounds how many messages are kept, with at most arenaBytes each.
 const maxSpares = 512
 
-// Recycle is [Message.Release], but keeps the message if it is small. It may be any message of the
+// Recycle is [Message.Release], but keeps the message if it is small. m may be any message of the
 // same pool.
 func (s *Spares) Recycle(m *Message) {
 	if tensor.Invariants || !m.received || len(s.free) == maxSpares || cap(m.Tensors) > maxKeptTensors ||

@@ -16,29 +16,29 @@ import (
 var ErrFinished = errors.New("shiva: the stream takes no more frames: it is finished")
 
 const (
-	// KeepAll is the value of [StreamConfig].Keep for streams in which every frame counts.
+	// KeepAll is the value of [StreamConfig].Keep for streams whose frames must all be executed.
 	KeepAll = -1
 
 	maxStreamKeep = 1 << 10 // the server's bound
 
 	// answerGrace is how long the client waits, after a frame's deadline, for the server's own
-	// answer, which says more than a timeout.
+	// answer, which is more specific than a timeout.
 	answerGrace = time.Second
 )
 
 // A StreamConfig configures a [Stream].
 type StreamConfig struct {
 	Model string // the route: a model, "model/version" or an application
-	Name  string // of the stream, such as a camera's; a server knows it for each client and model
+	Name  string // of the stream, such as a camera's; each client and model has its own names
 
 	// Keep is how many frames may wait, in the server and in the client: one more supersedes the
-	// oldest. 0 means 1, only the newest; the most is 1024. With KeepAll none is superseded, and
-	// Push waits instead.
+	// oldest. 0 means 1, only the newest; the maximum is 1024. With KeepAll no frame is superseded,
+	// and Push waits instead.
 	Keep int
 
 	// Timeout is each frame's deadline, which the server counts from the frame's arrival. A frame
-	// that has no answer a second after its deadline, counted from Push, fails with a CallError. 0:
-	// the deadline is the server's, and the client has none.
+	// without an answer a second after its deadline, counted from Push, fails with a CallError. 0:
+	// the server's default deadline applies, and the client has none.
 	Timeout time.Duration
 }
 
@@ -46,71 +46,71 @@ type StreamConfig struct {
 type Frame struct {
 	// The model's inputs, by position or by their names, as for [Client.Infer].
 	Tensors  []tensor.Tensor
-	Metadata []byte // other keys of the request than those of streams; an object, or empty
+	Metadata []byte // further keys of the request, none of the stream's; an object, or empty
 
-	Seq        int64     // its number; 0: one more than the frame before, and 0 for the first
+	Seq        int64     // its number; 0: one more than the previous frame's, from 0
 	CapturedAt time.Time // zero: when it is pushed
 }
 
-// An Answer is the answer to a frame of a [Stream], or its error. Superseded frames have none.
+// An Answer is the answer to a frame of a [Stream], or its error. Superseded frames have no Answer.
 type Answer struct {
 	Seq int64
 	// From Frame.CapturedAt to the arrival of the answer, by this machine's clock.
 	Age     time.Duration
-	Skipped int // frames of the stream that were superseded since the one executed before
+	Skipped int // frames superseded since the previous executed one
 
-	// The outputs, which the receiver releases, by name as [Message.Output]; nil beside an error.
+	// The outputs, by name with [Message.Output]; the receiver releases them. nil with an error.
 	*Message
 }
 
 // StreamCounts counts the frames of a [Stream] that have no Answer.
 type StreamCounts struct {
-	Superseded int // a newer frame came before the server had executed them, or they were sent
-	Dropped    int // answered, and newer answers came before these were taken
+	Superseded int // replaced by a newer frame, before they were sent or executed
+	Dropped    int // answered, but dropped for newer answers before they were taken
 }
 
-// A Stream sends frames of one source, such as a camera, to a model, over a connection of its
-// own. Any goroutine may push frames, and any may take the answers; usually there is one of each.
+// A Stream sends frames of one source, such as a camera, to a model, over a connection of its own.
+// Any goroutine may push frames, and any may take answers; usually one does each.
 //
 // A camera is often faster than a model, and viewers want to see the newest frame. So frames do not
 // queue up: a newer one supersedes those that wait, in the server and, while the connection takes
-// no more, in the client. Answers have the order of the frames. Of answers that nobody takes, the
-// newest are kept, as many as frames may wait.
+// no more, in the client. Answers have the order of the frames. Answers that are not taken are
+// kept, the newest ones, as many as frames may wait.
 //
 // With [KeepAll] each frame has an answer, and Push waits while as many frames as [WithInFlight]
-// says have no answer, or one that was not taken. So a single goroutine must not push more than
+// allows have no answer, or one that was not taken. So a single goroutine must not push more than
 // that before it takes answers.
 //
 // A connection that is lost is replaced, as by a [Client]. The frames that were sent on it fail.
 // While connecting fails, the frames that wait for an attempt fail with its error. Among several
-// servers a stream stays with one until that cannot be reached, says that it shuts down, or has
-// fallen silent: no answer for 2 s, and none within 2 s when it is asked whether it lives.
+// servers a stream stays with one until that server is unreachable, reports that it is shutting
+// down, or has fallen silent: no answer for 2 s, and none to a liveness check within 2 s.
 //
-// Frames that the operating system has accepted count as sent. On a network that is slower than the
-// camera, these delay the newest frame; WithInFlight(2) bounds them.
+// Frames that the operating system has accepted count as sent. On a network slower than the camera,
+// they delay the newest frame; WithInFlight(2) bounds their number.
 type Stream struct {
 	link    *link // the stream's own
 	cfg     StreamConfig
-	keep    int    // frames that may wait in the client, and answers; 0: all
-	members []byte // metadata that all frames have
+	keep    int    // how many frames, and answers, may wait in the client; 0: all
+	members []byte // metadata of every frame
 
 	push     chan struct{} // holds a token unless a goroutine is pushing, which orders the frames
-	metadata []byte        // scratch of that goroutine
-	nextSeq  int64         // of that goroutine
+	metadata []byte        // scratch of the pushing goroutine
+	nextSeq  int64         // used by the pushing goroutine
 
-	room     chan struct{} // holds a token when one frame more may fit
+	room     chan struct{} // holds a token when another frame may fit
 	arrived  chan struct{} // holds a token when there is an answer to take, or the stream has ended
 	finished chan struct{} // closed by Finish
 
-	// Guarded by client.mu.
+	// Guarded by link.mu.
 
 	ending  bool // Finish was called
 	open    int  // frames that are neither answered nor superseded
 	answers []streamAnswer
-	skipped int // frames superseded in the client that no Answer counts yet
+	skipped int // frames superseded in the client that no Answer has counted yet
 	counts  StreamCounts
 	timer   *time.Timer // calls expire; nil without a timeout
-	timed   bool        // it will
+	timed   bool        // timer is running
 }
 
 // A frameCall is the stream's part of a call.
@@ -128,8 +128,8 @@ type streamAnswer struct {
 	err error
 }
 
-// Stream opens a stream to the client's server, or to one of them. It makes a connection of its
-// own, like [Dial] with the client's options, and has a Close of its own.
+// Stream opens a stream to the client's server, or to one of its servers. The stream makes a
+// connection of its own, like [Dial] with the client's options, and must be closed separately.
 func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
 	if cfg.Name == "" {
 		return nil, errors.New("shiva: a stream needs a name")
@@ -169,12 +169,12 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 	return s, nil
 }
 
-// Push sends a frame and returns its number. It copies the frame, whose memory belongs to the
-// caller again when it returns.
+// Push sends a frame and returns its number. It copies the frame, so the caller may reuse its
+// memory when Push returns.
 //
 // Push does not wait for the network. If as many frames wait to be sent as the stream keeps, the
 // oldest of them is superseded. With [KeepAll] it waits for room, until ctx ends. [Stream.Answers]
-// has the results. Push itself fails for a frame that cannot be encoded, after Finish and after
+// yields the results. Push itself fails for a frame that cannot be encoded, after Finish and after
 // Close.
 func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	if err := ctx.Err(); err != nil {
@@ -212,7 +212,7 @@ func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
 	return seq, nil
 }
 
-// await takes a token, unless ctx or the stream ends before.
+// await takes a token, unless ctx or the stream ends first.
 func (s *Stream) await(ctx context.Context, tokens <-chan struct{}) error {
 	select {
 	case <-tokens:
@@ -259,7 +259,7 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, parts, error) {
 	return request, p, err
 }
 
-// enqueue puts a frame among those to be sent. It is false if there is no room.
+// enqueue queues a frame for sending. It returns false if there is no room.
 func (s *Stream) enqueue(k *call) (ok bool, err error) {
 	c := s.link
 	c.mu.Lock()
@@ -284,7 +284,7 @@ func (s *Stream) enqueue(k *call) (ok bool, err error) {
 	return true, nil
 }
 
-// supersedeUnsent drops the oldest frame that was not sent, for a newer one.
+// supersedeUnsent drops the oldest unsent frame, for a newer one.
 func (s *Stream) supersedeUnsent() {
 	c := s.link
 	old := *c.ring.at(c.ring.sent)
@@ -297,7 +297,8 @@ func (s *Stream) supersedeUnsent() {
 	s.counts.Superseded++
 }
 
-// answered ends the call of a frame that was removed from the ring. The client's mutex is held.
+// answered ends the call of a frame that was removed from the ring. The caller holds the link's
+// mutex.
 func (s *Stream) answered(k *call, m *Message, err error) {
 	if k.abandoned {
 		if m != nil {
@@ -332,7 +333,7 @@ func (s *Stream) conclude(f *frameCall, m *Message, skipped int, err error) {
 		s.counts.Superseded++
 		signal(s.room)
 		if s.open == 0 {
-			signal(s.arrived) // which may be the end
+			signal(s.arrived) // the stream may have ended
 		}
 		return
 	}
@@ -352,14 +353,14 @@ func (s *Stream) take() streamAnswer {
 	a := s.answers[0]
 	s.answers[0] = streamAnswer{}
 	if len(s.answers) == 1 {
-		s.answers = s.answers[:0] // with all its room
+		s.answers = s.answers[:0] // keeps the capacity
 	} else {
 		s.answers = s.answers[1:]
 	}
 	return a
 }
 
-// drop gives up the oldest answer.
+// drop discards the oldest answer.
 func (s *Stream) drop() {
 	if a := s.take(); a.Message != nil {
 		a.Release()
@@ -375,8 +376,8 @@ func (s *Stream) expireIn(d time.Duration) {
 	}
 }
 
-// expire fails the frames that have waited too long for an answer. Those that were sent take
-// their turn on the connection nevertheless.
+// expire fails the frames that have waited too long for an answer. Frames that were sent keep their
+// place on the connection nevertheless.
 func (s *Stream) expire() {
 	c := s.link
 	c.mu.Lock()
@@ -407,11 +408,11 @@ func (s *Stream) expire() {
 
 // Answers yields the answers of the frames, in the order of the frames, each with its error, if
 // any: a [*RemoteError], [*DecodeError] or [*CallError], as from [Client.Do]. An error ends its
-// frame and not the stream. Superseded frames are left out; the next answer counts them, and so
+// frame and not the stream. Superseded frames are not yielded; the next answer counts them, and so
 // does [Stream.Counts].
 //
 // The receiver must release each Answer without an error. The loop ends when Finish was called and
-// no frame is left, at Close, and when ctx ends; in the last case a later loop continues.
+// no frame is left, at Close, and when ctx ends; after the latter, a later loop continues.
 func (s *Stream) Answers(ctx context.Context) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		for {
@@ -423,7 +424,7 @@ func (s *Stream) Answers(ctx context.Context) iter.Seq2[Answer, error] {
 	}
 }
 
-// nextAnswer waits for an answer; it is false at the end.
+// nextAnswer waits for an answer; it returns false at the end.
 func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
 	for ctx.Err() == nil {
 		s.link.mu.Lock()
@@ -447,14 +448,14 @@ func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
 	return a, ok
 }
 
-// Counts returns how many frames so far have had no Answer.
+// Counts returns how many frames so far ended without an Answer.
 func (s *Stream) Counts() StreamCounts {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	return s.counts
 }
 
-// Finish ends pushing. Loops over Answers end after the answer to the last frame.
+// Finish ends the pushing of frames. Loops over Answers end after the answer to the last frame.
 func (s *Stream) Finish() {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()

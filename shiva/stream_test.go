@@ -45,7 +45,7 @@ func withStream(t *testing.T, h shivatest.Handler, cfg shiva.StreamConfig, f fun
 	}, opts...)
 }
 
-// push sends a frame of that many bytes.
+// push sends a frame of size bytes.
 func (r *streamRig) push(size int) int64 {
 	r.Helper()
 	seq, err := r.stream.Push(r.Context(), sized(size))
@@ -63,14 +63,14 @@ func sized(n int) shiva.Frame {
 	return shiva.Frame{Tensors: []tensor.Tensor{x}}
 }
 
-// An outcome is an answer without what differs from run to run.
+// An outcome is an answer without the fields that differ from run to run.
 type outcome struct {
 	seq     int64
 	skipped int
 	err     error
 }
 
-// rest finishes the stream and takes what there is.
+// rest finishes the stream and takes the remaining answers.
 func (r *streamRig) rest() (all []outcome) {
 	r.Helper()
 	r.stream.Finish()
@@ -97,7 +97,7 @@ func (r *streamRig) wantCounts(superseded, dropped int) {
 	}
 }
 
-// frameOf is what a frame's metadata says.
+// frameOf returns the fields of a frame's metadata.
 func frameOf(m *shiva.Message) (f struct {
 	Stream     string `json:"stream"`
 	Seq        int64  `json:"seq"`
@@ -110,7 +110,7 @@ func frameOf(m *shiva.Message) (f struct {
 	return f
 }
 
-// answerFrame answers as a server does that has superseded so many frames before this one.
+// answerFrame answers like a server that has superseded skipped frames before this one.
 func answerFrame(c *shivatest.Conn, m *shiva.Message, skipped int) {
 	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Tensors: m.Tensors,
 		Metadata: fmt.Appendf(nil, `{"seq":%d,"age_ms":1.5,"skipped":%d}`, frameOf(m).Seq, skipped)})
@@ -150,10 +150,10 @@ func TestStreamAnswers(t *testing.T) {
 			r.Errorf("answers of %v, want %v", seqs, want)
 		}
 		r.wantCounts(6, 0)
-	}, shiva.WithInFlight(4)) // frames that are superseded make room
+	}, shiva.WithInFlight(4)) // superseded frames make room
 }
 
-// TestStreamMetadata: what a frame says on the wire.
+// TestStreamMetadata checks a frame's metadata on the wire.
 func TestStreamMetadata(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_123)
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestStreamMetadata(t *testing.T) {
 	}
 }
 
-// TestStreamRefusals: what Push and Stream do not take, and that it costs the stream nothing.
+// TestStreamRefusals: Push and Stream refuse invalid arguments, and the stream is not affected.
 func TestStreamRefusals(t *testing.T) {
 	withStream(t, executed, shiva.StreamConfig{Timeout: time.Second}, func(r *streamRig) {
 		for _, key := range []string{"stream", "seq", "captured_at", "keep", "timeout_ms"} {
@@ -217,7 +217,7 @@ func TestStreamRefusals(t *testing.T) {
 	})
 }
 
-// TestStreamNumbers: they go on from a given one, and may go back.
+// TestStreamNumbers: frame numbers continue from a given one, and may go back.
 func TestStreamNumbers(t *testing.T) {
 	withStream(t, executed, shiva.StreamConfig{Keep: 9}, func(r *streamRig) {
 		var got []int64
@@ -234,15 +234,15 @@ func TestStreamNumbers(t *testing.T) {
 	})
 }
 
-// TestStreamSupersedesUnsent: while the connection takes no more, a new frame supersedes the
-// oldest of those that wait, whose memory is given back at once; the next answer counts them.
+// TestStreamSupersedesUnsent: while the connection takes no more, a new frame supersedes the oldest
+// waiting one, whose memory is given back at once; the next answer counts superseded frames.
 func TestStreamSupersedesUnsent(t *testing.T) {
 	const size = 130_000 // more than a connection holds
 	for keep := 1; keep <= 3; keep++ {
 		var gate chan struct{}
 		withStream(t, func(c *shivatest.Conn, m *shiva.Message) { <-gate; executed(c, m) }, shiva.StreamConfig{Keep: keep}, func(r *streamRig) {
-			gate = make(chan struct{}) // of this bubble
-			for range 2 {              // the first is with the server, the second is being written
+			gate = make(chan struct{}) // made in this bubble
+			for range 2 {              // the server has the first, the second is being written
 				r.push(size)
 				synctest.Wait()
 			}
@@ -273,8 +273,8 @@ func TestStreamSupersedesUnsent(t *testing.T) {
 	}
 }
 
-// TestStreamInFlight: no more frames than the option allows are without answers, and the newest
-// waits for a place.
+// TestStreamInFlight: no more frames than the option allows are unanswered, and the newest waits
+// for a slot.
 func TestStreamInFlight(t *testing.T) {
 	var held []func()
 	hold := func(c *shivatest.Conn, m *shiva.Message) {
@@ -301,7 +301,7 @@ func TestStreamInFlight(t *testing.T) {
 	}, shiva.WithInFlight(2))
 }
 
-// answers are taken one by one.
+// answers returns a function that takes answers one by one.
 func (r *streamRig) answers() (next func() outcome, stop func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	out := make(chan outcome)
@@ -320,14 +320,14 @@ func (r *streamRig) answers() (next func() outcome, stop func()) {
 	return func() outcome { return <-out }, func() { cancel(); wg.Wait() }
 }
 
-// TestStreamKeepAll: Push waits for room, which is there when an answer was taken; its context,
-// Finish and Close end the waiting.
+// TestStreamKeepAll: Push waits for room, which a taken answer makes; its context, Finish and Close
+// end the wait.
 func TestStreamKeepAll(t *testing.T) {
 	withStream(t, executed, shiva.StreamConfig{Keep: shiva.KeepAll}, func(r *streamRig) {
 		for range 4 {
 			r.push(10)
 		}
-		synctest.Wait() // all are answered, and none is taken
+		synctest.Wait() // all are answered, and no answer is taken
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 		defer cancel()
 		_, err := r.stream.Push(ctx, sized(10))
@@ -372,8 +372,8 @@ func TestStreamKeepAll(t *testing.T) {
 	}
 }
 
-// TestStreamDropsOldAnswers: of answers that are not taken the newest are kept, and the memory of
-// the others comes back.
+// TestStreamDropsOldAnswers: the newest untaken answers are kept, and the memory of the others is
+// returned.
 func TestStreamDropsOldAnswers(t *testing.T) {
 	withStream(t, executed, shiva.StreamConfig{Keep: 2}, func(r *streamRig) {
 		for range 20 {
@@ -388,7 +388,7 @@ func TestStreamDropsOldAnswers(t *testing.T) {
 	})
 }
 
-// TestStreamErrors: an error is its frame's, and the stream goes on.
+// TestStreamErrors: an error ends only its frame, and the stream continues.
 func TestStreamErrors(t *testing.T) {
 	fails := func(c *shivatest.Conn, m *shiva.Message) {
 		switch frameOf(m).Seq {
@@ -422,8 +422,8 @@ func TestStreamErrors(t *testing.T) {
 	})
 }
 
-// TestStreamReconnects: frames that were sent on a lost connection fail, those that wait go out
-// on the next; while the server is down, frames fail with the reason and Push does not wait.
+// TestStreamReconnects: frames that were sent on a lost connection fail, waiting ones are sent on
+// the next; while the server is down, frames fail with the reason and Push does not wait.
 func TestStreamReconnects(t *testing.T) {
 	silent := func(c *shivatest.Conn, m *shiva.Message) {
 		if frameOf(m).Seq > 0 {
@@ -435,7 +435,7 @@ func TestStreamReconnects(t *testing.T) {
 		defer stop()
 		r.push(1)
 		synctest.Wait()
-		r.push(1) // waits for the place of the first
+		r.push(1) // waits for the slot of the first
 		r.net.Cut()
 		lost := next()
 		wantCallError(r.T, lost.err, true, syscall.ECONNRESET)
@@ -473,8 +473,8 @@ func TestStreamReconnects(t *testing.T) {
 	}, shiva.WithInFlight(1), shiva.WithBackoff(time.Second, time.Second))
 }
 
-// TestStreamTimeout: a frame that a server does not answer fails a second after its deadline,
-// sent or not. Its late answer is nobody's.
+// TestStreamTimeout: a frame that the server does not answer fails a second after its deadline,
+// sent or not. Its late answer is dropped.
 func TestStreamTimeout(t *testing.T) {
 	slow := func(c *shivatest.Conn, m *shiva.Message) {
 		if frameOf(m).Seq == 0 {
@@ -512,14 +512,14 @@ func TestStreamTimeout(t *testing.T) {
 		defer stop()
 		r.push(1)
 		next()
-		r.push(1) // when the late answer has left its place
+		r.push(1) // when the late answer has freed its slot
 		if d := time.Since(start); d != 10*time.Second {
 			r.Errorf("there was room after %v, want 10 s", d)
 		}
 	}, shiva.WithInFlight(1))
 }
 
-// TestStreamEnds: loops end at Finish when no frame is left, at Close at once, and with their
+// TestStreamEnds: loops end after Finish when no frame is left, at Close at once, and with their
 // context; several may run.
 func TestStreamEnds(t *testing.T) {
 	silent := func(*shivatest.Conn, *shiva.Message) {}
@@ -581,9 +581,9 @@ func (r *streamRig) answer(e shiva.RemoteError) {
 	}
 }
 
-// TestStreamStorm: pushers, loops and broken connections at once, on real sockets. Each frame is
-// answered, superseded or dropped; answers have the order of the frames, and all memory comes
-// back. The seed of a failure is in its message.
+// TestStreamStorm: with concurrent pushers, loops and broken connections, on real sockets, each
+// frame is answered, superseded or dropped; answers have the order of the frames, and all memory is
+// returned. The message of a failure has its seed.
 func TestStreamStorm(t *testing.T) {
 	for _, keep := range []int{1, 3, shiva.KeepAll} {
 		t.Run(fmt.Sprint(keep), func(t *testing.T) {
@@ -628,7 +628,7 @@ func storm(t *testing.T, keep int, seed uint64) {
 	for g := range pushers {
 		pushing.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(g)))
-			// On a busy machine nearly all are superseded before they reach the server.
+			// On a busy machine nearly all frames are superseded before they reach the server.
 			for k := 0; k < each || answered.Load() == 0 || failed.Load() == 0; k++ {
 				pushed.Add(1)
 				if _, err := s.Push(t.Context(), sized(rnd.IntN(1<<uint(4+rnd.IntN(14))))); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TextsKey is the key, in metadata, of an object with the texts of a message by the names of their
-// inputs or outputs. Text has no dtype on this wire, so its tensors travel there; README.md in this
-// directory describes the form.
+// TextsKey is the metadata key of an object with the texts of a message, by input or output name.
+// Text has no dtype on this wire, so text tensors travel there; README.md in this directory
+// describes the form.
 const TextsKey = "__texts__"
 
 const (
-	// maxTextRank bounds the nesting of lists that ParseText reads: numpy takes no tensor of a
-	// higher rank.
+	// maxTextRank bounds the nesting of lists that ParseText reads: numpy has no arrays of a higher
+	// rank.
 	maxTextRank = 64
 	// maxEmptyLists bounds the brackets that AppendText writes for a tensor without elements, whose
 	// shape may imply any number of them at no cost to the sender.
@@ -29,7 +29,7 @@ const (
 
 // AppendText appends the elements of a Bytes tensor as JSON: a string for shape [], otherwise lists
 // nested as deep as the shape has dimensions. An element that is not UTF-8 becomes {"b64":"..."},
-// its bytes in base64 (RFC 4648, padded). Dimensions after one of size 0 are not written.
+// its bytes in base64 (RFC 4648, padded). Dimensions after a 0 are not written.
 func AppendText(dst []byte, t tensor.Tensor) ([]byte, error) {
 	if t.DType != tensor.Bytes {
 		return dst, fmt.Errorf("shiva: expected a tensor of bytes, got %s", t.DType)
@@ -54,7 +54,8 @@ func AppendText(dst []byte, t tensor.Tensor) ([]byte, error) {
 	return dst, nil
 }
 
-// appendNest appends the elements of a shape that data begins with, and gives what follows them.
+// appendNest appends the elements of a tensor of this shape at the start of data, and returns the
+// rest of data.
 func appendNest(dst []byte, shape tensor.Shape, data []byte) ([]byte, []byte) {
 	if len(shape) == 0 {
 		end := 4 + int(binary.LittleEndian.Uint32(data))
@@ -79,7 +80,7 @@ func appendElement(dst, element []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// AppendTexts appends the value of [TextsKey]: an object of tensors of Bytes by their names.
+// AppendTexts appends the value of [TextsKey]: an object of Bytes tensors by name.
 func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 	dst = append(dst, '{')
 	for i, t := range tensors {
@@ -95,8 +96,8 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// Texts returns the texts that the metadata of m holds under [TextsKey], in their order, as
-// tensors of Bytes in memory of their own.
+// Texts returns the texts that the metadata of m holds under [TextsKey], in their order, as Bytes
+// tensors in memory of their own.
 func (m *Message) Texts() ([]tensor.Tensor, error) {
 	object := jsontext.Field(m.Metadata, TextsKey)
 	if object == nil {
@@ -117,8 +118,8 @@ func (m *Message) Texts() ([]tensor.Tensor, error) {
 }
 
 // ParseText reads what [AppendText] writes. The caller gets one reference to the result, whose
-// memory is the pool's. Lists that differ in length or depth have no shape and are refused. An
-// error wraps [tensor.ErrBudget] if the pool has no memory, and nothing else otherwise.
+// memory is from the pool. Lists that differ in length or depth have no shape and are refused. The
+// error wraps [tensor.ErrBudget] if, and only if, the pool has no memory.
 func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
 	n := nest{Scanner: jsontext.Scanner{Text: text, Depth: maxTextRank + 1}, shape: tensor.Shape{}, rank: -1}
 	n.value(0)
@@ -144,13 +145,13 @@ func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
 	return tensor.Tensor{DType: tensor.Bytes, Shape: n.shape, Data: data, Buf: buf}, nil
 }
 
-// A nest is nested lists whose shape is being found.
+// A nest reads nested lists and determines their shape.
 type nest struct {
 	jsontext.Scanner
 	// Lengths of the lists so far, by depth; -1 while the first list of a depth is open.
 	shape tensor.Shape
-	rank  int // depth of the elements; -1: none has been read
-	size  int // of the elements at most: what is escaped is shorter than its escapes
+	rank  int // depth of the elements; -1: no element was read yet
+	size  int // upper bound for the elements' bytes: escapes only get shorter
 }
 
 var errRagged = errors.New("the lists are not alike in length and depth, so they have no shape")

@@ -20,7 +20,7 @@ func texts(t *testing.T, shape tensor.Shape, elements ...string) tensor.Tensor {
 	return x
 }
 
-// A text keeps its shape and every byte, there and back.
+// A text keeps its shape and every byte in a round trip.
 func TestTextForm(t *testing.T) {
 	for _, tt := range []struct {
 		text tensor.Tensor
@@ -75,7 +75,7 @@ func TestParseTextRefuses(t *testing.T) {
 	}
 }
 
-// Memory is the pool's, and comes back from a text that turns out wrong.
+// Memory comes from the pool, and an invalid text returns it.
 func TestParseTextTakesMemoryOfThePool(t *testing.T) {
 	pool := tensor.NewPool(1 << 20)
 	long := `["` + strings.Repeat("x", 1<<19) + `",`
@@ -94,7 +94,7 @@ func TestParseTextTakesMemoryOfThePool(t *testing.T) {
 	}
 }
 
-// A container may declare a shape of any number of lists that have no element: it costs it nothing.
+// A container may declare, at no cost, a shape of any number of lists without elements.
 func TestEmptyListsAreBounded(t *testing.T) {
 	for _, shape := range []tensor.Shape{{1 << 30, 0}, {1 << 20, 1 << 20, 1 << 20, 0}, {1, 1<<20 + 1, 0, 5}} {
 		if got, err := AppendText(nil, texts(t, shape)); err == nil {
@@ -125,7 +125,7 @@ func TestMessageTexts(t *testing.T) {
 	}
 }
 
-// Whatever is read is a tensor, and reads the same once written.
+// A text that can be parsed is a valid tensor, and parses to the same one after AppendText.
 func FuzzParseText(f *testing.F) {
 	for _, seed := range []string{`"a"`, `[["a","\u00e9"],["\"",""]]`, `[[],[]]`, `[{"b64":"/w=="}]`, `[[["a"]],[["b"]]]`, `[ "a" , [ ] ]`} {
 		f.Add([]byte(seed))

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// serveTLS echoes at the address that it returns.
+// serveTLS runs an echo server at the address that it returns.
 func serveTLS(t *testing.T, config *tls.Config) (addr string) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
@@ -26,7 +26,7 @@ func serveTLS(t *testing.T, config *tls.Config) (addr string) {
 	return "tls://" + s.Addr()
 }
 
-// echoed dials, and asks once.
+// echoed dials, and sends one request.
 func echoed(t *testing.T, addr string, options ...shiva.Option) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -40,8 +40,8 @@ func echoed(t *testing.T, addr string, options ...shiva.Option) error {
 	return err
 }
 
-// Certificates that are right have requests answered, and each that is not says what is wrong with
-// it and where.
+// With valid certificates requests are answered; with an invalid one the error has the fault and
+// the address.
 func TestClientTLS(t *testing.T) {
 	ours, others := certtest.New(t, "ours"), certtest.New(t, "others")
 	server := func(i certtest.Issue, auth tls.ClientAuthType) string {

@@ -14,16 +14,16 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// introduced answers on a listener, and has the first message of each connection. A connection that
-// did not begin with a token that is known is refused at each message.
+// introduced answers on a listener, and records the first message of each connection. It refuses
+// every message of a connection that did not begin with a known token.
 type introduced struct {
 	mu      sync.Mutex
 	first   []string
 	known   []string
-	refused func() // is called at each refusal; it may be nil
+	refused func() // called at each refusal; may be nil
 }
 
-// verdict is the answer to a message of a connection that has begun with first.
+// verdict returns the answer to a message of a connection that began with first.
 func (s *introduced) verdict(m *shiva.Message, first string) *shiva.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +76,8 @@ func (s *introduced) serve(l net.Listener) {
 	}
 }
 
-// A client shows its token in the first message of each connection, and an unknown one is an error
-// of Dial; the token of the environment is read unless it is given.
+// A client shows its token in the first message of each connection, and an unknown token is an
+// error of Dial; the token is that of the environment unless one is given.
 func TestToken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// A renewal is a server that knows some tokens, and the file of a client's.
+// A renewal is a server that knows some tokens, and the file with a client's token.
 type renewal struct {
 	*introduced
 	addr, file string
@@ -154,7 +154,7 @@ func (r *renewal) write(t *testing.T, text string) {
 	}
 }
 
-// connections are how many there were.
+// connections returns how many connections were made.
 func (r *renewal) connections() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,8 +169,8 @@ func (r *renewal) ask(t *testing.T, c *shiva.Client) error {
 	return err
 }
 
-// A token that is taken no longer is read again from its file, and the request sent again if there
-// is another; otherwise the connection stays as it is.
+// A token that is no longer accepted is read again from its file, and the request is sent again if
+// there is another token; otherwise the connection is kept.
 func TestTokenIsReadAgain(t *testing.T) {
 	r := newRenewal(t)
 	c, err := shiva.Dial(t.Context(), r.addr)
@@ -199,8 +199,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	}
 }
 
-// Dial looks for another token when the one that it has read is refused, once for each that there
-// is.
+// When the token is refused, Dial reads the file again, as long as that has a new token.
 func TestTokenIsReplacedDuringDial(t *testing.T) {
 	r := newRenewal(t)
 	r.knows("second")
@@ -216,7 +215,7 @@ func TestTokenIsReplacedDuringDial(t *testing.T) {
 	}
 }
 
-// Nothing that is in flight is lost when a token is replaced.
+// No request in flight is lost when a token is replaced.
 func TestTokenIsReplacedUnderLoad(t *testing.T) {
 	r := newRenewal(t)
 	c, err := shiva.Dial(t.Context(), r.addr)
@@ -248,7 +247,7 @@ func TestTokenIsReplacedUnderLoad(t *testing.T) {
 		r.write(t, text)
 		r.knows(text)
 		before = text
-		for n := 0; n < 20 && r.ask(t, c) == nil; n++ { // beside the others
+		for n := 0; n < 20 && r.ask(t, c) == nil; n++ { // alongside the others
 		}
 	}
 	close(stop)
@@ -258,7 +257,7 @@ func TestTokenIsReplacedUnderLoad(t *testing.T) {
 	}
 }
 
-// The frame that is refused is lost; those after it are sent with the new token.
+// The refused frame is lost; later ones are sent with the new token.
 func TestStreamRenewsToken(t *testing.T) {
 	r := newRenewal(t)
 	c, err := shiva.Dial(t.Context(), r.addr)

@@ -1,16 +1,16 @@
 #include "shiva.h"
 
-/* Sizes and values of the wire; ../README.md has the picture. */
+/* Sizes and values of the wire; ../README.md has the diagram. */
 enum { HEADER = 12, MAGIC_SUM = 6 + 66 + 11 + 1 };
 
 static const unsigned char magic[4] = {6, 66, 11, 1};
 
-/* Bytes of an element by code; 0: there is no such dtype. */
+/* Bytes of an element by code; 0: no such dtype. */
 static const unsigned char sizes[] = {2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16, 8, 8, 16, 0, 1};
 
 static size_t size_of(unsigned dtype) { return dtype < sizeof sizes ? sizes[dtype] : 0; }
 
-/* named gives the code that has a name; two are older ones of the same dtypes. */
+/* named returns the code that enum shiva_dtype names: 2 and 10 are other codes of such dtypes. */
 static uint8_t named(uint8_t code)
 {
     if (code == 2)
@@ -21,9 +21,9 @@ static uint8_t named(uint8_t code)
 }
 
 /*
- * flip_of is what turns the index of a byte of elements into that of its place on the wire, by
- * exclusive or: all bits within the element on a host that has the lowest byte first. The two
- * halves of a complex number are turned each on its own.
+ * flip_of returns the mask that maps the index of a byte of elements to its index on the wire, by
+ * exclusive or: all bits within the element on a little-endian host. The two halves of a complex
+ * number are reversed separately.
  */
 static size_t flip_of(unsigned dtype)
 {
@@ -35,7 +35,7 @@ static size_t flip_of(unsigned dtype)
     return *(const unsigned char *)&one ? size - 1 : 0;
 }
 
-/* measure multiplies a tensor's bytes by a dimension other than 0; that one is 0 is noted apart. */
+/* measure multiplies a tensor's bytes by a dimension unless that is 0, which it notes in empty. */
 static enum shiva_status measure(uint32_t *bytes, int *empty, uint32_t dimension)
 {
     uint64_t product = (uint64_t)*bytes * dimension;
@@ -126,7 +126,7 @@ enum shiva_status shiva_begin(struct shiva *s, unsigned tensors, size_t route, u
     put_number(s, metadata);
     put(s, s->out.tensors);
     put(s, s->out.route);
-    /* The checksums add values, not bytes: of the metadata's size the lowest one counts. */
+    /* The checksums add values, not bytes: only the lowest byte of the metadata's size counts. */
     sum = MAGIC_SUM + (unsigned)(metadata & UINT8_MAX) + s->out.tensors + s->out.route;
     put(s, (unsigned char)sum);
     put(s, (unsigned char)(2 * sum));
@@ -398,7 +398,7 @@ enum shiva_status shiva_finish(struct shiva *s, char *metadata, size_t room)
 
 /* Metadata. */
 
-/* A text that is written: beyond its room characters are counted, and not kept. */
+/* A text being written: characters beyond its room are counted, but not stored. */
 struct text {
     char *at;
     size_t room, used;
@@ -450,7 +450,7 @@ static void write_number(struct text *t, int64_t value)
         write_char(t, digits[--n]);
 }
 
-/* add writes a member over the brace at the end of an object: a number if there is no text. */
+/* add writes a member over the closing brace of an object: a number if text is NULL. */
 static enum shiva_status add(char *object, size_t room, const char *key, const char *text,
                              int64_t value)
 {
@@ -496,7 +496,7 @@ static const char *skip_blanks(const char *at)
     return at;
 }
 
-/* skip_text goes behind a quoted text; NULL if it does not end. */
+/* skip_text returns the end of a quoted text; NULL if it does not end. */
 static const char *skip_text(const char *at)
 {
     for (at++; *at != '"'; at++) {
@@ -508,7 +508,7 @@ static const char *skip_text(const char *at)
     return at + 1;
 }
 
-/* skip_word goes behind a number, true, false or null; NULL if there is none or nothing follows. */
+/* skip_word returns the end of a number, true, false or null; NULL if none or nothing follows. */
 static const char *skip_word(const char *at)
 {
     const char *from = at;
@@ -518,7 +518,7 @@ static const char *skip_word(const char *at)
     return at == from || *at == 0 ? NULL : at;
 }
 
-/* skip_value goes behind a value; NULL if it does not end. */
+/* skip_value returns the end of a value; NULL if it does not end. */
 static const char *skip_value(const char *at)
 {
     size_t depth = 0;

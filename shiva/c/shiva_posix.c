@@ -11,8 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* prepare bounds what a socket waits, and has it send at once: shiva.c has gathered what belongs
- * together. */
+/* prepare sets a socket's timeouts, and makes it send at once: shiva.c gathers small writes. */
 static int prepare(int fd, unsigned seconds)
 {
     struct timeval limit = {0};

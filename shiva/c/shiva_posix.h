@@ -1,4 +1,4 @@
-/* Sockets for shiva.h, on systems that have those of POSIX. */
+/* Sockets for shiva.h, on POSIX systems. */
 #ifndef SHIVA_POSIX_H
 #define SHIVA_POSIX_H
 
@@ -10,13 +10,12 @@ extern "C" {
 
 /*
  * shiva_connect connects to a server over TCP, "127.0.0.1:6174", "cell.local:6174" or "[::1]:6174",
- * and returns the socket, which is the caller's to close, or -1 with errno set. Neither the
- * connection nor any later read or write waits longer than that many seconds, 0: as long as it
- * takes.
+ * and returns the socket, which the caller must close, or -1 with errno set. Neither connecting nor
+ * any later read or write waits longer than this many seconds; 0: no limit.
  */
 int shiva_connect(const char *address, unsigned seconds);
 
-/* shiva_socket is the transport of a connected socket, which it does not close. */
+/* shiva_socket returns a transport for a connected socket. It never closes the socket. */
 struct shiva_transport shiva_socket(int socket);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// Package certtest makes certificates for tests: authorities, servers of this machine, clients, and
-// lists of what is revoked.
+// Package certtest makes certificates for tests: authorities, servers on this machine, clients, and
+// revocation lists.
 package certtest
 
 import (
@@ -26,7 +26,7 @@ type Authority struct {
 	serial int64
 }
 
-// New makes an authority of that name.
+// New makes an authority with this name.
 func New(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t), serial: 1}
@@ -45,8 +45,8 @@ type Issue struct {
 	Cert, Key []byte
 }
 
-// Server issues a certificate for this machine by its addresses and names; change, which may be
-// nil, sees it before it is signed.
+// Server issues a certificate for this machine's addresses and names; change, which may be nil, may
+// modify it before it is signed.
 func (a *Authority) Server(change func(*x509.Certificate)) Issue {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{
@@ -55,7 +55,7 @@ func (a *Authority) Server(change func(*x509.Certificate)) Issue {
 	}, change)
 }
 
-// Client issues a certificate for a client of that name.
+// Client issues a certificate for a client with this name; change is as for Server.
 func (a *Authority) Client(name string, change func(*x509.Certificate)) Issue {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, change)
@@ -79,22 +79,22 @@ func (a *Authority) issue(template *x509.Certificate, change func(*x509.Certific
 	return Issue{leaf, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
 }
 
-// Serial is the number of the last certificate; each is one more than the one before.
+// Serial returns the number of the last certificate; numbers increase by one.
 func (a *Authority) Serial() int64 { return a.serial }
 
-// PEM is the authority's own certificate.
+// PEM returns the authority's own certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Pool has the authority alone.
+// Pool returns a pool of the authority alone.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Revoke is a list, in PEM, of certificates that are revoked.
+// Revoke returns a revocation list, in PEM, of the given certificates.
 func (a *Authority) Revoke(list ...*x509.Certificate) []byte {
 	a.t.Helper()
 	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
@@ -108,7 +108,7 @@ func (a *Authority) Revoke(list ...*x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// Pair is the certificate as crypto/tls takes it.
+// Pair returns the certificate in the form of crypto/tls.
 func (i Issue) Pair(t testing.TB) tls.Certificate {
 	t.Helper()
 	pair, err := tls.X509KeyPair(i.Cert, i.Key)
@@ -118,8 +118,8 @@ func (i Issue) Pair(t testing.TB) tls.Certificate {
 	return pair
 }
 
-// Write writes files into a directory, and returns the path of each in the order of the pairs of
-// name and content.
+// Write writes files into a directory, given as pairs of name and content, and returns their paths
+// in the same order.
 func Write(t testing.TB, dir string, files ...any) (paths []string) {
 	t.Helper()
 	for i := 0; i < len(files); i += 2 {

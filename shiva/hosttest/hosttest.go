@@ -1,6 +1,6 @@
-// Package hosttest has what tests need of the machine, where the obvious way is a bet on who is
-// faster: a process that has stopped, a port for a server that cannot be told port 0, an address
-// that refuses connections.
+// Package hosttest provides what tests need of the machine where the obvious way is a race: a
+// process that has stopped, a port for a server that cannot use port 0, an address that refuses
+// connections.
 package hosttest
 
 import (
@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Stop sends SIGSTOP to a child of this process and waits until it has stopped: right after the
-// signal its threads on other cores may still answer. SIGCONT, or SIGKILL, undoes it.
+// Stop sends SIGSTOP to a child of this process and waits until the child has stopped: right after
+// the signal its threads on other cores may still run. SIGCONT resumes it, and SIGKILL ends it.
 func Stop(t testing.TB, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
@@ -32,13 +32,13 @@ func Stop(t testing.TB, p *os.Process) {
 	}
 }
 
-// Addr is an address on which nobody listens, for a server that has to know its port before it
-// runs, or after. The kernel gives the port to nobody else: neither for an outgoing connection, nor
+// Addr returns an address on which nothing listens, for a server that has to know its port before
+// it runs, or to keep it after. The kernel assigns the port neither to an outgoing connection nor
 // for port 0.
 func Addr(t testing.TB) string {
 	t.Helper()
 	for range 100 {
-		addr := fmt.Sprint("127.0.0.1:", 10000+rand.N(20000)) // Linux takes those from 32768 on
+		addr := fmt.Sprint("127.0.0.1:", 10000+rand.N(20000)) // Linux assigns ports from 32768
 		if l, err := net.Listen("tcp", addr); err == nil {
 			l.Close()
 			return addr
@@ -48,8 +48,8 @@ func Addr(t testing.TB) string {
 	return ""
 }
 
-// Refusing is an address that refuses connections until the end of the test. It is the client's end
-// of a connection, on which nobody listens and nobody else can.
+// Refusing returns an address that refuses connections until the end of the test. It is the
+// client's end of a connection: nothing listens there, and no other process can.
 func Refusing(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -42,8 +42,8 @@ func AppendString[S ~string | ~[]byte](dst []byte, s S) []byte {
 	return append(dst, '"')
 }
 
-// AppendFinite appends a text that a Scanner with NonFinite has taken, with null in the place of
-// NaN, Infinity and -Infinity. It is longer than the text by a byte for each of them at most.
+// AppendFinite appends a text that a Scanner with NonFinite has accepted, with null in the place of
+// NaN, Infinity and -Infinity. Each of them makes the result at most a byte longer than the text.
 func AppendFinite(dst, text []byte) []byte {
 	done := 0
 	for i := 0; i < len(text); {
@@ -63,8 +63,8 @@ func AppendFinite(dst, text []byte) []byte {
 	return append(dst, text[done:]...)
 }
 
-// AppendMember appends a member to an object whose closing bracket is still to come: the first
-// one, to an empty dst, with the opening bracket before it.
+// AppendMember appends a member to an object without its closing bracket. If dst is empty, it first
+// writes the opening bracket.
 func AppendMember[S string | []byte](dst []byte, name S, value []byte) []byte {
 	open := byte(',')
 	if len(dst) == 0 {

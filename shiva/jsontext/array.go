@@ -6,15 +6,15 @@ import (
 	"unsafe"
 )
 
-// Elements are what the elements of an array are read into: a function that reads those of one
-// innermost array, whose bracket ends before b[i], into the places from first to first+n. It
-// returns the offset after the array's end and n. Where something else stands, it returns its
-// offset and how many elements it has read.
+// Elements is the destination of an array's elements: a function that reads one innermost array,
+// whose opening bracket is before b[i], into the elements first to first+n. It returns the offset
+// after the array's end and n. At unexpected text it returns the offset of that and how many
+// elements it has read.
 type Elements func(b []byte, i, first, n int) (end, done int)
 
-// Array reads an array with as many elements as shape says: all of them in one, or in arrays
-// nested as the shape says. If something else stands there, it reads nothing, and returns false
-// and how many elements there are before that.
+// Array reads an array with as many elements as shape has: a flat array of all of them, or arrays
+// nested like the shape. At unexpected text it leaves s in place, and returns false and how many
+// elements precede that text.
 func (s *Scanner) Array(shape []int, into Elements) (done int, ok bool) {
 	if s.Peek() != '[' {
 		return 0, false
@@ -42,7 +42,7 @@ func (s *Scanner) Array(shape []int, into Elements) (done int, ok bool) {
 	return done, ok
 }
 
-// level reads the array at b[i] and those in it, of shape's dimensions.
+// level reads the array at b[i] and the arrays in it, with the dimensions of shape.
 func level(b []byte, i, first int, shape []int, into Elements) (end, done int, ok bool) {
 	if i >= len(b) || b[i] != '[' {
 		return i, first, false
@@ -71,8 +71,7 @@ func level(b []byte, i, first int, shape []int, into Elements) (end, done int, o
 	return i + 1, first, true
 }
 
-// separator steps over what follows an element: a comma, or the bracket that ends the array
-// after the last one.
+// separator steps over the comma after an element, or over the closing bracket after the last one.
 func separator(b []byte, i int, last bool) (next int, ok bool) {
 	i = skipSpace(b, i)
 	if i >= len(b) {
@@ -93,8 +92,8 @@ func empty(b []byte, i int) (end, done int) {
 	return i, 0
 }
 
-// values are elements that lie in memory as T: one reads a value and returns the offset after it,
-// or -1.
+// values returns Elements for a slice of T; one reads a value and returns the offset after it, or
+// -1.
 func values[T any](all []T, one func(b []byte, i int) (T, int)) Elements {
 	return func(b []byte, i, first, n int) (int, int) {
 		into := all[first:][:n]
@@ -121,15 +120,15 @@ func values[T any](all []T, one func(b []byte, i int) (T, int)) Elements {
 	}
 }
 
-// Float32s are the float32 that are nearest to the numbers, none of them beyond the largest; ties
-// go to even.
+// Float32s reads numbers as the nearest float32, ties to even, and stops at one beyond the largest
+// float32.
 func Float32s(all []float32) Elements {
 	return func(b []byte, i, first, n int) (end, done int) { return floats(b, i, all[first:][:n]) }
 }
 
-// floats is what values makes, for the type that most large tensors have, with the most usual
-// form of a number read in the loop itself: digits, perhaps with a fraction, 19 of them at
-// most. That is nearly twice as fast. Whatever else stands there is left to scanNumber.
+// floats is values for the type of most large tensors. It reads the most common form of a number,
+// up to 19 digits, perhaps with a fraction, in the loop itself, which is nearly twice as fast. Any
+// other form is left to scanNumber.
 func floats(b []byte, i int, into []float32) (end, done int) {
 	if len(into) == 0 {
 		return empty(b, i)
@@ -181,15 +180,16 @@ func floats(b []byte, i int, into []float32) (end, done int) {
 	return i, len(into)
 }
 
-// Float64s are the float64 that are nearest, as for Float32s.
+// Float64s reads numbers as the nearest float64, like Float32s.
 func Float64s(all []float64) Elements { return values(all, float) }
 
-// Float16s are the nearest numbers of the half precision format of IEEE 754, rounded once.
+// Float16s reads numbers as the nearest half-precision float of IEEE 754, like Float32s. They are
+// rounded once, from the nearest float64.
 func Float16s(all []uint16) Elements {
 	return values(all, func(b []byte, i int) (uint16, int) { return small(b, i, half) })
 }
 
-// BFloat16s are the nearest numbers of the upper half of a float32, rounded once.
+// BFloat16s reads numbers as the nearest bfloat16, the upper half of a float32, like Float16s.
 func BFloat16s(all []uint16) Elements {
 	return values(all, func(b []byte, i int) (uint16, int) { return small(b, i, bfloat) })
 }
@@ -218,12 +218,12 @@ func small(b []byte, i int, narrow func(float64) (uint16, bool)) (uint16, int) {
 	return v, end
 }
 
-// An Integer is a type of whole numbers.
+// An Integer is an integer type.
 type Integer interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// Integers are numbers without fraction and exponent that fit their type.
+// Integers reads numbers without fraction or exponent that fit T.
 func Integers[T Integer](all []T) Elements { return values(all, integer[T]) }
 
 func integer[T Integer](b []byte, i int) (T, int) {
@@ -241,7 +241,7 @@ func integer[T Integer](b []byte, i int) (T, int) {
 	return T(m), n.end
 }
 
-// Bools are true and false as 1 and 0.
+// Bools reads true and false as 1 and 0.
 func Bools(all []byte) Elements {
 	return values(all, func(b []byte, i int) (byte, int) {
 		switch {
@@ -254,7 +254,7 @@ func Bools(all []byte) Elements {
 	})
 }
 
-// Strings hands each string of an array to add, which may keep no view of it.
+// Strings passes each string of an array to add, which must not retain the slice.
 func Strings(add func(text []byte)) Elements {
 	return func(b []byte, i, _, n int) (int, int) {
 		if n == 0 {

@@ -1,9 +1,9 @@
-// Package jsontext reads JSON (RFC 8259) in place: no values in between, no memory of its own, and
-// bounds on what a text may cost. It is what all that takes requests reads JSON with: metadata,
-// the bodies of HTTP, the headers of containers, the bodies of operators.
+// Package jsontext reads JSON (RFC 8259) in place: no intermediate values, no memory of its own,
+// and bounds on the cost of a text. Every part of the server that takes requests reads JSON with
+// it: metadata, HTTP bodies, headers of containers, operators' bodies.
 //
-// [Scanner] walks a text from its start to its end, [Members] goes over the members of an object
-// that is known to be valid, [Elements] are arrays of numbers and strings read into slices, and
-// [Unmarshal] is encoding/json behind a strict look at the text. What is written by hand
-// elsewhere has [AppendString].
+// [Scanner] walks a text from start to end, [Members] iterates over an object that is known to be
+// valid, [Elements] reads arrays of numbers and strings into slices, and [Unmarshal] is
+// encoding/json after a strict check of the text. [AppendString] is for code that writes JSON by
+// hand.
 package jsontext

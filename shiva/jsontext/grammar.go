@@ -1,7 +1,7 @@
 package jsontext
 
-// The grammar: each skip function gets the offset where something begins and returns the one
-// after its end, or the one of the first byte that does not belong there, and false.
+// The grammar: each skip function takes the offset where an item begins and returns the offset
+// after its end, or the offset of the first unexpected byte, and false.
 
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && b[i] <= ' ' && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
@@ -43,7 +43,7 @@ func (s *Scanner) skipValue(i, depth int) (int, bool) {
 	return n.end, n.ok
 }
 
-// skipNonFinite skips what Python writes for numbers that JSON has not.
+// skipNonFinite skips what Python writes for numbers that JSON lacks.
 func skipNonFinite(b []byte, i int) (int, bool) {
 	for _, word := range [...]string{"NaN", "Infinity", "-Infinity"} {
 		if end, ok := skipWord(b, i, word); ok {
@@ -111,7 +111,8 @@ func skipString(b []byte, i int, rules Rules) (int, bool) {
 	return i, false
 }
 
-// skipEscape skips an escape whose backslash is at i; the two halves of a surrogate pair are one.
+// skipEscape skips an escape whose backslash is at i; the two halves of a surrogate pair count as
+// one.
 func skipEscape(b []byte, i int, rules Rules) (int, bool) {
 	if i+1 >= len(b) {
 		return i, false

@@ -7,12 +7,12 @@ import (
 	"strconv"
 )
 
-// A number is a JSON number in its parts: ±digits·10^exp.
+// A number holds the parts of a JSON number: ±digits·10^exp.
 type number struct {
-	digits   uint64 // the first 19 of them
+	digits   uint64 // all of them, unless cut
 	exp      int
 	end      int  // offset after it
-	ok       bool // it is a number; else end is the offset of what does not belong there
+	ok       bool // it is a number; else end is the offset of the unexpected byte
 	negative bool // it has a minus sign
 	whole    bool // it has neither fraction nor exponent
 	cut      bool // it has more digits than fit
@@ -81,13 +81,14 @@ func scanNumber(b []byte, i int) (n number) {
 	return n
 }
 
-// run reads decimal digits and appends them to v, which may overflow. It takes them eight at a
-// time, the last ones too: how many there are differs from number to number, and a branch on it
-// would be mispredicted more often than not.
+// run reads decimal digits and appends them to v, which may overflow. It takes eight at a time, the
+// last ones too: the number of digits varies, and a branch on it would be mispredicted more often
+// than not.
 func run(b []byte, i int, v uint64) (int, uint64) {
 	for len(b)-i >= 8 {
 		x := binary.LittleEndian.Uint64(b[i:]) ^ 0x3030303030303030 // digits become their values
-		// The upper bit of each byte that is none; a carry out of one touches only those after it.
+		// The upper bit of each byte that is not a digit; a carry out of a byte affects only those
+		// after it.
 		others := (x + 0x7676767676767676 | x) & 0x8080808080808080
 		if others == 0 {
 			v = 100_000_000*v + eight(x)
@@ -95,7 +96,7 @@ func run(b []byte, i int, v uint64) (int, uint64) {
 			continue
 		}
 		n := bits.TrailingZeros64(others) / 8
-		return i + n, shifts[n]*v + eight(x<<(64-8*n)) // with zeros before them
+		return i + n, shifts[n]*v + eight(x<<(64-8*n)) // left-padded with zeros
 	}
 	for i < len(b) {
 		d := b[i] - '0'
@@ -108,18 +109,18 @@ func run(b []byte, i int, v uint64) (int, uint64) {
 	return i, v
 }
 
-// eight is the number that eight digits make, the first in the lowest byte: neighbours are
-// joined to pairs, pairs to fours, fours to eight, each in one multiplication.
+// eight returns the number that eight digits make, the first in the lowest byte: it joins
+// neighbours to pairs, pairs to fours and fours to eight, with one multiplication each.
 func eight(x uint64) uint64 {
 	x = x * (10<<8 | 1) >> 8 & 0x00ff00ff00ff00ff
 	x = x * (100<<16 | 1) >> 16 & 0x0000ffff0000ffff
 	return x * (10000<<32 | 1) >> 32
 }
 
-// shifts are the powers of ten that make room for so many digits.
+// shifts holds the powers of ten that make room for 0 to 7 digits.
 var shifts = [8]uint64{1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000}
 
-// significant counts the digits of a number without exponent, from the first that is not 0.
+// significant counts the digits of a number without exponent, from the first non-zero one.
 func significant(b []byte) int {
 	n := 0
 	for _, c := range b {
@@ -130,7 +131,7 @@ func significant(b []byte) int {
 	return n
 }
 
-// powers are 10^-most to 10^most, each the float64 that is nearest. 10^0 to 10^exact are exact.
+// powers holds 10^-most to 10^most, each as the nearest float64. 10^0 to 10^exact are exact.
 var powers = func() (p [2*most + 1]float64) {
 	for i := range p {
 		p[i], _ = strconv.ParseFloat("1e"+strconv.Itoa(i-most), 64)
@@ -143,14 +144,13 @@ const (
 	exact = 22
 )
 
-// nearest returns the float32 that is nearest to digits·10^exp, and false if it cannot tell in
-// a few steps.
+// nearest returns the float32 nearest to digits·10^exp, and false if a few steps cannot determine
+// it.
 //
-// The number is computed as a float64 d, in which the digits, the power of ten and the product
-// are rounded once each: d is less than three of its units in the last place off. Where the
-// nearest float32 changes, which is midway between two of them, is a float64 too: if d is
-// further from it than that, the float32 nearest to d is the one nearest to the number. It is
-// not so for one number in fifty million.
+// The number is computed as a float64 d, in which the digits, the power of ten and the product are
+// rounded once each: d is off by less than three units in its last place. The midpoint between two
+// float32 is a float64 too: if d is further than that from every midpoint, the float32 nearest to d
+// is nearest to the number. This fails for one number in fifty million.
 func nearest(digits uint64, exp int) (float32, bool) {
 	const (
 		half   = 1 << 28 // of a float32's last place, in units of a float64's
@@ -165,8 +165,8 @@ func nearest(digits uint64, exp int) (float32, bool) {
 	return float32(d), low-(half-margin) > 2*margin && d >= 0x1p-126 && d < 0x1p127 || digits == 0
 }
 
-// float32 returns the float32 that is nearest to the number, which is b[i:n.end]; ties go to
-// even, as strconv.ParseFloat has it. It is false for a number beyond the largest float32.
+// float32 returns the float32 nearest to the number, which is b[i:n.end]; ties go to even, as in
+// strconv.ParseFloat. It returns false for a number beyond the largest float32.
 func (n number) float32(b []byte, i int) (float32, bool) {
 	if !n.cut {
 		if f, ok := nearest(n.digits, n.exp); ok {
@@ -180,7 +180,7 @@ func (n number) float32(b []byte, i int) (float32, bool) {
 	return float32(f), err == nil
 }
 
-// float64 is float32 for float64. One rounding of exact operands is exact rounding (Clinger, 1990).
+// float64 is float32 for float64. One operation on exact operands rounds correctly (Clinger, 1990).
 func (n number) float64(b []byte, i int) (float64, bool) {
 	if !n.cut && n.digits <= 1<<53 && uint(n.exp+exact) <= 2*exact {
 		d := float64(n.digits)
@@ -210,9 +210,9 @@ func (n number) magnitude(b []byte, i int) (uint64, bool) {
 	return v, err == nil
 }
 
-// narrow rounds f to the nearest value of a binary format with so many digits and a smallest
-// exponent, ties to even: FP16 has 11 and -14, BF16 has 8 and -126. What is too large for the
-// format is not looked at.
+// narrow rounds f to the nearest value of a binary format with this many digits and this smallest
+// exponent, ties to even: FP16 has 11 and -14, BF16 has 8 and -126. It does not check whether f is
+// too large for the format.
 func narrow(f float64, digits, smallest int) float64 {
 	_, exp := math.Frexp(f)                     // f is in [0.5, 1) times 2^exp
 	last := max(exp-1, smallest) - (digits - 1) // exponent of the last digit's unit
@@ -245,7 +245,7 @@ func bfloat(f float64) (uint16, bool) {
 	return uint16(math.Float32bits(float32(f)) >> 16), true
 }
 
-// fits reports whether a whole number is one of a type with so many bits.
+// fits reports whether an integer fits a type of width bits.
 func fits(magnitude uint64, neg, signed bool, width int) bool {
 	switch {
 	case !signed:

@@ -10,9 +10,8 @@ import (
 	"github.com/x448/float16"
 )
 
-// Floats are the nearest to their texts, bit by bit as strconv has them: random ones in several
-// notations, and those around the midpoints between two floats, where a second rounding would
-// show.
+// Floats are the nearest to their texts, bit by bit as strconv parses them: random ones in several
+// notations, and those around the midpoints between two floats, where a double rounding would show.
 func TestFloatsAreNearest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	check := func(s string) {
@@ -55,8 +54,8 @@ func TestFloatsAreNearest(t *testing.T) {
 	}
 }
 
-// Half floats are the nearest ones: each stands for itself, and so does what lies within half
-// of a step from it.
+// Half floats are the nearest ones: each reads as itself, and so do numbers within half a step of
+// it.
 func TestHalvesAreNearest(t *testing.T) {
 	for bits := range 1 << 16 {
 		h := float16.Frombits(uint16(bits))

@@ -12,38 +12,38 @@ import (
 	"unsafe"
 )
 
-// A Scanner reads one JSON text from its start to its end. Each method reads what its name says
-// at the current place, after white space. The first fault ends the reading: from then on
-// everything is empty, every loop is over, and Err has the fault. So readers are straight lines
-// that ask for it once, at the end.
+// A Scanner reads one JSON text from start to end. Each method reads what its name says at the
+// current offset, after white space. The first fault ends the reading: from then on methods return
+// zero values, loops end, and Err returns the fault. So readers are straight-line code that checks
+// for errors once, at the end.
 //
-// Strings must be UTF-8, and an escaped half of a surrogate pair is a fault, since no UTF-8 can
-// carry it on. Rules say what else holds.
+// Strings must be UTF-8, and an escaped half of a surrogate pair is a fault, since UTF-8 cannot
+// encode it. Rules adjust these checks.
 type Scanner struct {
 	Text  []byte
-	At    int // offset of what is read next
-	Depth int // levels of objects and arrays that may still be opened
+	At    int // offset of the next byte to read
+	Depth int // further levels of objects and arrays that may be opened
 	Limit int // offset that reading must not pass; 0: none
 	Rules Rules
 
-	// Words counts what Rules take for numbers with NonFinite.
+	// Words counts the words that NonFinite accepted as numbers.
 	Words int
 
 	err     error
-	tooDeep bool // why skipValue has failed
+	tooDeep bool // whether skipValue failed for depth
 }
 
-// Rules are departures from strict JSON. Several are a sum.
+// Rules are departures from strict JSON. Combine them with |.
 type Rules uint8
 
 // The rules.
 const (
 	Distinct Rules = 1 << iota // the names in an object that Members reads must differ
-	// NaN, Infinity and -Infinity stand where numbers may, as Python writes them.
+	// NaN, Infinity and -Infinity are accepted as numbers, as Python writes them.
 	NonFinite
-	// Half of a surrogate pair reads as U+FFFD, as with encoding/json.
+	// An escaped half of a surrogate pair reads as U+FFFD, as with encoding/json.
 	LoneSurrogates
-	KnownUTF8 // whoever has the text knows that it is UTF-8
+	KnownUTF8 // the caller knows that the text is UTF-8
 )
 
 // A Reason is a class of faults.
@@ -56,7 +56,7 @@ const (
 	TooLong                 // more than Limit bytes
 )
 
-// An Error is a fault of a text, with what was expected and what stands there.
+// An Error is a fault of a text, with what was expected and what was found.
 type Error struct {
 	Reason Reason
 	Offset int
@@ -65,11 +65,11 @@ type Error struct {
 
 func (e *Error) Error() string { return e.text }
 
-// Err is the first fault, an [*Error] unless it is one that was given to Fail; nil if there is
-// none.
+// Err returns the first fault, an [*Error] unless it was passed to Fail; nil if there is none.
 func (s *Scanner) Err() error { return s.err }
 
-// Fail ends the reading for a reason of the reader's. nil is none, and only the first one counts.
+// Fail ends the reading with an error of the caller's. nil is ignored, and so is every error but
+// the first.
 func (s *Scanner) Fail(err error) {
 	if err != nil && s.err == nil {
 		s.err = err
@@ -83,7 +83,7 @@ func (s *Scanner) fail(reason Reason, at int, format string, args ...any) {
 	}
 }
 
-// Unexpected ends the reading because something else than what stands here was expected.
+// Unexpected ends the reading with the error that want was expected here.
 func (s *Scanner) Unexpected(want string) {
 	if s.Peek(); s.At >= len(s.Text) {
 		s.fail(Malformed, len(s.Text), "expected %s, but the text ends after %d bytes", want, len(s.Text))
@@ -93,7 +93,7 @@ func (s *Scanner) Unexpected(want string) {
 	s.fail(Malformed, s.At, "expected %s at byte %d, got %.24q", want, s.At, bytes.ToValidUTF8(got, []byte("?")))
 }
 
-// Peek returns the first byte of what is read next, 0 at the end.
+// Peek skips white space and returns the next byte, 0 at the end.
 func (s *Scanner) Peek() byte {
 	if s.At = skipSpace(s.Text, s.At); s.At < len(s.Text) {
 		return s.Text[s.At]
@@ -101,7 +101,7 @@ func (s *Scanner) Peek() byte {
 	return 0
 }
 
-// Members reads an object: the loop gets the name of each member, and reads the value.
+// Members reads an object: the loop body gets the name of each member, and must read its value.
 func (s *Scanner) Members(yield func(name []byte) bool) {
 	if !s.open('{', "an object") {
 		return
@@ -129,7 +129,7 @@ func (s *Scanner) Members(yield func(name []byte) bool) {
 	}
 }
 
-// Elements reads an array: the loop gets the index of each element, and reads it.
+// Elements reads an array: the loop body gets the index of each element, and must read it.
 func (s *Scanner) Elements(yield func(i int) bool) {
 	if !s.open('[', "an array") {
 		return
@@ -155,7 +155,7 @@ func (s *Scanner) open(bracket byte, want string) bool {
 	return true
 }
 
-// more moves to the next member or element, and steps over the closing bracket after the last.
+// more moves to the next member or element, or past the closing bracket after the last.
 func (s *Scanner) more(first bool, closing byte) bool {
 	c := s.Peek()
 	switch {
@@ -175,7 +175,7 @@ func (s *Scanner) more(first bool, closing byte) bool {
 	return false
 }
 
-// within reports whether what was read keeps to the limit.
+// within reports whether the reading is within Limit.
 func (s *Scanner) within() bool {
 	if s.Limit > 0 && s.At > s.Limit {
 		s.fail(TooLong, s.At, "more than %d bytes", s.Limit)
@@ -184,7 +184,7 @@ func (s *Scanner) within() bool {
 	return true
 }
 
-// names is a set of them: most objects have a few members.
+// names is a set of names, without a map for the usual few members.
 type names struct {
 	few  [8][]byte
 	n    int
@@ -209,7 +209,7 @@ func (d *names) add(name []byte) bool {
 	return len(d.many) > before
 }
 
-// Raw reads any value and returns its text, a view. Names in it may be alike.
+// Raw reads any value and returns its text, a view. Distinct does not apply to names in it.
 func (s *Scanner) Raw() []byte { return s.raw("a value") }
 
 func (s *Scanner) raw(want string) []byte {
@@ -246,7 +246,7 @@ func (s *Scanner) str(want string) []byte {
 	return unescape(quoted)
 }
 
-// unescape returns the string that a valid text is.
+// unescape returns the string that a valid quoted text encodes.
 func unescape(quoted []byte) []byte {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
@@ -257,7 +257,7 @@ func unescape(quoted []byte) []byte {
 	return []byte(text)
 }
 
-// Null steps over null, if that is what stands here.
+// Null steps over null, if it is next, and reports whether it was.
 func (s *Scanner) Null() bool {
 	return s.Peek() == 'n' && s.word("null")
 }
@@ -278,7 +278,7 @@ func (s *Scanner) word(word string) bool {
 	return ok
 }
 
-// Int reads a number without fraction and exponent that an int holds.
+// Int reads a number without fraction or exponent that fits an int.
 func (s *Scanner) Int() int {
 	s.Peek()
 	n := scanNumber(s.Text, s.At)
@@ -293,7 +293,7 @@ func (s *Scanner) Int() int {
 	return int(m)
 }
 
-// Float reads a number that a float64 holds.
+// Float reads a number within the range of a float64.
 func (s *Scanner) Float() float64 {
 	s.Peek()
 	n := scanNumber(s.Text, s.At)
@@ -309,7 +309,7 @@ func (s *Scanner) Float() float64 {
 	return f
 }
 
-// End makes sure that nothing follows, and returns the first fault.
+// End checks that nothing follows, and returns the first fault.
 func (s *Scanner) End() error {
 	if s.Peek(); s.At < len(s.Text) {
 		s.Unexpected("the end of the text")
@@ -317,13 +317,13 @@ func (s *Scanner) End() error {
 	return s.err
 }
 
-// maxDepth is for texts whose depth somebody else has bounded.
+// maxDepth is for texts whose depth was bounded before.
 const maxDepth = 10000
 
-// Members goes over the names and values of an object that is known to be valid, in order. The
-// name is the string itself, the value its text without space around it; both are views, but for
-// a name with escapes. A name that stands there twice comes twice: who assigns keeps the last
-// one. An empty text is {}. Where it is no object after all, the loop is over.
+// Members iterates over the names and values of an object that is known to be valid, in order. The
+// name is unquoted, the value is its text without surrounding space; both are views, except a name
+// with escapes. A duplicate name is yielded twice: a caller that assigns keeps the last one. An
+// empty text is {}. At text that is not an object after all, the loop ends.
 func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) { members(object, yield) }
 }
@@ -340,8 +340,8 @@ func members(object []byte, yield func(name, value []byte) bool) {
 	}
 }
 
-// Field returns the value of a name in an object that is known to be valid, the last one if
-// there are several; nil if there is none. It is a view.
+// Field returns the value of a name in an object that is known to be valid, the last one if there
+// are several; nil if there is none. The value is a view.
 func Field(object []byte, name string) []byte {
 	var last []byte
 	for key, value := range Members(object) {
@@ -360,16 +360,15 @@ func Valid(text []byte, depth int) bool {
 	return s.End() == nil
 }
 
-// Skip returns the offset after the value that begins at offset at of text, which it must do
-// there, without space before it; it may be nested depth deep. If there is no value, it returns
-// the offset of the first byte that does not belong there, and false. Whether strings are UTF-8
-// is not looked at.
+// Skip returns the offset after the value that begins at offset at of text, without space before
+// it; the value may be nested depth deep. If there is no value, Skip returns the offset of the
+// first unexpected byte, and false. It does not check whether strings are UTF-8.
 func Skip(text []byte, at, depth int) (end int, ok bool) {
 	s := Scanner{Text: text}
 	return s.skipValue(at, depth)
 }
 
-// Unquote returns the string that a text is, and false if it is none.
+// Unquote returns the string that a text encodes, and false if it is not a string.
 func Unquote(text []byte) (string, bool) {
 	if end, ok := skipString(text, 0, 0); !ok || end != len(text) || text[0] != '"' {
 		return "", false
@@ -377,9 +376,9 @@ func Unquote(text []byte) (string, bool) {
 	return string(unescape(text)), true
 }
 
-// Unmarshal reads a text into v as encoding/json does, and is strict: the text is UTF-8, nested
-// at most 128 deep, has nothing after its value and no name twice in one object, and its names
-// are all known to v. Numbers for which v has no type are json.Numbers.
+// Unmarshal reads a text into v as encoding/json does, but strictly: the text must be UTF-8, nested
+// at most 128 deep, with nothing after its value, no duplicate names in an object, and no names
+// unknown to v. Numbers without a type in v become json.Numbers.
 func Unmarshal(text []byte, v any) error {
 	s := Scanner{Text: text, Depth: 128, Rules: Distinct}
 	s.walk()
@@ -392,7 +391,7 @@ func Unmarshal(text []byte, v any) error {
 	return d.Decode(v)
 }
 
-// walk reads any value, and all in it by the rules.
+// walk reads any value, and applies the rules to everything in it.
 func (s *Scanner) walk() {
 	switch s.Peek() {
 	case '{':
@@ -408,5 +407,5 @@ func (s *Scanner) walk() {
 	}
 }
 
-// view is b as a string for as long as a call lasts.
+// view returns b as a string that is valid for the duration of a call.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// texts are texts around the rules of JSON; the fuzz test begins with them.
+// texts are edge cases of JSON that seed the fuzz test.
 var texts = []string{
 	``, `{}`, ` { } `, "\t\r\n{}", `{"a":1}`, `{"a" : 1 , "b":[ ] }`, `{"a":{"b":[1,2,{"c":null}]}}`, `{"a":1,"a":2}`, `{"":""}`,
 	`{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{a:1}`, `{'a':1}`, `{"a":1 "b":2}`, `{"a":1}}`, `{"a":1`, `{"a`, `{"a":`, `{`, `}`, `{} {}`, "{}\x00", "{\x00}",
@@ -26,8 +26,8 @@ var texts = []string{
 	`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":10,"i":11}`,
 }
 
-// FuzzScanner holds the scanner to encoding/json: the same texts, but for what is not UTF-8, is
-// nested too deeply or cannot be carried on, with the same values.
+// FuzzScanner compares the scanner with encoding/json: it accepts the same texts, except those that
+// are not UTF-8, nested too deeply or have lone surrogates, with the same values.
 func FuzzScanner(f *testing.F) {
 	for _, s := range texts {
 		f.Add([]byte(s))
@@ -66,7 +66,7 @@ func FuzzScanner(f *testing.F) {
 				}
 			}
 		}
-		// The words of Python.
+		// Python's words for non-finite numbers.
 		s := jsontext.Scanner{Text: b, Depth: depth, Rules: jsontext.NonFinite}
 		s.Raw()
 		plain := finite(b)
@@ -100,7 +100,8 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// value reads any value as encoding/json does, and tells whether an object in it has a name twice.
+// value reads any value as encoding/json does, and reports whether an object in it has a duplicate
+// name.
 func value(s *jsontext.Scanner) (v any, twice bool) {
 	switch s.Peek() {
 	case '{':
@@ -139,7 +140,7 @@ func value(s *jsontext.Scanner) (v any, twice bool) {
 	return nil, false
 }
 
-// finite replaces the words for numbers that JSON has not, wherever they stand outside of strings.
+// finite replaces the words for numbers that JSON lacks, wherever they are outside strings.
 func finite(b []byte) []byte {
 	out, inString := []byte{}, false
 	for len(b) > 0 {
@@ -166,7 +167,7 @@ func finite(b []byte) []byte {
 // loneSurrogate reports whether valid JSON has an escaped half of a surrogate pair.
 func loneSurrogate(b []byte) bool {
 	s := string(b)
-	high := false // the escape just before was a high half
+	high := false // the previous escape was a high half
 	for i := 0; i < len(s); {
 		if s[i] != '\\' {
 			if high {
@@ -200,7 +201,7 @@ func loneSurrogate(b []byte) bool {
 	return high
 }
 
-// nesting is how deep valid JSON is nested.
+// nesting returns how deeply valid JSON is nested.
 func nesting(b []byte) (deepest int) {
 	depth, inString := 0, false
 	for i := 0; i < len(b); i++ {
@@ -220,7 +221,7 @@ func nesting(b []byte) (deepest int) {
 	return deepest
 }
 
-// TestFaults: each says what was expected, where, and what stands there.
+// TestFaults: each fault has what was expected, where, and what was found.
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct {
 		text, want string
@@ -256,7 +257,7 @@ func TestFaults(t *testing.T) {
 		if err := s.End(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", tt.text, err, tt.want)
 		}
-		// Nothing is read after a fault.
+		// After a fault nothing is read.
 		if s.Peek() != 0 || s.Raw() != nil || s.Str() != nil || s.Int() != 0 || s.Null() || s.Bool() {
 			t.Errorf("%s: something was read after the fault", tt.text)
 		}
@@ -330,7 +331,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 }
 
-// TestAllocations: reading takes no memory, unless a string has escapes.
+// TestAllocations: reading does not allocate, unless a string has escapes.
 func TestAllocations(t *testing.T) {
 	text := []byte(`{"id":"17","names":["image","mask"],"timeout_ms":50.5,"rows":[1,2],"parameters":{"threshold":0.5,"labels":["a"]},"ready":true}`)
 	n := testing.AllocsPerRun(100, func() {
@@ -383,7 +384,7 @@ func TestAppendString(t *testing.T) {
 	}
 }
 
-// FuzzString: what AppendString writes is JSON that reads back as the same text.
+// FuzzString: AppendString writes JSON that reads back as the same text.
 func FuzzString(f *testing.F) {
 	for _, s := range []string{"", "a", "\"\\\n\r\t\x00\x1f\x7f", "größe 日本 🎉", "\xff\xc0\xaf a\xe6\x97", "\u2028\ufffd"} {
 		f.Add(s)

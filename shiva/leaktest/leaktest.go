@@ -97,7 +97,7 @@ var openPoller = sync.OnceFunc(func() {
 	}
 })
 
-// watchSignals has the runtime start the goroutine that it keeps for signals, which fuzzing uses.
+// watchSignals makes the runtime start its permanent goroutine for signals, which fuzzing uses.
 func watchSignals() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, os.Interrupt)

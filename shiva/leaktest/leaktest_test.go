@@ -9,10 +9,10 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A goroutine has the label of whichever started the one that started it, also where the one in
-// between has ended, until it ends itself.
+// A goroutine inherits the label through the goroutine that started it, even after that one has
+// ended, and keeps it until its own end.
 func TestLabelled(t *testing.T) {
-	t.Parallel() // as those are that need it
+	t.Parallel() // like the tests that need it
 	defer pprof.SetGoroutineLabels(context.Background())
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(label, "test")))
 	runs, stop := make(chan struct{}), make(chan struct{})

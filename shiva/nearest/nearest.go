@@ -1,4 +1,4 @@
-// Package nearest finds what somebody may have meant who misspelled a name.
+// Package nearest finds the names that a misspelled name may stand for.
 package nearest
 
 import (
@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Names returns up to three of names, those with the smallest edit distance to s first, as long
-// as no more than two bytes or a third of s would have to change. It takes time in proportion
-// to the length of all names.
+// Names returns up to three of names, by increasing edit distance to s, which is at most two bytes
+// or a third of s, whichever is more. Its running time is proportional to the total length of
+// names.
 func Names(s string, names []string) []string {
 	type candidate struct {
 		name     string
@@ -28,7 +28,7 @@ func Names(s string, names []string) []string {
 	return out
 }
 
-// distance is the number of bytes to insert, delete or replace to get from a to b (Levenshtein
+// distance returns the number of bytes to insert, delete or replace to turn a into b (Levenshtein
 // 1966).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -1,6 +1,6 @@
-// Package picture reads what the first bytes of a JPEG or PNG file say of the picture in it,
-// without decoding any of it: its format, its size and what kind of pixels it has. Nothing is
-// allocated but errors, and what is read is bounded however long the file is.
+// Package picture reads the format, the size and the kind of pixels of a JPEG or PNG picture from
+// the first bytes of its file, without decoding it. It allocates only errors, and reads a bounded
+// part of the file, however long the file is.
 package picture
 
 import (
@@ -10,22 +10,22 @@ import (
 	"hash/crc32"
 )
 
-// A Header is what a file says of its picture.
+// A Header describes the picture in a file.
 type Header struct {
 	Format Format
-	// Width and Height are of the pixels as they are stored: see Upright.
+	// Width and Height are those of the stored pixels: see Upright.
 	Width, Height int
-	// Channels is 1 for gray or a palette, 2 for gray and alpha, 3 for colours, and 4 for CMYK in a
-	// JPEG and for colours and alpha in a PNG.
+	// Channels is 1 for gray or a palette, 2 for gray and alpha, 3 for colour, and 4 for CMYK in a
+	// JPEG and for colour and alpha in a PNG.
 	Channels int
 	Bits     int // of a channel, or of an index into the palette
-	// Turned is the orientation of JPEG's EXIF, 1 to 8, that viewers turn a picture by; 1 where a
-	// file says nothing. PNG files are taken as they are.
+	// Turned is the EXIF orientation of a JPEG, 1 to 8, by which viewers turn a picture; 1 if the
+	// file has none. PNG files are taken as they are.
 	Turned   int
 	Animated bool // APNG
 }
 
-// A Format is a format of files.
+// A Format is a file format.
 type Format string
 
 // The formats.
@@ -34,7 +34,7 @@ const (
 	PNG  Format = "PNG"
 )
 
-// Upright is the size as it is shown: orientations 5 to 8 lie on their side.
+// Upright returns the size as shown: orientations 5 to 8 lie on their side.
 func (h Header) Upright() (width, height int) {
 	if h.Turned >= 5 {
 		return h.Height, h.Width
@@ -42,7 +42,7 @@ func (h Header) Upright() (width, height int) {
 	return h.Width, h.Height
 }
 
-// Read reads the header of a file. The error says what was expected, and what came.
+// Read reads the header of a file. The error names what was expected and what was found.
 func Read(file []byte) (Header, error) {
 	switch {
 	case bytes.HasPrefix(file, []byte("\xff\xd8\xff")):
@@ -61,7 +61,7 @@ func Read(file []byte) (Header, error) {
 	return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %d bytes that begin with % x", len(file), file[:min(len(file), 8)])
 }
 
-// others are formats that people send, to be named.
+// others are formats that users send by mistake, for errors to name.
 var others = []struct {
 	at    int
 	magic string
@@ -72,17 +72,17 @@ var others = []struct {
 	{0, "\x00\x00\x00\x0cjP  ", "a JPEG 2000"}, {0, "\xff\x0a", "a JPEG XL"}, {0, "\xff\xd8", "a JPEG that ends after its mark"},
 }
 
-// most is how many parts of a file are looked at before its picture is expected. Cameras write a
-// few, and a colour profile or a second picture in parts of 64 KiB some tens.
+// most is how many parts of a file Read examines before it gives up finding the picture. Cameras
+// write a few parts, and a colour profile or a second picture adds some tens, of 64 KiB each.
 const most = 1000
 
-// The markers of JPEG that are looked at.
+// The JPEG markers that Read examines.
 const (
-	sof0 = 0xc0 // baseline, the first of the frames' headers, sof0 to 0xcf
-	dht  = 0xc4 // three of these numbers are no frames
+	sof0 = 0xc0 // baseline, the first of the frame headers, sof0 to 0xcf
+	dht  = 0xc4 // three of these numbers are not frame headers
 	jpg  = 0xc8
 	dac  = 0xcc
-	rst0 = 0xd0 // and up to eoi: without a length
+	rst0 = 0xd0 // rst0 to eoi have no length
 	eoi  = 0xd9
 	sos  = 0xda
 	app1 = 0xe1
@@ -101,7 +101,7 @@ func readJPEG(file []byte) (Header, error) {
 		}
 		marker := file[at+1]
 		switch {
-		case marker == 0xff: // a byte that fills
+		case marker == 0xff: // a fill byte
 			at++
 			continue
 		case marker == tem || rst0 <= marker && marker <= eoi:
@@ -130,7 +130,7 @@ func readJPEG(file []byte) (Header, error) {
 	return h, fmt.Errorf("JPEG: %d parts without a picture", most)
 }
 
-// frame reads the header of JPEG's frame.
+// frame reads a JPEG frame header.
 func (h *Header) frame(marker byte, part []byte) error {
 	if marker > sof0+2 {
 		return fmt.Errorf("JPEG: expected a baseline or progressive one, got the frame %#02x (lossless, hierarchical or arithmetic)", marker)
@@ -145,8 +145,8 @@ func (h *Header) frame(marker byte, part []byte) error {
 	return h.sized()
 }
 
-// orientation is that of EXIF in a part of JPEG; 0: it has none. It is in the first directory of a
-// TIFF file.
+// orientation returns the EXIF orientation in a part of a JPEG; 0: none. EXIF has it in the first
+// directory of a TIFF file.
 func orientation(part []byte) int {
 	const head = "Exif\x00\x00"
 	if !bytes.HasPrefix(part, []byte(head)) {

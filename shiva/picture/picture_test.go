@@ -32,12 +32,12 @@ func pngOf(t testing.TB, m image.Image) []byte {
 
 var size = image.Rect(0, 0, 40, 30)
 
-// after puts a part behind the first n bytes of a file.
+// after inserts a part after the first n bytes of a file.
 func after(file []byte, n int, part string) []byte {
 	return append(append(bytes.Clone(file[:n]), part...), file[n:]...)
 }
 
-// exif is the part of a JPEG that says how a picture is turned, in one order of bytes or the other.
+// exif returns the part of a JPEG with the orientation of a picture, in either byte order.
 func exif(order binary.AppendByteOrder, turned uint16) string {
 	tiff := []byte("II*\x00")
 	if order == binary.AppendByteOrder(binary.BigEndian) {
@@ -56,14 +56,14 @@ func exif(order binary.AppendByteOrder, turned uint16) string {
 	return "\xff\xe1" + string(binary.BigEndian.AppendUint16(nil, uint16(len(part)+2))) + part
 }
 
-// chunk is a part of a PNG.
+// chunk returns a part of a PNG.
 func chunk(kind, data string) string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(data)))
 	b = append(append(b, kind...), data...)
 	return string(binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[4:])))
 }
 
-// header is a PNG's signature and header.
+// header returns a PNG's signature and header.
 func header(width, height uint32, bits, kind byte) string {
 	data := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, width), height)
 	return "\x89PNG\r\n\x1a\n" + chunk("IHDR", string(append(data, bits, kind, 0, 0, 0)))
@@ -71,7 +71,7 @@ func header(width, height uint32, bits, kind byte) string {
 
 func TestRead(t *testing.T) {
 	gray, wide := image.NewGray(size), image.NewNRGBA64(size)
-	wide.Set(1, 1, color.NRGBA64{1, 2, 3, 4}) // without an opaque one it has no alpha
+	wide.Set(1, 1, color.NRGBA64{1, 2, 3, 4}) // a translucent pixel, or the file has no alpha
 	colours := jpegOf(t, image.NewRGBA(size))
 	huge := header(30000, 30000, 8, 2) + chunk("IDAT", strings.Repeat("\x00", 43)) + chunk("IEND", "")
 	if len(huge) != 100 {
@@ -152,8 +152,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// Whatever comes, what is said of a picture is possible; and looking at it takes no memory, so that
-// no header can ask for any.
+// For any input, the description of a picture is possible; and reading it does not allocate, so
+// that no header can claim memory.
 func FuzzRead(f *testing.F) {
 	f.Add(jpegOf(f, image.NewRGBA(size)))
 	f.Add(after(jpegOf(f, image.NewGray(size)), 2, exif(binary.LittleEndian, 8)))

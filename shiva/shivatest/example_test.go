@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What a program does when a server is overloaded can be tried without a server or a port: the
-// first request is refused, the second answered.
+// A program's handling of an overloaded server can be tested without a server or a port: the first
+// request is refused, the second is answered.
 func ExampleServe() {
 	var network shivatest.Net
 	listener, err := network.Listen("models:6174")

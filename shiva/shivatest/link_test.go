@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 )
 
-// A link that is cut after some bytes delivers these and no more, one that stands still delivers
-// what it held back, and one that is closed unread loses what was on its way, if the network
-// resets.
+// A link that is cut after some bytes delivers these and no more, a stalled one delivers the bytes
+// it held back once resumed, and one closed with unread input loses the bytes in flight, if the
+// network resets.
 func TestFaultsOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := Net{Piece: 2, Resets: true}
@@ -48,7 +48,7 @@ func TestFaultsOfLinks(t *testing.T) {
 		if k, err := far.TryRead(buf); k != 2 || err != nil {
 			t.Errorf("of what was closed while all stood still %d bytes came, %v", k, err)
 		}
-		if k, err := far.TryRead(buf); k != 0 || err != nil { // as read(2) tells an end
+		if k, err := far.TryRead(buf); k != 0 || err != nil { // as read(2) reports an end
 			t.Errorf("instead of its end: %d bytes, %v", k, err)
 		}
 	})

@@ -24,14 +24,14 @@ type Net struct {
 	// Buffer is the capacity of each direction of a connection, in bytes; 0: 64 KiB. Piece is the
 	// most that one Read returns; 0: no limit. Set both before making connections.
 	Buffer, Piece int
-	// Resets makes Close discard what is on the way to the other end if this end has unread input,
-	// as TCP may.
+	// Resets makes Close discard bytes in flight to the other end if this end has unread input, as
+	// TCP may.
 	Resets bool
 
 	mu        sync.Mutex
 	listeners map[string]*listener
 	conns     map[*Link]struct{} // the dialing ends
-	stalled   []*Link            // by Stall: also those that have been closed since
+	stalled   []*Link            // by Stall, including links closed since
 }
 
 // Listen listens on an address, which may be any text.
@@ -49,7 +49,7 @@ func (n *Net) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to an address. It is refused if nobody listens there. It fits shiva.WithDialer.
+// Dial connects to an address. It is refused if nothing listens there. It fits shiva.WithDialer.
 func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	c, err := n.DialFrom(ctx, addr, addr)
 	if err != nil {
@@ -129,7 +129,7 @@ func (n *Net) Stall(on bool) {
 // An Addr is an address on a Net.
 type Addr string
 
-// Network is "memory".
+// Network returns "memory".
 func (Addr) Network() string  { return "memory" }
 func (a Addr) String() string { return string(a) }
 
@@ -173,7 +173,7 @@ type Link struct {
 func (c *Link) Read(p []byte) (int, error)  { return c.in.read(p) }
 func (c *Link) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close closes both directions: this end's calls fail, the other end reads what is on the way and
+// Close closes both directions: this end's calls fail, the other end reads the bytes in flight and
 // then io.EOF, and can no longer write. See Net.Resets.
 func (c *Link) Close() error {
 	if c.in.closeRead() && c.net.Resets {
@@ -186,20 +186,20 @@ func (c *Link) Close() error {
 	return nil
 }
 
-// CloseWrite closes the writing side: the other end reads what is on the way and then io.EOF.
+// CloseWrite closes the writing side: the other end reads the bytes in flight and then io.EOF.
 func (c *Link) CloseWrite() error {
 	c.out.closeWrite()
 	return nil
 }
 
-// Cut breaks the connection, as a pulled cable does, but noticed at once: reads and writes at both
-// ends fail with ECONNRESET, and what was on the way is lost.
+// Cut breaks the connection like a pulled cable, but noticed at once: reads and writes at both ends
+// fail with ECONNRESET, and bytes in flight are lost.
 func (c *Link) Cut() {
 	c.in.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 	c.out.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 }
 
-// CutAfter breaks the connection once this end has sent or received that many more bytes; negative:
+// CutAfter breaks the connection once this end has sent or received this many more bytes; negative:
 // never. The reader of that direction still gets these bytes.
 func (c *Link) CutAfter(sent, received int) {
 	c.out.limit(sent)
@@ -218,7 +218,7 @@ func (c *Link) LocalAddr() net.Addr { return c.local }
 // RemoteAddr is an Addr.
 func (c *Link) RemoteAddr() net.Addr { return c.remote }
 
-// SetDeadline sets both deadlines, as of net.Conn.
+// SetDeadline sets both deadlines, as for net.Conn.
 func (c *Link) SetDeadline(t time.Time) error {
 	c.in.readLimit.set(c.in, t)
 	c.out.writeLimit.set(c.out, t)
@@ -302,7 +302,7 @@ func (c *Link) Gone() bool {
 // Unread returns how many bytes have arrived and not been read.
 func (c *Link) Unread() int { return c.in.len() }
 
-// Unacknowledged returns how many bytes are on the way to the other end.
+// Unacknowledged returns how many bytes are in flight to the other end.
 func (c *Link) Unacknowledged() int { return c.out.len() }
 
 // Acknowledge does nothing: the network needs no acknowledgements.

@@ -43,7 +43,7 @@ func wantErr(t *testing.T, what string, got, want error) {
 	}
 }
 
-// TestConn: bytes go across, writers wait for readers, and an end is an end after the bytes
+// TestConn: bytes are transferred, writers wait for readers, and the end comes after the bytes
 // before it.
 func TestConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestCut: both ends notice at once, and what was on the way is lost.
+// TestCut: both ends notice at once, and bytes in flight are lost.
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n Net

@@ -111,7 +111,7 @@ func (p *pipe) now() uint64 {
 	return p.changes
 }
 
-// tryWrite takes as much as there is room for. The last byte that limit permits breaks the
+// tryWrite writes as much as there is room for. Writing the last byte that limit permits breaks the
 // connection.
 func (p *pipe) tryWrite(b []byte) (n int, err error) {
 	p.mu.Lock()
@@ -141,14 +141,14 @@ func (p *pipe) tryWrite(b []byte) (n int, err error) {
 	return n, err
 }
 
-// breakOff breaks the connection. What is on the way in this direction still arrives.
+// breakOff breaks the connection. Bytes in flight in this direction still arrive.
 func (p *pipe) breakOff() {
 	p.end(syscall.ECONNRESET, syscall.ECONNRESET, false)
 	p.other.end(syscall.ECONNRESET, syscall.ECONNRESET, true)
 }
 
-// await calls done at once and after each change until it returns true. over is called with the
-// mutex held; its error ends the waiting.
+// await calls done at once and after each change until done returns true. over is called with the
+// mutex held; an error from it ends the wait.
 func (p *pipe) await(done func() bool, over func() error) error {
 	for {
 		p.mu.Lock()

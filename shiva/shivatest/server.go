@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Handler gets each message of a connection, one after the other, and decides what happens:
-// it may answer now, later from anywhere, out of turn, with raw bytes, or not at all. The
-// message is released when the handler returns; one that is needed longer is cloned by Clone.
+// A Handler gets each message of a connection, one after the other, and decides how to answer: now,
+// later from any goroutine, out of turn, with raw bytes, or not at all. The message is released
+// when the handler returns; use Clone to keep it longer.
 type Handler func(c *Conn, m *shiva.Message)
 
 // Echo answers each message with itself.
@@ -21,8 +21,8 @@ func Fail(e *shiva.RemoteError) Handler {
 	return func(c *Conn, _ *shiva.Message) { _ = c.Send(shiva.ErrorMessage(e)) }
 }
 
-// A Server is a Shiva server that does what its handler says. Messages that cannot be decoded
-// are answered with "!error" of type Protocol, and end the connection if the decoder says so.
+// A Server is a Shiva server whose handler decides the answers. Messages that cannot be decoded are
+// answered with "!error" of type Protocol, and end the connection unless the decoder can continue.
 type Server struct {
 	listener net.Listener
 	handler  Handler
@@ -34,25 +34,25 @@ type Server struct {
 	closed bool
 }
 
-// Serve begins to serve what l accepts. Close ends it.
+// Serve starts serving the connections of l. Close ends it.
 func Serve(l net.Listener, h Handler) *Server {
 	s := &Server{listener: l, handler: h, pool: tensor.NewPool(0)}
 	s.wg.Go(s.accept)
 	return s
 }
 
-// Addr is where the server listens.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Conns returns the connections that were accepted so far, in order, ended ones included.
+// Conns returns the connections accepted so far, in order, including closed ones.
 func (s *Server) Conns() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]*Conn(nil), s.conns...)
 }
 
-// Close stops listening, closes all connections, and returns when no goroutine of the server
-// runs any more.
+// Close stops listening, closes all connections, and returns when all goroutines of the server have
+// ended.
 func (s *Server) Close() {
 	s.listener.Close()
 	s.mu.Lock()
@@ -146,7 +146,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.nc.Write(b)
 }
 
-// CloseWrite ends what is sent, as TCP does, and goes on reading.
+// CloseWrite closes the writing side, as TCP does; the server continues to read.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestServer: a fault that keeps the stream in step is answered and the connection kept,
-// another one is answered and the connection closed; Close ends everything.
+// TestServer: a fault that keeps the stream in step is answered and the connection kept, any other
+// is answered and the connection closed; Close ends everything.
 func TestServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n shivatest.Net

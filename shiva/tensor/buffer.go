@@ -2,8 +2,8 @@ package tensor
 
 import "sync/atomic"
 
-// A Buffer is a piece of memory with counted references. It comes from [Pool.Get] with one
-// reference and goes back when the last is released.
+// A Buffer is a piece of reference-counted memory. [Pool.Get] returns it with one reference, and it
+// goes back to the pool when the last one is released.
 //
 // Retain and Release may be called from any goroutine, and on a nil Buffer, where they do nothing.
 type Buffer struct {
@@ -11,22 +11,21 @@ type Buffer struct {
 	n    int
 
 	pool  *Pool  // nil: memory of the garbage collector, or the lender's
-	owner Lender // who gets the memory back; nil: the pool
+	owner Lender // gets the memory back; nil: the pool
 	class int    // index into the pool's classes; unpooled above the largest
-	trace trace  // who took it; empty unless built with invariants
+	trace trace  // the stack that took it; empty unless built with invariants
 
 	refs atomic.Int32
 }
 
-// A Lender owns memory that is no pool's.
+// A Lender owns memory that belongs to no pool.
 type Lender interface {
-	// Put gets the bytes of Lend back, when the last reference to their buffer was released, on the
-	// goroutine that released it.
+	// Put takes back the bytes given to Lend. It is called on the goroutine that released the last
+	// reference to their buffer.
 	Put(mem []byte)
 }
 
-// Lend makes a buffer of memory of somebody else, with one reference. It counts in no pool's
-// budget.
+// Lend makes a buffer of the owner's memory, with one reference. It counts in no pool's budget.
 func Lend(mem []byte, owner Lender) *Buffer {
 	b := &Buffer{data: mem, n: len(mem), owner: owner, class: elsewhere}
 	b.refs.Store(1)
@@ -34,12 +33,12 @@ func Lend(mem []byte, owner Lender) *Buffer {
 	return b
 }
 
-// A Violation is what the strict build panics with when memory or a call is used out of turn.
-// Whoever recovers from the panics of others lets it pass: it is to end the program.
+// A Violation is the panic value of the strict build when memory or a call is misused. Code that
+// recovers from panics must re-panic with it: it must end the program.
 type Violation string
 
-// Bytes is the memory, of the size that was requested. Its contents are undefined until written.
-// It must not be used after the last reference was released.
+// Bytes returns the memory, in the size that was requested. Its contents are undefined until
+// written. It must not be used after the last reference is released.
 func (b *Buffer) Bytes() []byte {
 	if Invariants && b.refs.Load() <= 0 {
 		panic(Violation("tensor: bytes of a released buffer" + b.trace.String()))
@@ -47,11 +46,11 @@ func (b *Buffer) Bytes() []byte {
 	return b.data[:b.n]
 }
 
-// Size is the number of bytes that b takes of its pool's budget: that of its class, at least as
-// many as were requested.
+// Size returns the number of bytes that b takes from its pool's budget: the size of its class,
+// which is at least the size that was requested.
 func (b *Buffer) Size() int { return len(b.data) }
 
-// Retain adds a reference. The caller must be sure to be covered by one already.
+// Retain adds a reference. Another reference must be held during the call.
 func (b *Buffer) Retain() {
 	if b == nil {
 		return
@@ -61,7 +60,7 @@ func (b *Buffer) Retain() {
 	}
 }
 
-// Shared reports whether there are references beside the caller's own.
+// Shared reports whether there are references other than the caller's own.
 func (b *Buffer) Shared() bool { return b.refs.Load() > 1 }
 
 // Release gives a reference back; with the last one the memory goes to the pool.

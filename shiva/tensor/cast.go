@@ -10,15 +10,14 @@ import (
 	"github.com/x448/float16"
 )
 
-// Cast returns t with its elements as another dtype, in memory of the pool that the result
-// owns: one reference, which is the caller's. To the dtype it has, it gives t itself and
-// retains it.
+// Cast returns t with its elements as another dtype, in memory of the pool, whose one reference is
+// the caller's. If t has that dtype already, Cast retains and returns t.
 //
-// Values are preserved or the cast is refused, naming the first element that would change: one
-// that is out of range, has a fraction that an integer cannot hold, or more digits than a float
-// can. Every real number and bool goes to every other one; -0 may become 0, NaN goes to floats
-// only, bool is 0 and 1. A complex dtype goes to the other complex one only. LongDouble and
-// Bytes go nowhere.
+// Values are preserved, or the cast fails and names the first element that would change: one that
+// is out of range, has a fraction that an integer cannot hold, or more digits than a float can.
+// Real numbers and bools can be cast to one another; -0 may become 0, NaN casts to floats only,
+// bool is 0 and 1. A complex dtype casts to the other complex one only. LongDouble and Bytes cannot
+// be cast.
 func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 	if err := t.Check(); err != nil {
 		return Tensor{}, err
@@ -47,7 +46,7 @@ func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 		return Tensor{}, err
 	}
 	out := Tensor{Name: t.Name, DType: to, Shape: append(Shape(nil), t.Shape...), Data: buf.Bytes(), Buf: buf}
-	// In blocks that stay in the first-level cache on the way through the carriers.
+	// Cast in blocks that stay in the first-level cache on the way through the carriers.
 	var wide, narrow [castBlock * 4]byte
 	for done := 0; done < n; done += castBlock {
 		k := min(castBlock, n-done)
@@ -76,8 +75,8 @@ func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 // castBlock is how many elements are cast at a time.
 const castBlock = 512
 
-// carrier is the dtype of Go's that d's elements are cast as: itself, or one that holds all its
-// values.
+// carrier returns the dtype with Go arithmetic that d's elements are cast as: d, or one that holds
+// all its values.
 func (d DType) carrier() DType {
 	switch d {
 	case Float16, BFloat16:
@@ -108,7 +107,8 @@ func (d DType) toCarrier(dst, src []byte, n int) {
 	}
 }
 
-// fromCarrier converts n elements from d's carrier, and gives the first that d cannot hold, or -1.
+// fromCarrier converts n elements from d's carrier, and returns the first that d cannot hold, or
+// -1.
 func (d DType) fromCarrier(dst, src []byte, n int) int {
 	ne := binary.NativeEndian
 	for i := range n {
@@ -139,7 +139,7 @@ func (d DType) fromCarrier(dst, src []byte, n int) int {
 	return -1
 }
 
-// elementText writes element i of a tensor of numbers for people.
+// elementText formats element i of a tensor of numbers, for errors.
 func (t Tensor) elementText(i int) string {
 	b := t.Data[i*t.DType.Size():]
 	ne := binary.NativeEndian
@@ -182,11 +182,11 @@ type real interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
 }
 
-// A castFunc converts n elements from src to dst, and gives the first that would change its
+// A castFunc converts n elements from src to dst, and returns the first that would change its
 // value, or -1.
 type castFunc = func(dst, src []byte, n int) int
 
-// casts has a function for each pair of real dtypes, by number.
+// casts has a function for each pair of real dtypes, indexed by dtype.
 var casts = func() (m [len(dtypes)][len(dtypes)]castFunc) {
 	m[Int8] = castsFrom[int8]()
 	m[Int16] = castsFrom[int16]()
@@ -230,13 +230,13 @@ func castSlice[F, T real](dst, src []byte, n int) int {
 }
 
 // holds reports whether T has a value equal to v. All but the last comparison of each case is
-// known when the pair is compiled.
+// constant for each pair of types.
 func holds[T, F real](v F) bool {
 	switch {
 	case isFloat[F]() && isFloat[T]():
 		return F(T(v)) == v || v != v
 	case isFloat[F]():
-		// Go leaves the conversion of a float that is out of range open, so that comes first.
+		// Go does not define the conversion of an out-of-range float, so check the range first.
 		half := float64(uint64(1) << (8*unsafe.Sizeof(T(0)) - 1))
 		low, high := 0.0, 2*half
 		if isSigned[T]() {

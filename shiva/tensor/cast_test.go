@@ -10,10 +10,10 @@ import (
 	"github.com/x448/float16"
 )
 
-// numeric are the dtypes that go to each other.
+// numeric are the dtypes that can be cast to each other.
 var numeric = []DType{Float16, BFloat16, Float32, Float64, Uint8, Int8, Uint16, Int16, Uint32, Int32, Uint64, Int64, Bool}
 
-// interesting are numbers around all limits. As text, so that they are exact.
+// interesting are numbers around all limits. They are given as text, so that they are exact.
 var interesting = func() (list []*big.Float) {
 	add := func(f *big.Float) { list = append(list, f, new(big.Float).Neg(f)) }
 	for _, e := range []int{0, 1, 2, 7, 8, 10, 11, 15, 16, 23, 24, 25, 31, 32, 52, 53, 54, 62, 63, 64, 65, 127, 128, 1023} {
@@ -33,8 +33,8 @@ var interesting = func() (list []*big.Float) {
 	return list
 }()
 
-// put gives the one-element tensor of f, and whether d has that number, by arithmetic that
-// knows no limits.
+// put returns the one-element tensor of f, and whether d has that number, computed with arbitrary
+// precision.
 func put(d DType, f *big.Float) (Tensor, bool) {
 	one := func(t Tensor, err error) Tensor {
 		if err != nil {
@@ -102,8 +102,8 @@ func put(d DType, f *big.Float) (Tensor, bool) {
 	return one(FromSlice(s, []int64{i})), ok
 }
 
-// TestCast: every number that is interesting, from every dtype that has it to every other: the
-// same number, or a refusal, exactly when that one does not have it.
+// TestCast casts every interesting number from every dtype that has it to every other. The result
+// is the same number, or an error exactly if the target does not have it.
 func TestCast(t *testing.T) {
 	pool := NewPool(0)
 	tried := 0
@@ -141,7 +141,7 @@ func TestCast(t *testing.T) {
 	}
 }
 
-// TestCastSpecial: NaN and infinity live in floats only.
+// TestCastSpecial: only floats have NaN and infinity.
 func TestCastSpecial(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		x, _ := FromSlice(nil, []float64{v})
@@ -166,7 +166,7 @@ func TestCastSpecial(t *testing.T) {
 			}
 		}
 	}
-	// A NaN whose payload lies in the half that bfloat16 drops.
+	// A NaN whose payload is in the half that bfloat16 drops.
 	x, _ := FromSlice(nil, []float32{math.Float32frombits(0x7f800001)})
 	got, err := Cast(x, BFloat16, nil)
 	if err != nil || got.Data[0] == 0x80 && got.Data[1] == 0x7f {
@@ -174,8 +174,8 @@ func TestCastSpecial(t *testing.T) {
 	}
 }
 
-// TestCastMany: more elements than a block, with the one that does not fit anywhere among them,
-// not aligned.
+// TestCastMany: more elements than a block, unaligned, with the one that does not fit at any
+// position.
 func TestCastMany(t *testing.T) {
 	pool := NewPool(0)
 	rnd := rand.New(rand.NewPCG(1, 2))

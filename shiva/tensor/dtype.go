@@ -2,12 +2,12 @@ package tensor
 
 import "strconv"
 
-// A DType says what the elements of a tensor are. Its number is the code on the Shiva wire for
-// all that travel there, and 32 or more for the rest.
+// A DType is the type of a tensor's elements. Its number is the code on the Shiva wire if it has
+// one, and 32 or more otherwise.
 //
-// There is one DType per meaning: the wire has two codes each for float64 (2 and 11) and int64
-// (10 and 13), of which [FromWire] makes one. 11 and 13 are kept because they are the ones that
-// the reference implementation sends and understands.
+// There is one DType per meaning: the wire has two codes each for float64 (2 and 11) and int64 (10
+// and 13), which [FromWire] maps to one. The DTypes are 11 and 13 because the reference
+// implementation sends and understands these.
 type DType uint8
 
 // The element types. The numbers are on the wire and may not change.
@@ -22,7 +22,7 @@ const (
 	Int32      DType = 8
 	Uint64     DType = 9
 	Float64    DType = 11
-	LongDouble DType = 12 // x86-64: 80-bit extended in 16 bytes, the last 6 of which mean nothing
+	LongDouble DType = 12 // x86-64: 80-bit extended in 16 bytes, the last 6 of which are padding
 	Int64      DType = 13
 	Complex64  DType = 14 // real, then imaginary
 	Complex128 DType = 15
@@ -44,11 +44,11 @@ const (
 // firstOffWire is the first number that is not a code of the Shiva wire.
 const firstOffWire = 32
 
-// dtypes is the one table; a row without a name is not a DType.
+// dtypes describes every DType; a row without a name is not a DType.
 var dtypes = [...]struct {
 	name, v2  string
 	size      uint8 // bytes of an element; 0: variable
-	swapWidth uint8 // bytes of the unit whose byte order is that of the host
+	swapWidth uint8 // bytes of the unit that is in host byte order
 }{
 	Float16:    {"float16", "FP16", 2, 2},
 	Float32:    {"float32", "FP32", 4, 4},
@@ -92,7 +92,7 @@ func FromWire(code byte) (DType, bool) {
 }
 
 // FromV2 returns the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …).
-// LONGDOUBLE, COMPLEX64 and COMPLEX128, which that protocol lacks, are ours.
+// LONGDOUBLE, COMPLEX64 and COMPLEX128 are extensions of ours to that protocol.
 func FromV2(name string) (DType, bool) {
 	d, ok := fromV2[name]
 	return d, ok
@@ -104,8 +104,8 @@ func (d DType) Valid() bool { return int(d) < len(dtypes) && dtypes[d].name != "
 // OnWire reports whether d can travel in a Shiva message.
 func (d DType) OnWire() bool { return d < firstOffWire && d.Valid() }
 
-// Size is the number of bytes of an element; 0 for [Bytes], whose elements vary, and for no
-// DType at all.
+// Size returns the number of bytes of an element; 0 for [Bytes], whose elements vary, and for an
+// invalid DType.
 func (d DType) Size() int {
 	if int(d) >= len(dtypes) {
 		return 0
@@ -113,8 +113,8 @@ func (d DType) Size() int {
 	return int(dtypes[d].size)
 }
 
-// Ordered reports whether elements can be ranked, after a [Cast] to float64: those that are
-// texts, complex numbers or long doubles cannot.
+// Ordered reports whether elements can be ranked, after a [Cast] to float64: texts, complex numbers
+// and long doubles cannot.
 func (d DType) Ordered() bool {
 	switch d {
 	case Bytes, LongDouble, Complex64, Complex128:
@@ -123,9 +123,9 @@ func (d DType) Ordered() bool {
 	return d.Valid()
 }
 
-// SwapWidth is the number of bytes of the unit that is reversed between big-endian and
-// little-endian, the width for [SwapCopy]: the element's size, but half of it for a complex
-// number, whose two parts are reversed each on its own. 1 where there is nothing to reverse.
+// SwapWidth returns the number of bytes of the unit that is reversed between big-endian and
+// little-endian, the width for [SwapCopy]: the element's size, but half of it for a complex number,
+// whose two parts are reversed separately. 1 if there is nothing to reverse.
 func (d DType) SwapWidth() int {
 	if !d.Valid() {
 		return 1
@@ -133,7 +133,7 @@ func (d DType) SwapWidth() int {
 	return int(dtypes[d].swapWidth)
 }
 
-// String is the name that numpy uses, such as "float32".
+// String returns numpy's name, such as "float32".
 func (d DType) String() string {
 	if !d.Valid() {
 		return "dtype(" + strconv.Itoa(int(d)) + ")"
@@ -141,7 +141,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// V2 is the name in the Predict Protocol V2, such as "FP32"; "" for no DType.
+// V2 returns the name in the Predict Protocol V2, such as "FP32"; "" for an invalid DType.
 func (d DType) V2() string {
 	if !d.Valid() {
 		return ""

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDTypes: every number is a dtype with all its properties, or none with none.
+// TestDTypes: every number is a dtype with all properties, or not a dtype, with none.
 func TestDTypes(t *testing.T) {
 	sizes := map[DType]int{
 		Float16: 2, Float32: 4, Float64: 8, LongDouble: 16, Complex64: 8, Complex128: 16, BFloat16: 2, Bytes: 0, Bool: 1,
@@ -37,7 +37,7 @@ func TestDTypes(t *testing.T) {
 	}
 }
 
-// TestFromWire pins the codes of the protocol: 2 and 10 have twins, 16 and all above 17 are none.
+// TestFromWire pins the codes of the protocol: 2 and 10 have twins, 16 and all above 17 are unused.
 func TestFromWire(t *testing.T) {
 	want := []string{
 		0: "float16", 1: "float32", 2: "float64", 3: "uint8", 4: "int8", 5: "uint16", 6: "int16", 7: "uint32", 8: "int32",

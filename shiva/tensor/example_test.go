@@ -6,7 +6,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A tensor over values of Go, and the values again. Neither copies.
+// A tensor of Go values, and back to the values. Neither direction copies.
 func ExampleFromSlice() {
 	image, err := tensor.FromSlice(tensor.Shape{2, 3}, []uint8{1, 2, 3, 4, 5, 6})
 	if err != nil {
@@ -22,7 +22,7 @@ func ExampleFromSlice() {
 	// tensor: expected a tensor of float32, got uint8
 }
 
-// Memory of a pool is counted, and goes back when its last owner releases it.
+// Memory of a pool is counted, and goes back when its last reference is released.
 func ExamplePool() {
 	pool := tensor.NewPool(1 << 20)
 	data, err := pool.Get(4 * 4)
@@ -31,7 +31,7 @@ func ExamplePool() {
 		return
 	}
 	t := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{4}, Data: data.Bytes(), Buf: data}
-	t.Retain() // for whoever reads it elsewhere
+	t.Retain() // for another reader
 	t.Release()
 	fmt.Println("in use:", pool.InUse() > 0)
 	t.Release()

@@ -7,9 +7,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// FuzzBytes takes any bytes for a Bytes tensor of any number of elements: they are refused, or
-// fall into elements that put together give the same bytes; and rows are where the elements
-// are.
+// FuzzBytes reads any bytes as a Bytes tensor of any number of elements: they are refused, or split
+// into elements that join to the same bytes; and rows begin where elements do.
 func FuzzBytes(f *testing.F) {
 	x, _ := FromStrings(Shape{3}, []string{"a", "", "bcd"})
 	f.Add(x.Data, 3)

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Whatever the pieces that a body arrives in, its memory is bounded by what has arrived, and the
-// copying by the body.
+// However the body is split, its memory is bounded by the bytes that have arrived, and the copying
+// by the size of the body.
 func TestStage(t *testing.T) {
 	for _, factor := range []int{2, tensor.StageFactor} {
 		for range 2000 {
@@ -56,7 +56,7 @@ func TestGrow(t *testing.T) {
 	if pool.InUse() != 2<<10 || !bytes.Equal(b.Bytes()[:len(want)], want) {
 		t.Errorf("%d bytes are out, and it begins with %x", pool.InUse(), b.Bytes()[:8])
 	}
-	// While both are out, both count.
+	// While both buffers are in use, both count.
 	if _, err := pool.Grow(b, len(want), 3<<10); !errors.Is(err, tensor.ErrBudget) {
 		t.Errorf("beyond the budget: %v", err)
 	}

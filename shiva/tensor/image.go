@@ -2,16 +2,16 @@ package tensor
 
 import "fmt"
 
-// An Image is what a model declares of an input of pictures beside its shape, which is that of the
-// pixels that a client may send: Uint8, in the order of Spec.Format. A client may send files of
-// JPEG or PNG on the same input: one as Uint8 of shape [bytes], or any number as the elements of
-// Bytes. The container decodes them.
+// An Image is a model's declaration of an input of pictures, in addition to its shape, which is
+// that of the pixels that a client may send: Uint8, in the order of Spec.Format. A client may
+// instead send JPEG or PNG files to that input: one as Uint8 of shape [bytes], or any number as the
+// elements of Bytes. The container decodes them.
 type Image struct {
-	// Channels is ChannelsRGB, ChannelsBGR or ChannelsGray: what the container makes of every file,
-	// and takes pixels to be.
+	// Channels is ChannelsRGB, ChannelsBGR or ChannelsGray: the container decodes every file to
+	// these, and interprets pixels as these.
 	Channels string
 	// Resize is ResizeNone, ResizeStretch or ResizeLetterbox. Unless it is ResizeNone, the
-	// container makes pictures of every size Height x Width pixels, and the shape has -1 for both.
+	// container resizes every picture to Height x Width pixels, and the shape has -1 for both.
 	Resize        string
 	Height, Width int
 }
@@ -23,14 +23,14 @@ const (
 	ChannelsGray = "gray"
 )
 
-// What becomes of pictures of another size than the model's.
+// How pictures whose size is not the model's are resized.
 const (
 	ResizeNone      = ""
 	ResizeStretch   = "stretch"   // each side by its own factor
-	ResizeLetterbox = "letterbox" // both sides by one factor, with bars beside
+	ResizeLetterbox = "letterbox" // both sides by one factor, with bars at the sides
 )
 
-// String looks like "rgb pictures" or "rgb pictures, letterbox to 640 x 480".
+// String returns a text like "rgb pictures" or "rgb pictures, letterbox to 640 x 480".
 func (i *Image) String() string {
 	text := i.Channels + " pictures"
 	if i.Resize != ResizeNone {
@@ -39,8 +39,8 @@ func (i *Image) String() string {
 	return text
 }
 
-// Check reports whether an input of that dtype and format can be such pictures: row is the shape of
-// one.
+// Check returns an error unless an input of this dtype and format can be such pictures; row is the
+// shape of one picture.
 func (i *Image) Check(d DType, row Shape, format string) error {
 	depth := 3
 	switch i.Channels {
@@ -78,8 +78,7 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 	return nil
 }
 
-// Sides are the height and width that a declared shape of one picture in a format asks for; -1 is
-// any.
+// Sides returns the height and width in a declared shape of one picture; -1 is any.
 func Sides(row Shape, format string) (height, width int) {
 	if format == FormatNCHW {
 		return row[1], row[2]
@@ -87,5 +86,5 @@ func Sides(row Shape, format string) (height, width int) {
 	return row[0], row[1]
 }
 
-// MaxSide is the most pixels of a side of a picture: JPEG has no more.
+// MaxSide is the maximum of a picture's height and width in pixels, which is that of JPEG.
 const MaxSide = 65535

@@ -2,7 +2,7 @@
 
 package tensor
 
-// Invariants reports whether this is the strict build, of -tags invariants. Its checks compile to
+// Invariants reports whether this is the strict build (-tags invariants). Its checks compile to
 // nothing here; see invariants_on.go.
 const Invariants = false
 
@@ -18,6 +18,6 @@ func (books) remove(*Buffer) {}
 
 func poison([]byte) {}
 
-// Outstanding describes the buffers of p that are out, one text with the taker's stack each. It
-// needs -tags invariants and is empty without; [Pool.InUse] is always there.
+// Outstanding describes the buffers of p that are in use, one text each, with the stack that took
+// it. Without -tags invariants it returns nil; [Pool.InUse] is always available.
 func Outstanding(*Pool) []string { return nil }

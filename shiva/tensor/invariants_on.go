@@ -10,25 +10,25 @@ import (
 	"sync"
 )
 
-// Invariants reports whether this is the strict build, of -tags invariants: released bytes are
-// overwritten and not handed out again, misuse of a reference count panics, and the pool knows
-// who took what. With SHIVA_INVARIANTS=off in the environment it is not: so the same build tests
-// what it never does otherwise, the reuse of buffers, and nothing is compiled twice.
+// Invariants reports whether this is the strict build (-tags invariants): released bytes are
+// overwritten and not handed out again, misuse of a reference count panics, and the pool records
+// the stack that took each buffer. With SHIVA_INVARIANTS=off in the environment it is false, so
+// that the same build can also test the reuse of buffers, without a second compilation.
 var Invariants = os.Getenv("SHIVA_INVARIANTS") != "off"
 
-// poisonByte is what released memory holds: no valid UTF-8, no valid bool, a strange number in
-// any dtype.
+// poisonByte fills released memory: invalid as UTF-8, invalid as a bool, an odd number in any
+// dtype.
 const poisonByte = 0xDB
 
-// poison doubles what is overwritten: byte by byte, the race detector is asked about each, and
-// half of its time went there.
+// poison doubles the overwritten part with each copy: byte by byte, the race detector checks each
+// byte, which took half of its time.
 func poison(b []byte) {
 	for n := copy(b, []byte{poisonByte}); n < len(b); n *= 2 {
 		copy(b[n:], b[:n])
 	}
 }
 
-// A trace is the stack of whoever took a buffer.
+// A trace is the stack of the call that took a buffer.
 type trace struct {
 	pcs [24]uintptr
 	n   int
@@ -49,7 +49,7 @@ func (t *trace) String() string {
 	}
 }
 
-// books lists the buffers that are out.
+// books lists the buffers in use.
 type books struct {
 	mu  sync.Mutex
 	out map[*Buffer]struct{}
@@ -70,8 +70,8 @@ func (k *books) remove(b *Buffer) {
 	delete(k.out, b)
 }
 
-// Outstanding describes the buffers of p that are out, one text with the taker's stack each. It
-// needs -tags invariants and is empty without; [Pool.InUse] is always there.
+// Outstanding describes the buffers of p that are in use, one text each, with the stack that took
+// it. Without -tags invariants it returns nil; [Pool.InUse] is always available.
 func Outstanding(p *Pool) []string {
 	if p == nil {
 		return nil

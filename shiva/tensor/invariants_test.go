@@ -20,7 +20,7 @@ func mustPanic(t *testing.T, want string, f func()) {
 	f()
 }
 
-// TestMisuse: the strict build sees what the others let pass.
+// TestMisuse: the strict build detects misuse that other builds ignore.
 func TestMisuse(t *testing.T) {
 	for _, p := range []*Pool{nil, NewPool(0)} {
 		b := mustGet(t, p, 100)

@@ -5,32 +5,33 @@ import (
 	"math/bits"
 )
 
-// SwapCopy copies src to dst and reverses the bytes of each unit of width bytes: from
-// big-endian to little-endian or the other way. Width is 1 (a plain copy), 2, 4, 8 or 16.
-// len(src) must be a multiple of it, and dst at least as long. dst and src may be the same
-// slice, but not overlap otherwise.
+// SwapCopy copies src to dst and reverses the bytes of each unit of width bytes: from big-endian to
+// little-endian or the other way. Width is 1 (a plain copy), 2, 4, 8 or 16. len(src) must be a
+// multiple of width, and dst at least as long. dst and src may be the same slice, but must not
+// overlap otherwise.
 //
-// It is written to cost no more than the copy that the bytes need anyway. One unit after the
+// SwapCopy is written to cost no more than the copy that the bytes need anyway. One unit after the
 // other with encoding/binary reaches an eighth of the speed of copy; the vector kernels (AVX2 and
-// AVX-512 on amd64, found at run time, NEON on arm64) reach it, and the portable one, eight bytes
-// in a register whatever the width, a third of it. The build tag purego leaves only that one.
+// AVX-512 on amd64, detected at run time, NEON on arm64) reach its full speed, and the portable
+// one, eight bytes in a register whatever the width, a third. The build tag purego leaves only the
+// portable one.
 func SwapCopy(dst, src []byte, width int) {
 	swap(dst, src, width, false)
 }
 
-// SwapThrough is SwapCopy for a piece of a tensor that is larger than the caches. Where it can
-// (amd64), it writes to memory past them: what would be evicted before it is read need not be
-// brought in for being overwritten, nor evict what is needed. It takes about 0.6 of the time then.
-// The piece should be in the caches itself, and have kilobytes: the end of a vector's line is
-// written as SwapCopy does.
+// SwapThrough is SwapCopy for a piece of a tensor that is larger than the caches. On amd64 it
+// writes past the caches to memory: lines that would be evicted before they are read need not be
+// loaded to be overwritten, and do not evict others. It then takes about 0.6 of the time. The piece
+// should itself be in the caches, and be kilobytes long: bytes outside whole cache lines of dst are
+// written like SwapCopy's.
 func SwapThrough(dst, src []byte, width int) {
 	swap(dst, src, width, true)
 }
 
-// swap checks its arguments and has a vector kernel swap as much as it can, and the portable one
-// the rest.
+// swap checks its arguments, swaps as much as it can with a vector kernel, and the rest with the
+// portable one.
 func swap(dst, src []byte, width int, through bool) {
-	dst = dst[:len(src)] // panics like copy would not: a short dst is a caller's error
+	dst = dst[:len(src)] // a short dst is the caller's error: panic, which copy would not
 	switch width {
 	case 1:
 		if len(src) < minVectorCopyBytes {
@@ -53,13 +54,13 @@ func swap(dst, src []byte, width int, through bool) {
 	swapWords(dst[vector:], src[vector:], width)
 }
 
-// minVectorCopyBytes is the size from which the runtime copies by REP MOVSB when source and
-// destination are not aligned alike, as wire and memory hardly ever are: 3.5 times slower, up
-// to 64 KiB, than the vector kernel that leaves each byte where it is.
+// minVectorCopyBytes is the size from which the runtime copies with REP MOVSB if source and
+// destination differ in alignment, as wire and memory nearly always do: up to 64 KiB, 3.5 times
+// slower than the vector kernel with the identity shuffle.
 const minVectorCopyBytes = 2 << 10
 
 // swapWords is the portable kernel: 64-bit words, four at a time while there are four (twice as
-// fast as one by one), then what is left.
+// fast as one by one), then the rest.
 func swapWords(dst, src []byte, width int) {
 	le := binary.LittleEndian
 	switch width {

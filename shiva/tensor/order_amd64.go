@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// vectors are the instructions that the processor and the operating system have.
+// vectors is the best vector instruction set that the processor and the operating system support.
 type vectors uint8
 
 const (
@@ -17,8 +17,8 @@ const (
 	avx512 // with bytes and words (BW)
 )
 
-// The race detector does not see what assembly touches, and the bytes of tensors are where it
-// is needed most: with it, the portable kernel works.
+// The race detector does not see memory accesses of assembly, and tensor bytes need it most: under
+// it, use the portable kernel.
 var best = func() vectors {
 	switch {
 	case raceEnabled:
@@ -32,10 +32,10 @@ var best = func() vectors {
 	}
 }()
 
-// line is a line of the caches, and the vector of AVX-512.
+// line is the size of a cache line, and of an AVX-512 vector.
 const line = 64
 
-// swapVector swaps as much of src as fills whole vectors and tells how many bytes that was.
+// swapVector swaps as much of src as fills whole vectors and returns how many bytes that was.
 func swapVector(dst, src []byte, width int) (n int) {
 	if best == avx512 && len(src) >= line {
 		n = len(src) &^ (line - 1)
@@ -48,8 +48,7 @@ func swapVector(dst, src []byte, width int) (n int) {
 	return n
 }
 
-// swapThrough is swapVector with stores that go past the caches, from the first line of dst to its
-// last whole one.
+// swapThrough is swapVector with stores that bypass the caches, for the whole cache lines of dst.
 func swapThrough(dst, src []byte, width int) (n int) {
 	const least = 16 * line
 	head := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst))) & (line - 1))
@@ -66,9 +65,9 @@ func swapThrough(dst, src []byte, width int) (n int) {
 	return head + n
 }
 
-// The kernels shuffle n bytes from src to dst by the pattern in each lane of 16. Of AVX2's n is a
-// positive multiple of 32, of the others' one of 64. Those that write past the caches have a dst
-// that begins a line.
+// The kernels shuffle n bytes from src to dst with the given pattern in each lane of 16. For
+// swapAVX2, n must be a positive multiple of 32, for the others of 64. The kernels that bypass the
+// caches need a dst aligned to a cache line.
 
 //go:noescape
 func swapAVX2(dst, src *byte, n int, shuffle *[16]byte)

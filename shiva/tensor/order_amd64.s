@@ -10,8 +10,8 @@ TEXT ·swapAVX2(SB), NOSPLIT, $0-32
 	MOVQ shuffle+24(FP), AX
 	VBROADCASTI128 (AX), Y0
 
-	// 128 bytes a turn: four loads in flight keep the load ports busy. Fetching 2 KiB ahead, on
-	// both sides, is worth 15 % at 1 MiB, where source and destination together fill the
+	// 128 bytes per iteration: four loads in flight keep the load ports busy. Prefetching 2 KiB
+	// ahead, on both sides, gains 15 % at 1 MiB, where source and destination together fill the
 	// second-level cache; it may run past the end, since a prefetch never faults.
 	CMPQ CX, $128
 	JB   tail
@@ -62,8 +62,8 @@ TEXT ·swapAVX512(SB), NOSPLIT, $0-32
 	MOVQ shuffle+24(FP), AX
 	VBROADCASTI32X4 (AX), Z0
 
-	// From 8 KiB on both halves at once: with two pages in flight, reading from memory takes 0.75
-	// of the time, and needs no fetching ahead.
+	// From 8 KiB, both halves at once: with two pages in flight, reading from memory takes 0.75 of
+	// the time, and needs no prefetching.
 	CMPQ CX, $8192
 	JB   single
 	MOVQ CX, BX
@@ -130,7 +130,7 @@ loop:
 	ADDQ     $64, DI
 	SUBQ     $64, CX
 	JNZ      loop
-	SFENCE // these stores are not ordered with those that tell others of them
+	SFENCE // orders these stores before those that publish them
 	VZEROUPPER
 	RET
 

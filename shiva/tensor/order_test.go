@@ -10,7 +10,7 @@ import (
 
 var widths = []int{1, 2, 4, 8, 16}
 
-// swapNaively is what the kernels are held to.
+// swapNaively is the reference for the kernels.
 func swapNaively(src []byte, width int) []byte {
 	dst := make([]byte, len(src))
 	for i := range src {
@@ -26,10 +26,10 @@ var kernels = map[string]func(dst, src []byte, width int){
 	"portable": func(dst, src []byte, width int) { swapWords(dst[:len(src)], src, width) },
 }
 
-// TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of
-// both sides; and not a byte beyond.
+// TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of both
+// sides; no byte beyond is written.
 func TestSwapCopy(t *testing.T) {
-	const longest, margin = 2200, 128 // beyond where width 1 takes to the kernel
+	const longest, margin = 2200, 128 // longer than where width 1 starts to use the kernel
 	src := make([]byte, longest+margin)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range src {
@@ -38,7 +38,7 @@ func TestSwapCopy(t *testing.T) {
 	untouched := bytes.Repeat([]byte{0xAA}, longest+2*margin)
 	dst, want := slices.Clone(untouched), slices.Clone(untouched)
 	starts := []int{0, 1, 2, 3, 8, 15, 16, 31}
-	swapped := map[[2]int][]byte{} // from a start, by width: what is shorter begins like it
+	swapped := map[[2]int][]byte{} // by start and width: shorter results are prefixes
 	for _, width := range widths {
 		for _, from := range starts {
 			swapped[[2]int{width, from}] = swapNaively(src[from:from+longest/width*width], width)
@@ -81,7 +81,7 @@ func TestSwapCopyInPlace(t *testing.T) {
 	}
 }
 
-// TestSwapCopyLong: lengths of a socket's pieces, which the kernels may take in other ways than
+// TestSwapCopyLong: lengths of a socket's pieces, which the kernels may handle differently from
 // short ones.
 func TestSwapCopyLong(t *testing.T) {
 	src := make([]byte, 260<<10)
@@ -92,7 +92,7 @@ func TestSwapCopyLong(t *testing.T) {
 	const longest = 256 << 10
 	dst, want := make([]byte, len(src)+64), make([]byte, len(src)+64)
 	for _, width := range widths {
-		swapped := swapNaively(src[2:2+longest], width) // what is shorter begins like it
+		swapped := swapNaively(src[2:2+longest], width) // shorter results are prefixes
 		for name, swap := range kernels {
 			for _, n := range []int{8 << 10, 8<<10 + 16, 8<<10 + 240, 12_800, 64<<10 - 16, 64 << 10, longest} {
 				for _, at := range []int{0, 16, 22} {
@@ -108,8 +108,8 @@ func TestSwapCopyLong(t *testing.T) {
 	}
 }
 
-// FuzzSwapCopy: any length up to two blocks of the kernels, any alignment, any width; and not a
-// byte before or beyond.
+// FuzzSwapCopy: any length up to two blocks of the kernels, any alignment, any width; no byte
+// before or beyond is written.
 func FuzzSwapCopy(f *testing.F) {
 	for i, n := range []int{0, 16, 31, 64, 1024, 8192, 20_000} {
 		f.Add(uint16(n), uint8(i), uint8(3*i), uint8(i), byte(i))
@@ -154,7 +154,7 @@ func TestSwapCopyRefuses(t *testing.T) {
 
 func BenchmarkSwapCopy(b *testing.B) {
 	const size = 64 << 10
-	block := bytes.Repeat([]byte{1}, size+32) // written to, or it would be the one page of zeros
+	block := bytes.Repeat([]byte{1}, size+32) // written to, or it would map to one page of zeros
 	dst := make([]byte, size)
 	for _, aligned := range []string{"yes", "no"} {
 		src := block[:size]

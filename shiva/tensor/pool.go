@@ -11,10 +11,10 @@ import (
 	"weak"
 )
 
-// Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer
-// lies idle (a quarter of what was requested), up to 64 MiB. Larger buffers are made to measure, in
-// whole pages, and left to the source or the garbage collector: a pool that keeps them is a leak by
-// another name.
+// Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer is
+// unused (a quarter of the requested size), up to 64 MiB. Larger buffers are allocated in whole
+// pages of the requested size, and left to the source or the garbage collector: keeping them would
+// amount to a leak.
 const (
 	minClassBytes = 64
 	minClassBits  = 6
@@ -25,92 +25,93 @@ const (
 	unpooled      = numClasses
 	elsewhere     = numClasses + 1 // memory of a Source, or of a Lender
 
-	// Buffers up to this size are kept in a sync.Pool: a few nanoseconds, no lock, and the
-	// garbage collector thins it out. Larger ones are kept on shelves of our own, because a
-	// sync.Pool forgets all that was idle for two collections, and a fresh buffer of megabytes
+	// Buffers up to this size are kept in a sync.Pool: it takes a few nanoseconds and no lock, and
+	// the garbage collector trims it. Larger ones are kept on shelves of our own, because a
+	// sync.Pool drops everything that was idle for two collections, and a fresh buffer of megabytes
 	// has to be cleared first.
 	maxQuickBytes = 32 << 10
 	quickClasses  = (15-minClassBits)*4 + 1
 )
 
-// ErrBudget is what [Pool.Get] refuses with when the pool's byte budget is exhausted. The error
-// wraps it and names the budget, what is in use and what was requested.
+// ErrBudget is wrapped by the errors of [Pool.Get] when the pool's byte budget is exhausted. They
+// name the budget, the bytes in use and the bytes requested.
 var ErrBudget = errors.New("tensor: memory budget exhausted")
 
-// ErrPart is the ErrBudget of a part, see [Pool.Part], when its whole has memory left.
+// ErrPart is the ErrBudget of an exhausted part, see [Pool.Part]; the whole pool may have memory
+// left.
 var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 
-// A Source has the memory of a pool's large classes, instead of the garbage collector: memory that
-// other processes can map, for instance. Its methods may be called from any goroutine.
+// A Source provides the memory of a pool's large classes, instead of the garbage collector: memory
+// that other processes can map, for instance. Its methods may be called from any goroutine.
 type Source interface {
-	// Get returns n bytes, whole pages of 4 KiB and more than 32 KiB, with undefined contents. It
-	// returns nil if it has no place, or would have to use more than grow bytes of memory that it
-	// does not have yet: then the pool takes ordinary memory.
+	// Get returns n bytes with undefined contents; n is a multiple of 4 KiB and more than 32 KiB.
+	// Get returns nil if the source has no room, or would have to grow by more than grow bytes:
+	// then the pool takes ordinary memory.
 	Get(n int, grow int64) []byte
-	// Put gets the bytes of a Get back.
+	// Put takes back the bytes of a Get.
 	Put(mem []byte)
-	// Idle is the number of bytes that the source holds and nobody uses. They count in the budget.
+	// Idle returns the number of bytes that the source holds but has not handed out. They count in
+	// the budget.
 	Idle() int64
-	// Trim is called after each garbage collection. Spare is called when the pool needs the idle
-	// bytes for memory of another kind; it may return before they are free, or keep them.
+	// Trim is called after each garbage collection. Spare is called when the pool needs the budget
+	// of the idle bytes for other memory; it may return before they are freed, or keep them.
 	Trim()
 	Spare()
 }
 
-// A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass
-// its budget. One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a
-// limit or a count.
+// A Pool hands out Buffers in size classes, counts the bytes in use and refuses to exceed its
+// budget. One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a limit
+// or a count.
 //
-// Released memory stays in the pool for the next Get. Of the large classes, half of what was idle
-// between two garbage collections is dropped at each collection. Memory in use and idle stays
-// within the budget together; with what was dropped and not collected yet, within a sixteenth
-// more.
+// Released memory stays in the pool for the next Get. At each garbage collection, half of the large
+// buffers that were idle since the previous one are dropped. Memory in use and idle memory together
+// stay within the budget; with dropped memory that is not collected yet, within a sixteenth more.
 type Pool struct {
-	budget int64  // 0: none
-	whole  *Pool  // that this is a part of; nil: none
-	source Source // of the large classes; nil: the garbage collector
+	budget int64  // 0: no limit
+	whole  *Pool  // the pool that this is a part of; nil: none
+	source Source // of memory for the large classes; nil: the garbage collector
 
-	_    [56]byte     // every Get and Release writes out: it has a cache line of its own
+	_    [56]byte     // out has a cache line of its own: every Get and Release writes it
 	out  atomic.Int64 // bytes of all classes handed out
 	_    [56]byte
 	idle atomic.Int64 // bytes on the shelves
 
-	refused atomic.Uint64 // times that it was exhausted
-	garbage garbage       // large buffers that were let go
+	refused atomic.Uint64 // how often memory was refused
+	garbage garbage       // large buffers that were dropped
 
 	quick   [quickClasses]sync.Pool // of *Buffer
 	shelves [numClasses - quickClasses]shelf
 
-	books books // of what is out; empty unless built with invariants
+	books books // of buffers in use; empty unless built with invariants
 }
 
 // A shelf keeps the idle buffers of one large class, most recently used last.
 type shelf struct {
 	mu   sync.Mutex
 	free []*Buffer
-	low  int // fewest that were free since the last trim: nobody needed these
+	low  int // fewest that were free since the last trim, so were not needed
 }
 
-// NewPool makes a pool that has at most budgetBytes out at any time; 0 means no limit. Bytes
-// are counted as the classes they occupy.
+// NewPool makes a pool that hands out at most budgetBytes at any time; 0 means no limit. A buffer
+// counts with the size of its class.
 func NewPool(budgetBytes int64) *Pool { return NewPoolFrom(nil, budgetBytes) }
 
-// NewPoolFrom makes a pool like NewPool whose large buffers, of more than 32 KiB, are memory of the
-// source while that has some.
+// NewPoolFrom makes a pool like NewPool that takes large buffers, of more than 32 KiB, from the
+// source while that has memory.
 func NewPoolFrom(source Source, budgetBytes int64) *Pool {
 	p := &Pool{budget: max(budgetBytes, 0), source: source}
 	trimAtGC(p)
 	return p
 }
 
-// Part makes a pool that hands out p's memory, and of it at most budgetBytes at any time; 0
-// means as much as p has. What is out counts in both. Get of a part fails with [ErrPart] when
-// the part is exhausted, and otherwise as p's does.
+// Part makes a pool that hands out p's memory, at most budgetBytes of it at any time; 0 means as
+// much as p has. Memory in use counts in both pools. Get of a part fails with [ErrPart] when the
+// part is exhausted, and otherwise as p's does.
 func (p *Pool) Part(budgetBytes int64) *Pool {
 	return &Pool{budget: max(budgetBytes, 0), whole: p}
 }
 
-// Budget is the limit in bytes, 0 if there is none.
+// Budget returns the limit in bytes, 0 if there is none.
 func (p *Pool) Budget() int64 {
 	if p == nil {
 		return 0
@@ -118,7 +119,7 @@ func (p *Pool) Budget() int64 {
 	return p.budget
 }
 
-// InUse is the number of bytes that are out, in whole classes.
+// InUse returns the number of bytes in use, in whole classes.
 func (p *Pool) InUse() int64 {
 	if p == nil {
 		return 0
@@ -126,7 +127,8 @@ func (p *Pool) InUse() int64 {
 	return p.out.Load()
 }
 
-// Idle is the number of bytes kept for reuse in the large classes. A part keeps none of its own.
+// Idle returns the number of bytes kept for reuse in the large classes. A part keeps none of its
+// own.
 func (p *Pool) Idle() int64 {
 	if p == nil {
 		return 0
@@ -137,8 +139,8 @@ func (p *Pool) Idle() int64 {
 	return p.idle.Load()
 }
 
-// Get returns a buffer of n bytes with undefined contents and one reference. It fails only with
-// an error that is [ErrBudget].
+// Get returns a buffer of n bytes with undefined contents and one reference. Its only error is
+// [ErrBudget].
 func (p *Pool) Get(n int) (*Buffer, error) {
 	if p == nil {
 		b := &Buffer{data: make([]byte, n), n: n, class: unpooled}
@@ -197,8 +199,8 @@ func (p *Pool) find(class, size int) *Buffer {
 	return nil
 }
 
-// crowded reports whether what is out and what the source holds idle pass the budget. The source
-// is told.
+// crowded reports whether memory in use and the source's idle memory together exceed the budget,
+// even after asking the source to free idle memory.
 func (p *Pool) crowded() bool {
 	if p.source == nil || p.budget == 0 || p.out.Load()+p.source.Idle() <= p.budget {
 		return false
@@ -207,8 +209,8 @@ func (p *Pool) crowded() bool {
 	return p.out.Load()+p.source.Idle() > p.budget
 }
 
-// Reserve counts n bytes as out that lie elsewhere, for state that grows with what peers do and
-// is no payload. It fails as Get does. Who reserves gives them back with Unreserve.
+// Reserve counts n bytes of memory outside the pool as in use: state that peers can make grow and
+// that is not payload. It fails as Get does. Give the bytes back with Unreserve.
 func (p *Pool) Reserve(n int64) error {
 	if p == nil {
 		return nil
@@ -223,16 +225,17 @@ func (p *Pool) Reserve(n int64) error {
 	return nil
 }
 
-// Unreserve gives n bytes back that were reserved.
+// Unreserve gives back n reserved bytes.
 func (p *Pool) Unreserve(n int64) {
 	for ; p != nil; p = p.whole {
 		p.out.Add(-n)
 	}
 }
 
-// claim counts n bytes as out, unless they are more than the budget has.
+// claim counts n bytes as in use, unless that exceeds the budget.
 func (p *Pool) claim(n int64) error {
-	// What certainly does not fit is not even added for a moment: others would not fit meanwhile.
+	// Do not add, even briefly, a claim that certainly does not fit: it would make concurrent
+	// claims fail.
 	if out := p.out.Load(); p.budget > 0 && n > p.budget-out {
 		return p.exhausted(out, n)
 	}
@@ -243,7 +246,7 @@ func (p *Pool) claim(n int64) error {
 	return nil
 }
 
-// Refused is how often memory was refused, by a part of the pool too.
+// Refused returns how often memory was refused, including by parts of the pool.
 func (p *Pool) Refused() uint64 {
 	if p == nil {
 		return 0
@@ -262,7 +265,7 @@ func (p *Pool) exhausted(out, size int64) error {
 	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were requested", err, out, p.budget, size)
 }
 
-// classOf returns the class that n bytes go into and its size.
+// classOf returns the class for n bytes and its size.
 func classOf(n int) (class, size int) {
 	if n <= minClassBytes {
 		return 0, minClassBytes
@@ -270,7 +273,7 @@ func classOf(n int) (class, size int) {
 	if n > maxClassBytes {
 		return unpooled, (n + pageBytes - 1) &^ (pageBytes - 1)
 	}
-	// The leading bit of n-1 says which doubling, the two below it which of its four steps.
+	// The leading bit of n-1 selects the doubling, the two bits below it one of its four steps.
 	x := uint(n - 1)
 	shift := bits.Len(x) - 3
 	step := int(x >> shift) // 4..7
@@ -301,18 +304,18 @@ func (p *Pool) take(class int) *Buffer {
 	return b
 }
 
-// put takes a buffer back whose last reference is gone.
+// put takes back a buffer whose last reference was released.
 func (p *Pool) put(b *Buffer) {
 	p.out.Add(-int64(len(b.data)))
 	switch {
 	case p.whole != nil:
-		b.pool = p.whole // whoever gets it next may be no part
+		b.pool = p.whole // the next Get may be of another pool
 		p.whole.put(b)
 	case b.class == elsewhere:
 		p.books.remove(b)
 		p.source.Put(b.data)
 	case Invariants:
-		// Never hand it out again: every use after release meets the poison.
+		// Never hand it out again, so that every use after release reads the poison.
 		p.books.remove(b)
 	case b.class < quickClasses:
 		p.quick[b.class].Put(b)
@@ -327,10 +330,10 @@ func (p *Pool) put(b *Buffer) {
 	}
 }
 
-// makeRoom lets idle buffers go, largest first, until they and what is out fit the budget: a
-// load that changes its sizes must not end up with the budget once in use and once more on the
-// shelves. Nor once more as garbage: on a busy machine the collector is late, also where a
-// memory limit sets it off, and a process in a cgroup is killed meanwhile.
+// makeRoom drops idle buffers, largest first, until they and the memory in use fit the budget: a
+// load whose sizes change must not take the budget once in use and once more on the shelves. Nor
+// once more as garbage: on a busy machine the collector runs late, even if a memory limit triggers
+// it, and a process in a cgroup is killed meanwhile.
 func (p *Pool) makeRoom() {
 	if p.budget == 0 {
 		return
@@ -351,9 +354,9 @@ func (p *Pool) makeRoom() {
 	}
 }
 
-// Trim lets go half of what lay idle on each shelf since the last trim, at least one, and says
-// how many bytes that are. They are garbage until the next collection. It is done after each of
-// them anyway: a program calls it to have memory back sooner.
+// Trim drops half of the buffers that were idle on each shelf since the last trim, at least one,
+// and returns how many bytes these have. They are garbage until the next collection. The pool trims
+// itself after each collection: call Trim to get memory back sooner.
 func (p *Pool) Trim() (bytes int64) {
 	if p.source != nil {
 		p.source.Trim()
@@ -368,8 +371,7 @@ func (p *Pool) Trim() (bytes int64) {
 	return bytes
 }
 
-// dropLocked lets go the n buffers of s that were used longest ago, and says how many bytes
-// they have.
+// dropLocked drops the n least recently used buffers of s, and returns how many bytes they have.
 func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	if n == 0 {
 		return 0
@@ -384,19 +386,19 @@ func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	return bytes
 }
 
-// garbage counts the bytes of large buffers that were let go, since the beginning: those of
-// which it is known that a collection has freed them are the first ones.
+// garbage counts the bytes of all large buffers that were ever dropped, and how many of these a
+// collection is known to have freed.
 type garbage struct {
 	dropped, freed atomic.Int64
-	before         int64 // dropped by the last collection but one; of trimAtGC
+	before         int64 // value of dropped at the previous collection; used by trimAtGC
 
 	collecting sync.Mutex
 }
 
-// bytes is how much may be waiting for a collection.
+// bytes returns how many bytes may await a collection.
 func (g *garbage) bytes() int64 { return max(0, g.dropped.Load()-g.freed.Load()) }
 
-// collected notes that what had been dropped by then is freed.
+// collected raises freed to dropped: a collection has freed all buffers dropped up to then.
 func (g *garbage) collected(dropped int64) {
 	for {
 		freed := g.freed.Load()
@@ -406,9 +408,9 @@ func (g *garbage) collected(dropped int64) {
 	}
 }
 
-// collect waits for a collection if there is too much garbage beside what is out and idle.
-// Buffers hold no pointers, so it takes milliseconds, and there is one for each sixteenth of
-// the budget that is made anew when the budget is used up.
+// collect waits for a collection if there is too much garbage in addition to the memory in use and
+// idle. Buffers hold no pointers, so a collection takes milliseconds. When the budget is used up,
+// there is one for each sixteenth of the budget that is newly allocated.
 func (p *Pool) collect() {
 	over := func() bool {
 		return p.out.Load()+p.Idle()+p.garbage.bytes() > p.budget+p.budget/16
@@ -418,23 +420,23 @@ func (p *Pool) collect() {
 	}
 	p.garbage.collecting.Lock()
 	defer p.garbage.collecting.Unlock()
-	if over() { // still, after whoever was before
+	if over() { // no other caller has collected meanwhile
 		dropped := p.garbage.dropped.Load()
 		runtime.GC()
 		p.garbage.collected(dropped)
 	}
 }
 
-// trimAtGC has p trimmed after each garbage collection, as long as anyone else holds it. The
-// runtime collects at least every two minutes, so an idle process gives all but nothing back
-// within a quarter of an hour; a timer would need a goroutine and somebody to stop it.
+// trimAtGC trims p after each garbage collection, as long as p is reachable. The runtime collects
+// at least every two minutes, so an idle process gives nearly all memory back within a quarter of
+// an hour; a timer would need a goroutine and a call to stop it.
 func trimAtGC(p *Pool) {
 	// Too large for the allocator to share its memory with a longer-lived neighbour.
 	type tick struct{ _ [32]byte }
 	runtime.AddCleanup(new(tick), func(w weak.Pointer[Pool]) {
 		if p := w.Value(); p != nil {
-			// A collection that has found this tick began after the one before it was made, by
-			// this function.
+			// The collection that found this tick began after this function made the tick, in the
+			// cleanup of the previous collection.
 			p.garbage.collected(p.garbage.before)
 			p.garbage.before = p.garbage.dropped.Load()
 			p.Trim()

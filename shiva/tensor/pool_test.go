@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestClassOf: classes are ordered, hold what they are for, and waste at most a quarter of it.
+// TestClassOf: classes are ordered, hold the requested bytes, and waste at most a quarter of these.
 func TestClassOf(t *testing.T) {
 	class, size := classOf(0)
 	check := func(n int) {
@@ -30,7 +30,7 @@ func TestClassOf(t *testing.T) {
 	for n := 0; n < 1<<19; n++ {
 		check(n)
 		if n > 1<<16 && n%16 == 1 && !budgettest.Whole() {
-			n += 13 // to the next size, all of which are multiples of 16, and its neighbours
+			n += 13 // to the neighbours of the next multiple of 16: every class's size is one
 		}
 	}
 	for n := 1 << 19; n <= maxClassBytes; n = n*17/16 + 1 {
@@ -159,7 +159,8 @@ func TestPoolReuses(t *testing.T) {
 	}
 }
 
-// TestPoolTrim: at each trim half of what nobody needed goes, and what was needed stays.
+// TestPoolTrim: each trim drops half of the buffers that were not needed, and keeps those that
+// were.
 func TestPoolTrim(t *testing.T) {
 	if Invariants {
 		return
@@ -174,7 +175,7 @@ func TestPoolTrim(t *testing.T) {
 	for _, b := range all {
 		b.Release()
 	}
-	p.Trim() // nothing lay idle all the time since the beginning
+	p.Trim() // no buffer was idle all the time since the beginning
 	if idle() != 16 {
 		t.Fatalf("%d left", idle())
 	}
@@ -192,8 +193,8 @@ func TestPoolTrim(t *testing.T) {
 	}
 }
 
-// TestPoolTrimsAtGC: the garbage collector sets off the trim, again and again, and does not
-// keep the pool alive.
+// TestPoolTrimsAtGC: each garbage collection triggers a trim, and the trim does not keep the pool
+// alive.
 func TestPoolTrimsAtGC(t *testing.T) {
 	if Invariants {
 		return
@@ -241,13 +242,13 @@ func TestPoolMakesRoom(t *testing.T) {
 	}
 }
 
-// TestPoolConcurrently: many goroutines take, hand on, release and trim; no two have the same
+// TestPoolConcurrently: many goroutines take, pass on, release and trim; no two have the same
 // memory.
 func TestPoolConcurrently(t *testing.T) {
 	p := NewPool(32 << 20)
 	var wg sync.WaitGroup
 	handOn := make(chan *Buffer, 16)
-	const step = 16 // two that overlap share such a byte, since no class is smaller
+	const step = 16 // overlapping buffers share such a byte, since no class is smaller
 	for g := range 8 {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(g)))
@@ -310,7 +311,7 @@ func BenchmarkPool(b *testing.B) {
 	})
 }
 
-// What does not fit is refused without a moment in which nothing else would fit either.
+// Refusing a request that does not fit never makes a concurrent one fail, even briefly.
 func TestRefusalCostsNobodyElse(t *testing.T) {
 	p := NewPool(1 << 20)
 	done := make(chan struct{})
@@ -340,7 +341,8 @@ func TestRefusalCostsNobodyElse(t *testing.T) {
 	asking.Wait()
 }
 
-// TestPoolPart: a part counts in the whole, has a budget of its own, and says whose is exhausted.
+// TestPoolPart: a part counts in the whole, has a budget of its own, and its errors tell which
+// budget is exhausted.
 func TestPoolPart(t *testing.T) {
 	p := NewPool(8 << 20)
 	part := p.Part(2 << 20)
@@ -357,7 +359,7 @@ func TestPoolPart(t *testing.T) {
 	if p.InUse() != 0 || part.InUse() != 0 {
 		t.Errorf("%d in use of the whole, %d of the part in the end", p.InUse(), part.InUse())
 	}
-	// The same buffer, had by the whole now.
+	// The same buffer, now taken from the whole.
 	b := mustGet(t, p, 1<<20)
 	if p.InUse() != 1<<20 || part.InUse() != 0 {
 		t.Errorf("%d in use of the whole, %d of the part that has none", p.InUse(), part.InUse())
@@ -388,15 +390,15 @@ func TestPoolPart(t *testing.T) {
 	none.Unreserve(1)
 }
 
-// TestGarbageIsBounded: a load that always asks for other sizes has the budget once, not once
-// more as garbage that the collector, which is off here, has not come to.
+// TestGarbageIsBounded: a load that keeps changing its sizes takes the budget once, and not once
+// more as uncollected garbage; automatic collections are off here.
 func TestGarbageIsBounded(t *testing.T) {
 	if Invariants {
 		return
 	}
 	withoutCollections(t)
 	for name, tt := range map[string]struct {
-		budget, rounds int // which take more than the budget together
+		budget, rounds int // the rounds together take more than the budget
 		size           func(i int) int
 	}{
 		"from the shelves": {16 << 20, 20, func(i int) int { return (1 + 7*i%50) << 17 }},

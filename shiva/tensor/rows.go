@@ -2,10 +2,10 @@ package tensor
 
 import "fmt"
 
-// RowSlice is the view of rows lo to hi, not including hi. It shares t's memory and takes no
+// RowSlice returns a view of rows lo to hi, excluding hi. The view shares t's memory and takes no
 // reference; its Shape is its own.
 //
-// Of a Bytes tensor the rows before hi have to be walked over; to cut one into many consecutive
+// In a Bytes tensor RowSlice has to scan the rows before hi; to cut one into many consecutive
 // pieces use [Tensor.Cut].
 func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	if len(t.Shape) == 0 || lo < 0 || hi < lo || hi > t.Shape[0] {
@@ -25,8 +25,8 @@ func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	return t, nil
 }
 
-// Cut returns the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting on from
-// the rest goes through a Bytes tensor once.
+// Cut returns the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting each rest
+// again scans a Bytes tensor only once.
 func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	if len(t.Shape) == 0 || n < 0 || n > t.Shape[0] {
 		return Tensor{}, Tensor{}, fmt.Errorf("tensor: expected a number of rows up to that of shape %[2]s, got %[1]d", n, t.Shape)
@@ -45,7 +45,7 @@ func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	return head, rest, nil
 }
 
-// rowOffset is where in Data the n rows end that begin at from.
+// rowOffset returns the end, in Data, of the n rows that begin at from.
 func (t Tensor) rowOffset(from, n int) (int, error) {
 	perRow, ok := t.Shape[1:].Elements()
 	if !ok {
@@ -62,9 +62,9 @@ func (t Tensor) rowOffset(from, n int) (int, error) {
 	return to, nil
 }
 
-// Concat joins tensors along their first dimension, in memory of the pool that the result owns:
-// one reference, which is the caller's. They must agree in dtype and in all other dimensions.
-// The result has the first one's name.
+// Concat joins tensors along their first dimension, in memory of the pool, whose one reference is
+// the caller's. They must agree in dtype and in all other dimensions. The result has the name of
+// the first tensor.
 func Concat(parts []Tensor, pool *Pool) (Tensor, error) {
 	if len(parts) == 0 {
 		return Tensor{}, fmt.Errorf("tensor: nothing to concatenate")

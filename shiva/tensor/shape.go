@@ -10,10 +10,10 @@ import (
 // element. In a [Spec], -1 stands for any size.
 type Shape []int
 
-// Elements is the number of elements. It is false when a dimension is negative or when the
-// product of the dimensions does not fit an int. Dimensions of zero are left out of the
-// overflow check's product and not of the result, so [0, 2^40, 2^40] is refused and not taken
-// for empty: an array of that shape cannot be indexed, and numpy refuses it too.
+// Elements returns the number of elements. ok is false if a dimension is negative or the product of
+// the dimensions does not fit an int. The overflow check ignores dimensions of zero, so [0, 2^40,
+// 2^40] is refused rather than taken for empty: an array of that shape cannot be indexed, and numpy
+// refuses it too.
 func (s Shape) Elements() (n int, ok bool) {
 	product, empty := uint(1), false
 	for _, d := range s {
@@ -41,8 +41,8 @@ const maxInt = ^uint(0) >> 1
 // Equal reports whether the two shapes have the same dimensions.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
-// Fits reports whether s is a shape that was declared as such: of the same rank, with the same
-// dimensions but where -1 stands for any.
+// Fits reports whether s matches a declared shape: same rank, and same dimensions except where the
+// declared one is -1.
 func (s Shape) Fits(declared Shape) bool {
 	if len(s) != len(declared) {
 		return false
@@ -55,10 +55,10 @@ func (s Shape) Fits(declared Shape) bool {
 	return true
 }
 
-// String looks like "[2, 3]".
+// String returns a text like "[2, 3]".
 func (s Shape) String() string { return string(s.AppendText(make([]byte, 0, 32))) }
 
-// AppendText appends what String returns.
+// AppendText appends the text that String returns.
 func (s Shape) AppendText(b []byte) []byte {
 	b = append(b, '[')
 	for i, d := range s {

@@ -2,7 +2,7 @@
 
 package tensor
 
-// shuffles holds, for each width, where each byte of a vector of 16 bytes comes from.
+// shuffles holds, for each width, the source index of each byte of a 16-byte vector.
 var shuffles = func() (m [17][16]byte) {
 	for _, width := range []int{1, 2, 4, 8, 16} {
 		for i := range 16 {

@@ -14,9 +14,9 @@ import (
 // Shape.Elements()*DType.Size(). A Bytes tensor holds each element as a 4-byte little-endian
 // length and then its bytes, as the Predict Protocol V2 does.
 //
-// A Tensor is a small value that may be copied; copies share Data. Buf, when it is not nil,
-// owns the memory behind Data: whoever keeps a copy past the life of the original takes a
-// reference with Retain and gives it back with Release.
+// A Tensor is a small value that may be copied; copies share Data. Buf, if not nil, owns the memory
+// behind Data: to keep a copy past the life of the original, take a reference with Retain and give
+// it back with Release.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -25,50 +25,49 @@ type Tensor struct {
 	Buf   *Buffer
 }
 
-// A Spec is what a model declares of one input or output. A dimension of -1 takes any size. The
-// first one counts rows if the model is batched, which its declaration as a whole tells.
+// A Spec is a model's declaration of one input or output. A dimension of -1 accepts any size. The
+// first dimension counts rows if the model is batched, which the model's declaration states.
 type Spec struct {
 	Name  string
 	DType DType
 	Shape Shape
 
-	// Optional is an input that a request may leave out. Only models whose requests are
-	// executed one by one have such inputs.
+	// Optional marks an input that a request may omit. Only models whose requests are executed one
+	// by one have such inputs.
 	Optional bool
 
-	// Ragged makes an output of a batched model one whose rows differ in size: the first
-	// dimension does not count rows but is that of all rows' values, one row after the other.
-	// Ragged names the output, an INT32 or INT64 for each row, that says how many of them are
-	// each row's. Empty for every other tensor.
+	// Ragged marks an output of a batched model whose rows differ in size: its first dimension does
+	// not count rows, but the values of all rows, one row after the other. Ragged is the name of
+	// the output, an INT32 or INT64 for each row, with the number of values of each row. Empty for
+	// every other tensor.
 	Ragged string
 
-	// Format says of an input that it is an image, and in what order its three dimensions come:
-	// FormatNHWC or FormatNCHW. Empty where that is not said, and for every output.
+	// Format marks an input as an image, and gives the order of its three dimensions: FormatNHWC or
+	// FormatNCHW. Empty if not declared, and for every output.
 	Format string
 
-	// Image says of an input that its rows are pictures: clients may then send JPEG or PNG files in
-	// place of the pixels. nil for every other tensor. Shared by copies of the Spec, and not
-	// changed.
+	// Image marks an input whose rows are pictures: clients may then send JPEG or PNG files instead
+	// of pixels. nil for every other tensor. Shared by copies of the Spec: do not modify.
 	Image *Image
 
-	// Labels name the classes of an output of real numbers, in the order of the values of one
-	// row: clients that ask for its highest values get these names with them. An empty one, and
-	// one that the list is too short for, is a class without a name. Shared by copies of the
-	// Spec, and not changed.
+	// Labels name the classes of an output of real numbers, in the order of the values of one row:
+	// clients that ask for its highest values get these names with them. A class whose label is
+	// empty, or beyond the end of the list, has no name. Shared by copies of the Spec: do not
+	// modify.
 	Labels []string
 }
 
-// Takes reports whether a tensor of that dtype can be this input: Bytes are files of pictures.
+// Takes reports whether a tensor of dtype d can be this input: Bytes are picture files.
 func (s Spec) Takes(d DType) bool { return d == s.DType || s.Image != nil && d == Bytes }
 
-// The formats of images, in the names of Triton's model configuration. N, the rows, is not
-// counted by a shape of one row: FormatNHWC is [height, width, channels].
+// The formats of images, named as in Triton's model configuration. The shape of one row lacks N,
+// the rows: FormatNHWC is [height, width, channels].
 const (
 	FormatNHWC = "FORMAT_NHWC"
 	FormatNCHW = "FORMAT_NCHW"
 )
 
-// String looks like "boxes float32 [-1, 4], ragged by count" or "scores float32 [-1, 10],
+// String returns a text like "boxes float32 [-1, 4], ragged by count" or "scores float32 [-1, 10],
 // labels (10)".
 func (s Spec) String() string {
 	text := s.Name + " " + s.DType.String() + " " + s.Shape.String()
@@ -90,13 +89,13 @@ func (s Spec) String() string {
 	return text
 }
 
-// New makes a Tensor of data, which it aliases and which must have the length that d and s ask for.
+// New makes a Tensor of data, which it aliases and whose length must match d and s.
 func New(d DType, s Shape, data []byte) (Tensor, error) {
 	t := Tensor{DType: d, Shape: s, Data: data}
 	return t, t.Check()
 }
 
-// Check reports whether dtype, shape and data agree.
+// Check returns an error unless dtype, shape and data agree.
 func (t Tensor) Check() error {
 	if !t.DType.Valid() {
 		return fmt.Errorf("tensor: %s is not a dtype", t.DType)
@@ -119,7 +118,7 @@ func (t Tensor) Check() error {
 	return nil
 }
 
-// Rows is the size of the first dimension; 0 for a tensor that has none.
+// Rows returns the size of the first dimension; 0 for a tensor without dimensions.
 func (t Tensor) Rows() int {
 	if len(t.Shape) == 0 {
 		return 0
@@ -133,9 +132,9 @@ func (t Tensor) Retain() { t.Buf.Retain() }
 // Release gives a reference back.
 func (t Tensor) Release() { t.Buf.Release() }
 
-// An Element is a Go type that the elements of a tensor can be read and written as.
-// float16.Float16 is that of github.com/x448/float16. BFloat16, LongDouble and Bytes have no
-// such type; see [Cast], [FromStrings] and [Strings].
+// An Element is a Go type that the elements of a tensor can be read and written as. float16.Float16
+// is from github.com/x448/float16. BFloat16, LongDouble and Bytes have no such type; see [Cast],
+// [FromStrings] and [Strings].
 type Element interface {
 	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 |
 		float16.Float16 | float32 | float64 | complex64 | complex128
@@ -175,8 +174,8 @@ func DTypeOf[T Element]() DType {
 	}
 }
 
-// FromSlice makes a Tensor of the values, whose memory it aliases: writing to one is writing to
-// the other.
+// FromSlice makes a Tensor of the values, whose memory it aliases: a write to one shows in the
+// other.
 func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	var data []byte
 	if len(values) > 0 {
@@ -185,13 +184,12 @@ func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	return New(DTypeOf[T](), shape, data)
 }
 
-// Values returns the elements of t as a slice that aliases its Data: it lives as long as they do,
-// and is not to be written to unless t may be.
+// Values returns the elements of t as a slice that aliases its Data: the slice is valid as long as
+// Data is, and may be written to only if t may be.
 //
-// It fails when T is not the type of t's elements, when a bool holds a byte other than 0 and 1
-// (the wire allows it, Go does not), and when Data does not lie on a boundary of T, which
-// happens only to slices cut from elsewhere: what the decoder, the pool and [Concat] make is
-// aligned.
+// It fails if T is not the type of t's elements, if a bool holds a byte other than 0 and 1 (the
+// wire allows it, Go does not), and if Data is not aligned for T, which happens only to slices of
+// other memory: the decoder, the pool and [Concat] make aligned tensors.
 func Values[T Element](t Tensor) ([]T, error) {
 	if d := DTypeOf[T](); d != t.DType {
 		return nil, fmt.Errorf("tensor: expected a tensor of %s, got %s", d, t.DType)
@@ -230,8 +228,8 @@ func FromStrings(shape Shape, elems []string) (Tensor, error) {
 	return New(Bytes, shape, data)
 }
 
-// FromElems makes a Bytes tensor of the elements, which it copies to memory of the pool. The tensor
-// has a reference, which is the caller's.
+// FromElems makes a Bytes tensor of the elements, which it copies to memory of the pool. The
+// tensor's one reference is the caller's.
 func FromElems(shape Shape, elems [][]byte, pool *Pool) (Tensor, error) {
 	n := 0
 	for _, e := range elems {
@@ -253,14 +251,14 @@ func FromElems(shape Shape, elems [][]byte, pool *Pool) (Tensor, error) {
 	return t, nil
 }
 
-// AppendElem appends one element of a Bytes tensor: its length in 4 bytes, little-endian, and
-// its bytes.
+// AppendElem appends one element of a Bytes tensor: its length as 4 bytes, little-endian, then its
+// bytes.
 func AppendElem[S string | []byte](data []byte, elem S) []byte {
 	data = binary.LittleEndian.AppendUint32(data, uint32(len(elem)))
 	return append(data, elem...)
 }
 
-// Strings returns the elements of a Bytes tensor as strings of their own.
+// Strings returns the elements of a Bytes tensor as strings, which it copies.
 func Strings(t Tensor) ([]string, error) {
 	elems, err := BytesElems(t)
 	if err != nil {

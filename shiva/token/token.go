@@ -1,6 +1,6 @@
-// Package token is about the texts by which a server knows its clients and containers. Whoever has
-// one is that client: a token is in a file or in the environment, and never on a command line,
-// which every process of the machine can read.
+// Package token handles the secrets that identify clients and containers to a server. Possession is
+// identity: keep a token in a file or in the environment, never on a command line, which every
+// process of the machine can read.
 package token
 
 import (
@@ -14,44 +14,44 @@ import (
 	"sync"
 )
 
-// Environment variables with a token, and with the path of a file that has one. The first goes
-// before the second.
+// Environment variables with a token, and with the path of a file that has one. Env takes
+// precedence.
 const (
 	Env     = "SHIVA_TOKEN"
 	FileEnv = "SHIVA_TOKEN_FILE"
 )
 
-// maxBytes is the longest token that a server takes, in bytes.
+// maxBytes is the length in bytes of the longest token that a server accepts.
 const maxBytes = 1 << 10
 
-// New makes a token of 32 random bytes. The beginning is for those who search for secrets that were
+// New makes a token of 32 random bytes. Its prefix lets secret scanners find tokens that were
 // published by mistake.
 func New() string {
 	var random [32]byte
-	_, _ = rand.Read(random[:]) // it never fails
+	_, _ = rand.Read(random[:]) // never fails
 	return "shiva_" + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-// Hash is what the configuration of a server has of a token, for token_sha256.
+// Hash returns the hash of a token that a server's configuration has as token_sha256.
 func Hash(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// A Source is where a program has its token from. It is asked for each connection, so that the file
-// of a token can be replaced while the program runs. Any goroutine may use it.
+// A Source provides a program's token. It is read for each connection, so that the file of a token
+// can be replaced while the program runs. Any goroutine may use it.
 type Source struct {
-	path string // "": the token stays as it is
+	path string // "": the token is fixed
 
 	mu   sync.Mutex
 	last string
 }
 
-// Fixed is the source of a token that stays; "" is none.
+// Fixed returns a source that always provides text; "" means no token.
 func Fixed(text string) *Source { return &Source{last: text} }
 
-// FromEnvironment is the source of the process's token, which is "" if it has none. An error shows
-// no token.
+// FromEnvironment returns the source of the process's token, which is "" if it has none. Errors
+// never contain the token.
 func FromEnvironment() (*Source, error) {
 	if source, err := FromVariable(Env); source != nil {
 		return source, err
@@ -62,8 +62,8 @@ func FromEnvironment() (*Source, error) {
 	return Fixed(""), nil
 }
 
-// FromVariable is the source of the token in an environment variable; nil if it is not set. An
-// error shows no token.
+// FromVariable returns the source of the token in an environment variable; nil if the variable is
+// not set or blank. Errors never contain the token.
 func FromVariable(name string) (*Source, error) {
 	token := strings.TrimSpace(os.Getenv(name))
 	if token == "" {
@@ -72,15 +72,15 @@ func FromVariable(name string) (*Source, error) {
 	return Fixed(token), check("$"+name, token)
 }
 
-// FromFile is the source of the token in a file, which has nothing else but white space around it.
-// An error shows no token.
+// FromFile returns the source of the token in a file, which may have only white space around it.
+// Errors never contain the token.
 func FromFile(path string) (*Source, error) {
 	token, err := read(path)
 	return &Source{path: path, last: token}, err
 }
 
-// Token is the token that a file has now. While it has none, as when it is being replaced, it is
-// the one before.
+// Token returns the current token: that of the file, if there is one. While the file has no valid
+// token, as during its replacement, Token returns the previous one.
 func (s *Source) Token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func read(path string) (string, error) {
 	return token, check(path, token)
 }
 
-// check is the error of what no server takes for a token.
+// check returns an error if no server would accept token.
 func check(where, token string) error {
 	printable := strings.IndexFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
 	if token == "" || len(token) > maxBytes || !printable {

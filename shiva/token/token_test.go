@@ -19,8 +19,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// The variable goes before the file, white space around either is none of it, and an error shows
-// nothing of it.
+// The variable takes precedence over the file, surrounding white space is trimmed, and errors never
+// contain the token.
 func TestFromEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	for _, c := range []struct{ variable, file, want, wrong string }{
@@ -55,7 +55,7 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
-// A file is read for each connection. While it has no token, the one before is shown.
+// A file is read for each connection. While it has no token, the previous one is shown.
 func TestFileIsReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {

@@ -1,9 +1,9 @@
-// Package unixsocket opens Unix-domain sockets for servers that come and go: it takes over the
-// file of a server that was killed, and never that of one that lives.
+// Package unixsocket opens Unix-domain sockets for servers that are restarted: it takes over the
+// file of a server that was killed, and never that of a running one.
 //
-// An address is "unix:/run/shivad/shiva.sock", "unix:shiva.sock" of the working directory, or
-// "unix:@name" for an abstract name of Linux, which has no file. "unix:///run/shivad/shiva.sock",
-// as URLs have it, is the first.
+// An address is "unix:/run/shivad/shiva.sock", "unix:shiva.sock" in the working directory, or
+// "unix:@name" for an abstract name of Linux, which has no file. The URL form
+// "unix:///run/shivad/shiva.sock" equals the first.
 package unixsocket
 
 import (
@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// Longest is how many bytes a path or an abstract name has at most: sun_path of Linux, less the
-// NUL. Other systems have 103.
+// Longest is the maximum length in bytes of a path or an abstract name: Linux's sun_path without
+// the NUL. Other systems allow 103.
 const Longest = 107
 
 // Cut returns the path in an address that begins with "unix:", or "@name" for an abstract name. ok
-// tells whether addr does.
+// reports whether addr has that prefix.
 func Cut(addr string) (path string, ok bool) {
 	path, ok = strings.CutPrefix(addr, "unix:")
 	return strings.TrimPrefix(path, "//"), ok
 }
 
-// Target is an address as net.Dial takes it.
+// Target returns the arguments of net.Dial for an address.
 func Target(addr string) (network, address string) {
 	if path, ok := Cut(addr); ok {
 		return "unix", path
@@ -31,8 +31,8 @@ func Target(addr string) (network, address string) {
 	return "tcp", addr
 }
 
-// CheckAddress says what keeps an address that begins with "unix:" from being one. It knows nothing
-// of others.
+// CheckAddress reports what is wrong with an address that begins with "unix:". It accepts any other
+// text.
 func CheckAddress(addr string) error {
 	path, ok := Cut(addr)
 	if !ok {
@@ -44,7 +44,7 @@ func CheckAddress(addr string) error {
 	return nil
 }
 
-// Check says what keeps a path, or an abstract name, from being one.
+// Check reports what is wrong with a path or an abstract name.
 func Check(path string) error {
 	switch {
 	case path == "":
@@ -59,5 +59,5 @@ func Check(path string) error {
 	return nil
 }
 
-// Abstract tells whether a path is an abstract name, for which there is no file.
+// Abstract reports whether a path is an abstract name, which has no file.
 func Abstract(path string) bool { return strings.HasPrefix(path, "@") }

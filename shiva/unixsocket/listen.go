@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// Access is who may connect to a socket: whoever may write to its file. An abstract name has none,
-// and takes everybody in its network namespace.
+// Access determines who may connect to a socket: users with write permission for its file. An
+// abstract name has no file, and accepts every process in its network namespace.
 type Access struct {
-	Mode  fs.FileMode // permissions; 0: as the process's umask leaves them
-	Owner string      // name or number of a user; "": the process's own
-	Group string      // likewise
+	Mode  fs.FileMode // permissions; 0: those that the process's umask allows
+	Owner string      // name or number of a user; "": the process's user
+	Group string      // name or number of a group; "": the process's group
 }
 
 // A Listener accepts connections on a Unix socket. Close removes its file, unless another server
-// has put its own in the place.
+// has replaced it.
 type Listener struct {
 	*net.UnixListener
 	path   string
-	file   os.FileInfo // nil of an abstract name
+	file   os.FileInfo // nil: an abstract name
 	remove sync.Once
 }
 
-// Open listens on an address: "host:port" of TCP, or one that begins with "unix:", as the address
-// of the listener does then.
+// Open listens on an address: "host:port" for TCP, or one that begins with "unix:"; the listener's
+// Addr then begins with it, too.
 func Open(addr string, access Access) (net.Listener, error) {
 	path, ok := Cut(addr)
 	if !ok {
@@ -45,25 +45,26 @@ func Open(addr string, access Access) (net.Listener, error) {
 	return named{l}, nil
 }
 
-// A named listener has the address that a client dials.
+// A named listener returns the address that clients dial.
 type named struct{ *Listener }
 
 func (n named) Addr() net.Addr { return Addr(n.path) }
 
-// An Addr is the path of a socket, or its abstract name, as a text that begins with "unix:".
+// An Addr is the path of a socket, or its abstract name; its text begins with "unix:".
 type Addr string
 
 func (Addr) Network() string  { return "unix" }
 func (a Addr) String() string { return "unix:" + string(a) }
 
-// Listen opens a socket at path. A file that a killed server left there is taken over. It is an
-// error that names the path when a server listens there, when something else than a socket is
-// there, or when the file cannot be made, or not be given to the owner.
+// Listen opens a socket at path, and takes over a socket file that a killed server left there. It
+// fails if a server listens there, if the file there is not a socket, or if the file cannot be
+// created or given to the owner. The error names the path.
 //
-// Servers that start at one time are kept apart by a lock (flock) on the directory, for as long as
-// Listen takes: between the look at an old file and its removal, another server may have put a new
-// one there. A lock file would stay behind, or be removed while somebody waits for it. The socket
-// gets its permissions before it listens, so nobody connects by others.
+// A lock (flock) on the directory, held during Listen, serialises servers that start at the same
+// time: otherwise another server could put a new file there between the check of an old file and
+// its removal. A lock file would be left behind, or be removed while another process waits for it.
+// The socket gets its permissions before it listens, so no connection is made with other
+// permissions.
 func Listen(path string, access Access) (*Listener, error) {
 	l, err := open(path, access)
 	if err != nil {
@@ -98,7 +99,7 @@ func open(path string, access Access) (*Listener, error) {
 	return bind(path, access.Mode, owner, group)
 }
 
-// clear removes the socket of a server that is dead, if there is one at path.
+// clear removes the socket of a dead server, if there is one at path.
 func clear(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -116,7 +117,8 @@ func clear(path string) error {
 		c.Close()
 		return errors.New("another server listens there")
 	}
-	// Only this says that nobody does: a server that has no room in its backlog refuses otherwise.
+	// Only ECONNREFUSED means that no server listens: one with a full backlog fails with another
+	// error.
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("a socket is there, and whether a server listens on it cannot be told: %w", bare(err))
 	}
@@ -126,7 +128,8 @@ func clear(path string) error {
 	return nil
 }
 
-// bind makes the socket and its file. net.Listen would listen before the file has its permissions.
+// bind creates the socket and its file. net.Listen would listen before the file has its
+// permissions.
 func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -174,12 +177,12 @@ func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err err
 	return &Listener{UnixListener: n.(*net.UnixListener), path: path, file: info}, nil
 }
 
-// backlog is how many connections may wait to be accepted; the system's own limit is lower. Beyond
-// it connecting to a Unix socket fails at once, where that to an address would be tried again.
+// backlog is how many connections may wait to be accepted; the system's own limit may be lower.
+// Beyond that, connecting to a Unix socket fails at once, whereas TCP would retry.
 const backlog = 4096
 
-// Close closes the socket and removes its file. A file by that name that is another's stays: while
-// this socket is open, the number of its inode is not given out again.
+// Close closes the socket and removes its file. It leaves a file of another server at that path:
+// while this socket is open, its inode number is not reused, so the two files differ.
 func (l *Listener) Close() error {
 	l.remove.Do(func() {
 		if l.file == nil {
@@ -195,8 +198,8 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// lock takes the lock of a directory. Whoever may read the directory may take it, so that the wait
-// for it has an end.
+// lock takes the lock of a directory. The wait is bounded, since any process that may read the
+// directory can hold the lock.
 func lock(dir string) (unlock func(), err error) {
 	const longest = time.Second
 	d, err := os.Open(dir)
@@ -218,7 +221,7 @@ func lock(dir string) (unlock func(), err error) {
 	}
 }
 
-// bare is an error without the operation and the path, which the caller names.
+// bare returns err without the operation and the path, which the caller adds.
 func bare(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err

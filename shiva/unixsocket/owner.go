@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// ids are the numbers of owner and group; -1: they stay as they are.
+// ids returns the numbers of owner and group; -1: unchanged.
 func (a Access) ids() (owner, group int, err error) {
 	owner, err = id(a.Owner, "user", func(name string) (string, error) {
 		u, err := user.Lookup(name)
@@ -31,7 +31,7 @@ func (a Access) ids() (owner, group int, err error) {
 	return owner, group, err
 }
 
-// id is the number of a user or group, who may be given by it. -1 means nobody.
+// id returns the number of a user or group, given by name or number; -1 if name is empty.
 func id(name, kind string, lookup func(string) (string, error)) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -41,7 +41,7 @@ func id(name, kind string, lookup func(string) (string, error)) (int, error) {
 		if text, err = lookup(name); err != nil {
 			return 0, fmt.Errorf("this system has no %s %q", kind, name)
 		}
-	} else if n >= math.MaxUint32 { // the greatest is -1 to the kernel
+	} else if n >= math.MaxUint32 { // MaxUint32 is -1 to the kernel
 		return 0, fmt.Errorf("%s %s: the greatest number is %d", kind, name, uint32(math.MaxUint32-1))
 	}
 	n, err := strconv.Atoi(text)

@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// TestMain is a server that is about to be killed, or one without privileges, for the tests that
+// TestMain also runs as a server that will be killed, or one without privileges, for the tests that
 // run this program again.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("UNIXSOCKET_LISTEN"); path != "" {
@@ -50,7 +50,7 @@ func mustListen(t *testing.T, path string, a Access) *Listener {
 	return l
 }
 
-// abandon leaves a socket as a server does that was killed.
+// abandon leaves a socket behind, like a server that was killed.
 func abandon(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -126,10 +126,10 @@ func TestPathsThatCannotBe(t *testing.T) {
 	if err := dials(living); err != nil {
 		t.Errorf("the server that was there: %v", err)
 	}
-	mustListen(t, long[:len(long)-1], Access{}) // the longest there may be
+	mustListen(t, long[:len(long)-1], Access{}) // the longest allowed
 }
 
-// A socket that another kind of server listens on is not one that has been left behind.
+// A socket that a server of another kind listens on does not count as abandoned.
 func TestOtherKindsOfSockets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -142,7 +142,7 @@ func TestOtherKindsOfSockets(t *testing.T) {
 	}
 }
 
-// A server that does not come to accepting is alive, also when its backlog is full.
+// A server that does not accept counts as alive, even when its backlog is full.
 func TestFullBacklog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -179,7 +179,7 @@ func TestRelativePath(t *testing.T) {
 
 func TestAbstractName(t *testing.T) {
 	name := "@shiva-unixsocket-test-" + strconv.Itoa(os.Getpid())
-	l := mustListen(t, name, Access{Mode: 0o600, Owner: "nobody"}) // which nothing could have
+	l := mustListen(t, name, Access{Mode: 0o600, Owner: "nobody"}) // an abstract name has neither
 	if err := dials(name); err != nil {
 		t.Error(err)
 	}
@@ -218,8 +218,8 @@ func TestAfterKill(t *testing.T) {
 	}
 }
 
-// Of servers that start at one time where a dead one has been, one has the socket in the end, and
-// clients reach that one.
+// Of servers that start at the same time on a dead server's socket, exactly one gets the socket,
+// and clients reach that one.
 func TestManyStartAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	for range 30 {
@@ -250,7 +250,7 @@ func TestManyStartAtOnce(t *testing.T) {
 	}
 }
 
-// Close leaves a file that has come in the place of its own, and one that is gone is no fault.
+// Close leaves a file that has replaced its own, and a missing file is not an error.
 func TestCloseRemovesItsOwn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	first := mustListen(t, path, Access{})
@@ -306,7 +306,8 @@ func TestAccess(t *testing.T) {
 	mustListen(t, filepath.Join(dir, "mine"), Access{Owner: me.Username, Group: me.Gid})
 }
 
-// What only root may do, or is above permissions, is tried by both.
+// Operations that need root, or that root may do regardless of permissions, are tested as both
+// users.
 func TestPrivileges(t *testing.T) {
 	if os.Getuid() != 0 {
 		l, err := Listen(filepath.Join(t.TempDir(), "a.sock"), Access{Owner: "0"})
@@ -335,7 +336,7 @@ func TestPrivileges(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		filepath.Join(dir, "b.sock"): "no permission to make a file in " + dir,
-		path:                         "permission denied", // to ask the server whether it lives
+		path:                         "permission denied", // to check that the server is alive
 	} {
 		c := again(t, path)
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -346,7 +347,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// copied is this program where everybody may execute it.
+// copied copies this program to where every user may execute it.
 func copied(t *testing.T, dir string) string {
 	t.Helper()
 	program, err := os.ReadFile(os.Args[0])
@@ -360,7 +361,7 @@ func copied(t *testing.T, dir string) string {
 	return at
 }
 
-// Somebody who has the directory locked costs a start an error and not for ever.
+// While another process holds the directory's lock, Listen fails after a bounded wait.
 func TestLockedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := lock(dir)

@@ -1,4 +1,4 @@
-/* What a Cortex-M starts with: its stack, and newlib, whose files are those of the host. */
+/* The startup of a Cortex-M: its stack, and newlib with the host's files (semihosting). */
 void _start(void);
 extern char __stack[];
 

@@ -1,12 +1,12 @@
 /*
- * A device that does what its arguments say, one after the other, on one connection:
+ * A device that executes its arguments in order, on one connection:
  *
  *     device ADDRESS SECONDS [text KEY TEXT] [number KEY NUMBER] [ask ROUTE HEIGHT WIDTH]
  *         [raw HEX] [answer] ...
  *
- * It waits that many seconds for anything, 0: as long as it takes.
- * text and number are metadata of the next ask, which sends a black picture, line by line. raw
- * sends bytes as they are. answer waits for one, and prints what became of it, and its metadata.
+ * No call waits longer than SECONDS; 0: no limit. text and number add metadata to the next ask,
+ * which sends a black picture, line by line. raw sends bytes unchanged. answer waits for an answer,
+ * and prints its status and metadata.
  */
 #include "../shiva_posix.h"
 

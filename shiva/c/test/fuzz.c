@@ -1,5 +1,5 @@
 /*
- * For libFuzzer: a server that sends anything, to a device that reads it in any way; and metadata.
+ * For libFuzzer: a server sends any bytes, and a device reads them in any way; and metadata.
  *
  *     clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -o fuzz fuzz.c memory.c ../shiva.c
  */
@@ -18,7 +18,7 @@ static void must(int good)
         abort();
 }
 
-/* reads has the device do what the first bytes say while the others arrive. */
+/* reads makes the device's calls as the first bytes select, while the other bytes arrive. */
 static void reads(const uint8_t *data, size_t size)
 {
     struct memory m;
@@ -61,7 +61,7 @@ static void reads(const uint8_t *data, size_t size)
     must(shiva_answer(&s, &answer) == status);
 }
 
-/* escaped says whether JSON writes a text otherwise than it is. */
+/* escaped reports whether JSON escapes characters of a text. */
 static int escaped(const char *text)
 {
     for (; *text != 0; text++)
@@ -70,7 +70,7 @@ static int escaped(const char *text)
     return 0;
 }
 
-/* adds makes an object of any texts, which is found again in any room. */
+/* adds makes an object of any texts in any room, and finds the members again. */
 static void adds(const uint8_t *data, size_t size)
 {
     char key[16], text[64], object[96] = "{}";
@@ -82,7 +82,7 @@ static void adds(const uint8_t *data, size_t size)
     n = size < sizeof text ? size : sizeof text - 1;
     memcpy(text, data, n);
     text[n] = 0;
-    /* Five digits at most, which {"n":12345} has room for in 12 bytes. */
+    /* At most five digits: {"n":12345} fits in 12 bytes. */
     must(shiva_add_number(object, room, "n", (int64_t)(size % 100000)) == SHIVA_OK || room < 12);
     if (shiva_add_text(object, room, key, text) == SHIVA_OK) {
         const char *found = shiva_member(object, key);

@@ -23,7 +23,7 @@ void memory_init(struct memory *m, const void *in, size_t coming, void *out, siz
     m->hash = FNV;
 }
 
-/* some is how many of n bytes are moved now; 0: the transport fails. */
+/* some returns how many of n bytes to move now; 0: the transport fails. */
 static size_t some(struct memory *m, size_t n)
 {
     if (n > m->piece)

@@ -6,12 +6,12 @@
 
 struct memory {
     const unsigned char *in; /* what the server sends ... */
-    size_t coming;           /* ... and how much is left of it; then it closes */
-    unsigned char *out;      /* where what it was sent goes, and how much there is; NULL: nowhere */
+    size_t coming;           /* ... and how much of it is left; then it closes */
+    unsigned char *out;      /* where the bytes sent go, with this room; NULL: nowhere */
     size_t room, sent;
-    size_t piece;  /* at most so many bytes at once */
-    size_t fails;  /* after so many bytes, either way, the transport fails */
-    uint32_t hash; /* of what was sent */
+    size_t piece;  /* the most bytes of one call */
+    size_t fails;  /* bytes, in both directions, after which the transport fails */
+    uint32_t hash; /* of the bytes sent */
 };
 
 void memory_init(struct memory *m, const void *in, size_t coming, void *out, size_t room);
@@ -22,7 +22,7 @@ struct shiva_transport memory_transport(struct memory *m);
 #define FNV 2166136261u
 uint32_t fnv(uint32_t hash, const void *bytes, size_t n);
 
-/* Whatever is wrong with shiva.c itself. units returns how many checks failed. */
+/* units tests shiva.c, and returns how many checks failed. */
 int units(void);
 
 #endif

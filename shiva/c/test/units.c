@@ -1,4 +1,4 @@
-/* What shiva.h promises, call by call. */
+/* Tests of the promises in shiva.h, call by call. */
 #include "memory.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static void check(int line, int good, const char *what)
 
 static const uint32_t square[] = {2, 2};
 
-/* The same request, in whatever pieces, and its bytes. */
+/* The bytes of a request, which do not depend on how it is split. */
 static const unsigned char request[] = {
     6, 66, 11, 1, 0, 0, 0, 10, 2, 6, 102, 204,         /* metadata of 10, 2 tensors, route of 6 */
     2, 3, 0, 0, 0, 2, 0, 0, 0, 2, 'a', 'b', 'c', 'd',  /* uint8 [2, 2] */
@@ -61,7 +61,7 @@ static void sending(void)
             CHECK(memcmp(out, request, sizeof request) == 0);
             CHECK(memcmp(out + sizeof request, request, sizeof request) == 0);
         }
-    /* Wherever the transport fails, all calls say so from then on, and nothing more is sent. */
+    /* Wherever the transport fails, all later calls report it, and nothing more is sent. */
     for (n = 0; n < sizeof request; n++) {
         memory_init(&m, NULL, 0, out, sizeof out);
         m.fails = n;
@@ -77,7 +77,7 @@ static void sending(void)
     }
 }
 
-/* Metadata is filled up to what was announced, and is {} when there is none. */
+/* Metadata is padded to the announced size, and is {} if there is none. */
 static void filling(void)
 {
     static const struct {
@@ -112,7 +112,7 @@ static void filling(void)
     }
 }
 
-/* Calls out of turn, or that do not fit what was announced, are told, and nothing is sent after. */
+/* Calls out of order, or unlike the announcement, are reported, and nothing more is sent. */
 static enum shiva_status misused(struct shiva *s, int how)
 {
     static const uint32_t huge[] = {65536, 65536}, negative[] = {0, 0x80000000u}, wide[256];
@@ -209,7 +209,7 @@ static const unsigned char answers[] = {
     '{', '"', 't', 'y', 'p', 'e', '"', ':', '"', 'X', '"', '}', '!', 'e', 'r', 'r', 'o', 'r',
 };
 
-/* read_both reads them; parts says how much of each tensor: 0 all, 1 some, 2 nothing. */
+/* read_both reads both answers; parts is how much of each tensor: 0 all, 1 some, 2 nothing. */
 static enum shiva_status read_both(struct shiva *s, int parts)
 {
     struct shiva_answer a;
@@ -288,7 +288,7 @@ static void receiving(void)
         }
 }
 
-/* A size or a call that does not fit the answer. */
+/* Sizes and calls that do not fit the answer. */
 static void unfitting(void)
 {
     static const enum shiva_status expected[] = {
@@ -352,7 +352,7 @@ static void unfitting(void)
     }
 }
 
-/* A transport that says it moved more than it was given, or nothing. */
+/* A transport that claims to have moved more than it was given, or nothing. */
 static ptrdiff_t liar_send(void *device, const void *bytes, size_t n)
 {
     (void)bytes;
@@ -383,7 +383,7 @@ static void liars(void)
     }
 }
 
-/* Metadata is cut to its room, whichever that is, and nothing behind it is written. */
+/* Metadata is cut to its room, whatever that is, and nothing after it is written. */
 static void bounds(void)
 {
     size_t room;
@@ -438,7 +438,7 @@ static void members(void)
             CHECK(found == NULL);
         else
             CHECK(found != NULL && strcmp(found, cases[i].value) == 0);
-        /* Cut anywhere, a value is there whole or not at all. */
+        /* However the text is cut, a value is found whole or not at all. */
         for (n = 0; n < strlen(cases[i].object); n++) {
             char cut[64] = "";
 

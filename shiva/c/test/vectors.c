@@ -1,7 +1,7 @@
 /*
- * Reads messages of the file vectors.in, sends each on as it was read, and prints what it found:
- * the same on every machine, whatever its byte order, and in whatever pieces the bytes come and go.
- * The file has inputs, each with its size before it, as a big-endian number of 4 bytes.
+ * Reads messages from the file vectors.in, sends each again as it was read, and prints its
+ * contents. The output is the same on every machine, whatever its byte order, and however the bytes
+ * are split. The file has inputs, each preceded by its size as a big-endian number of 4 bytes.
  */
 #include "memory.h"
 
@@ -12,11 +12,11 @@
 static unsigned char input[512 << 10];
 static char metadata[80 << 10];
 
-/* What is printed is told apart by its hash when an input is read again in other pieces. */
+/* Off when an input is read again in other pieces: then only hashes of the output are compared. */
 static int printing;
 static uint32_t printed;
 
-/* What is said of a message is printed when all of it has come. */
+/* The description of a message is printed when all of the message has arrived. */
 static char said[32 << 10];
 static size_t used;
 
@@ -37,7 +37,7 @@ static void print(void)
     used = 0;
 }
 
-/* little hashes elements as a host has them whose lowest byte comes first. */
+/* little hashes elements in little-endian order. */
 static uint32_t little(uint32_t hash, unsigned dtype, const unsigned char *elements, size_t n)
 {
     static const unsigned char widths[] = {2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16, 8, 4, 8, 0, 1};

@@ -19,16 +19,16 @@ def echo(message: Message) -> Message:
 
 
 class Server:
-    """A Shiva server of one handler, whose answer None ends the connection."""
+    """A Shiva server with one handler; None as its answer ends the connection."""
 
     def __init__(
         self, path: Path | None = None, handler: Handler = echo, context: ssl.SSLContext | None = None
     ) -> None:
-        """Listen on a Unix socket at path, or on a free port, with TLS if there is a context."""
+        """Listen on a Unix socket at path, or on a free port, with TLS if a context is given."""
         self.path = path
         self.context = context
         self.handler = handler
-        self.encoded = b""  # the answer to everything, if there is one
+        self.encoded = b""  # if not empty, the answer to everything
         self.seen: list[Message] = []
         self.connections = 0
         self.port = 0
@@ -53,7 +53,7 @@ class Server:
             except OSError:
                 return
             if not self.path:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it sends pieces
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it sends in pieces
             if self.context:
                 sock = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             self.connections += 1
@@ -78,12 +78,12 @@ class Server:
                         sock.sendall(piece)
 
     def restart(self) -> None:
-        """End all connections in the middle, and listen again."""
+        """Break all connections, and listen again."""
         self.kill()
         self._listen()
 
     def kill(self) -> None:
-        """End all connections in the middle, and listen no more."""
+        """Break all connections, and stop listening."""
         self.close()
         for sock in self._open:
             with suppress(OSError):
@@ -113,7 +113,7 @@ class Authority:
         return self._directory / f"{name}.key"
 
     def issue(self, name: str, names: str = "IP:127.0.0.1", days: int = 2) -> tuple[str, str]:
-        """The files of a certificate for those names, and of its key."""
+        """The files of a certificate for these names, and of its key."""
         request, made = self._openssl("req", "-new", "-subj", f"/CN={name}", name=name), self._directory / f"{name}.crt"
         extensions = self._directory / f"{name}.ext"
         extensions.write_text(f"subjectAltName={names}\n")
@@ -125,7 +125,7 @@ class Authority:
         return str(made), str(self._key(name))
 
     def serving(self, *files: str, asks: bool = False) -> ssl.SSLContext:
-        """What a server needs for a certificate and its key, and to ask clients for theirs."""
+        """A server's context with a certificate and its key, which asks clients for theirs."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*files)
         if asks:

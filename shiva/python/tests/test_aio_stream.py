@@ -59,7 +59,7 @@ async def test_only_the_newest_results_wait(server: Server) -> None:
 
 @in_a_loop
 async def test_a_loop_that_pushes_lets_others_take(server: Server) -> None:
-    """Though neither its frames nor the connection make it wait."""
+    """Even if neither its frames nor the connection make it wait."""
     seen: list[int] = []
     async with opened(server, keep="all", in_flight=10_000) as stream:
 
@@ -85,7 +85,7 @@ async def test_a_loop_that_pushes_and_takes(server: Server) -> None:
             await stream.push([i])
             if result := await stream.take(0):
                 seen.append(result.seq)
-        while not seen:  # the event loop goes on while take does not wait
+        while not seen:  # the event loop continues although take does not wait
             if result := await stream.take(0):
                 seen.append(result.seq)
         stream.finish()
@@ -122,7 +122,7 @@ async def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
 
 @in_a_loop
 async def test_a_push_that_is_cancelled_sends_nothing(server: Server) -> None:
-    """While results wait, and while requests are unanswered; its place is free afterwards."""
+    """While results wait, and while requests are unanswered; its slot is free afterwards."""
     async with opened(server, keep="all") as stream:
 
         async def fill() -> None:
@@ -227,7 +227,7 @@ async def test_a_camera_that_blocks_stops_nobody(server: Server) -> None:
     def frames() -> Iterator[list[int]]:
         for i in range(3):
             yield [i]
-            assert go_on.wait(20)  # until the loop has seen the frame before
+            assert go_on.wait(20)  # until the loop has seen the previous frame
             go_on.clear()
 
     go_on, seen = threading.Event(), []

@@ -1,4 +1,4 @@
-"""What can be sent, what of it is copied, and what is refused."""
+"""Which arrays can be sent, which are copied, and which are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NO_ARRAYS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("given", "why"), NO_ARRAYS, ids=lambda v: str(v)[:20])
 def test_no_arrays(server: Server, given: Any, why: str) -> None:
     with Client(server.address, in_flight=1) as client:
-        for _ in range(2):  # and no place is lost
+        for _ in range(2):  # and no slot is lost
             with pytest.raises(ValueError, match=why):
                 client.infer("m", given)
         client.infer("m", [1])
@@ -85,7 +85,7 @@ def test_a_contiguous_array_is_not_copied(server: Server, dtype: str, copies: in
     server.handler = lambda m: Message(m.namespace)
     with Client(server.address) as client:
         client.infer("m")
-        peak = peak_of(client, array) - size  # the test's server, in this process, has it, too
+        peak = peak_of(client, array) - size  # the server, in this process, holds a copy, too
     assert copies * size <= peak < (copies + 0.1) * size
 
 

@@ -15,7 +15,7 @@ from shiva_client.address import Address
 
 
 def named(message: Message) -> Message:
-    """As shivad answers: outputs by name."""
+    """Answer like shivad: outputs by name."""
     names = message.metadata.get("__tensors__", [f"y{i}" for i in range(len(message.tensors))])
     return Message(message.namespace, {"__tensors__": names, "model_name": message.namespace}, message.tensors)
 
@@ -234,7 +234,7 @@ def test_an_abstract_socket() -> None:
 
 
 def test_no_unix_socket(tmp_path: Path) -> None:
-    """Why there is no connection, and what was expected there."""
+    """The error has the reason, and what was expected at the address."""
     file, dead = tmp_path / "file", tmp_path / "dead"
     file.write_text("")
     socket.create_server(str(dead), family=socket.AF_UNIX).close()

@@ -1,4 +1,5 @@
-"""Servers that are silent, gone, slow or mad, and programs that fork, are interrupted or leave."""
+"""Servers that are silent, down, slow or faulty, and programs that fork, are interrupted or
+exit."""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that accepts, and neither reads nor writes."""
+    """A server that accepts connections, and neither reads nor writes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 
 
 @pytest.fixture
 def nobody() -> Iterator[int]:
-    """A port that refuses connections: it is taken, and nobody listens."""
+    """A port that refuses connections: it is bound, but nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield port(taken)
@@ -58,7 +59,7 @@ def port(listener: socket.socket) -> int:
 
 
 def fills(conn: socket.socket) -> bool:
-    """Whether a huge message has begun to arrive, of which nobody reads anything."""
+    """Whether a huge message, which is never read, has begun to arrive."""
     return len(conn.recv(1000, socket.MSG_PEEK)) == 1000
 
 
@@ -75,7 +76,7 @@ def test_a_silent_server_costs_the_deadline_and_no_more(server: Server) -> None:
         server.handler = wait_then_echo
         first = [client.submit("m", [i], timeout=0.05) for i in range(2)]
         with pytest.raises(shiva_client.TimedOut, match="did not run") as e:
-            client.infer("m", timeout=0.05)  # two late requests have all the places
+            client.infer("m", timeout=0.05)  # two late requests hold all slots
         assert not e.value.may_have_run
         for future in first:
             with pytest.raises(shiva_client.TimedOut, match=r"within 0\.05 s.*may have run"):
@@ -123,7 +124,7 @@ def test_close_wakes_who_sends_and_who_waits(silent: socket.socket) -> None:
     until(lambda: fills(conn))
     for thread in threads[1:]:
         thread.start()
-    time.sleep(0.02)  # a chance to wait: one for the sender, two for a place
+    time.sleep(0.02)  # let them wait: one for the sender, two for a slot
     client.close()
     for thread in threads:
         thread.join(20)
@@ -168,7 +169,7 @@ def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pauses_grow_and_are_not_added_up(nobody: int) -> None:
-    """Requests of many threads to nobody: one attempt, and one pause, is for all of them."""
+    """Requests of many threads to an unreachable server share one attempt, and one pause."""
     with Client("127.0.0.1", nobody) as client:
         began = time.monotonic()
         for _ in range(4):  # the pauses before them are 0, 0.1, 0.2 and 0.4 s
@@ -182,14 +183,14 @@ def test_the_pauses_grow_and_are_not_added_up(nobody: int) -> None:
                 client.infer("m")
             futures.append(Future())
 
-        threads = [threading.Thread(target=ask) for _ in range(50)]  # one by one: minutes
+        threads = [threading.Thread(target=ask) for _ in range(50)]  # minutes if one by one
         for thread in threads:
             thread.start()
         until(lambda: len(futures) == 50)
 
 
 def test_a_server_that_starts_again(server: Server) -> None:
-    """Each request that was sent has one error, each later one its answer, from the new server."""
+    """Each request that was sent fails once, and each later one is answered by the new server."""
     threads, answers, lost, end = [], [], [], threading.Event()
     with Client(server.address) as client:
 
@@ -220,7 +221,7 @@ def test_a_server_that_starts_again(server: Server) -> None:
 
 
 def test_an_interrupted_sender_leaves_no_half_message(silent: socket.socket) -> None:
-    """Ctrl-C in the middle of a message: the next one is on a new connection, whole."""
+    """After Ctrl-C in the middle of a message, the next one is sent whole on a new connection."""
     client = Client("127.0.0.1", port(silent))
     before = client.submit("m", [1])
     first, _ = silent.accept()
@@ -247,7 +248,7 @@ def test_an_interrupted_sender_leaves_no_half_message(silent: socket.socket) -> 
     assert isinstance(after.exception(20), shiva_client.ClientClosed)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads: the point
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads is what is tested
 def test_a_fork(server: Server) -> None:
     go = threading.Event()
 
@@ -281,7 +282,7 @@ def test_nothing_is_left_behind(server: Server) -> None:
     def sockets() -> int:
         count = 0
         for fd in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # that of the directory is closed by now
+            with suppress(OSError):  # the directory's descriptor is closed by now
                 count += os.readlink(f"/proc/self/fd/{fd}").startswith("socket")
         return count
 
@@ -292,12 +293,12 @@ def test_nothing_is_left_behind(server: Server) -> None:
         with Client(server.address) as client, client.stream("m", "cam") as stream:
             client.infer("m", [1])
             stream.push([1])
-        dropped = Client(server.address)  # which nobody closes
+        dropped = Client(server.address)  # never closed
         dropped.infer("m", [i])
         del dropped
     gc.collect()
     until(lambda: readers() == 0)
-    until(lambda: sockets() <= 3)  # the listener, and what else the tests have
+    until(lambda: sockets() <= 3)  # the listener, and others of the tests
 
     async def run() -> None:
         for _ in range(10):
@@ -347,7 +348,7 @@ MAD += [Message("m", {"__texts__": {"t": t}}) for t in TEXTS]
 
 @pytest.mark.parametrize("message", MAD, ids=lambda m: str(m.metadata))
 def test_mad_answers(message: Message) -> None:
-    """They are answers, or errors of this package."""
+    """Odd answers are returned, or raise errors of this package."""
     for to in served(b"".join(wire.encode(message))):
         with Client("127.0.0.1", to) as client, client.stream("m", "cam") as stream:
             future = client.submit("m", timeout=20)
@@ -361,7 +362,7 @@ def test_mad_answers(message: Message) -> None:
 
 
 def test_rubbish(server: Server) -> None:
-    """Answers that are wrong by a few bytes end in an answer or a typed error, soon."""
+    """Answers with a few corrupted bytes soon give an answer or a typed error."""
     rng = random.Random(7)
     good = b"".join(wire.encode(Message("m", {"a": [1]}, [np.arange(6.0).reshape(2, 3), np.array([1, 2], "u1")])))
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What the element of GStreamer makes of answers. The element itself is tested by make gst-test."""
+"""How the GStreamer element handles answers. ``make gst-test`` tests the element itself."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_boxes_that_are_none(boxes: Any) -> None:
 
 
 class Told:
-    """What a session has told of its pictures."""
+    """Records what a session tells of its pictures."""
 
     def __init__(self) -> None:
         self.outcomes: list[tuple[int, Any]] = []

@@ -1,4 +1,4 @@
-"""What a user's tools make of the package."""
+"""The package as a user's tools see it."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ port: int | None = None
 
 
 def test_a_program_of_a_user_is_typed(tmp_path: Path) -> None:
-    """Strictly, and what is wrong in one is found."""
+    """In strict mode, and faults in programs are found."""
     (tmp_path / "good.py").write_text(PROGRAM)
     (tmp_path / "bad.py").write_text(PROGRAM.replace('keep="latest"', 'keep="newest"').replace("error.by", "error.buy"))
-    cache = str(Path(__file__).parents[1] / ".mypy_cache")  # as numpy takes a while
+    cache = str(Path(__file__).parents[1] / ".mypy_cache")  # checking numpy takes a while
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "good.py", "bad.py"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     assert [line.partition(":")[0] for line in found.splitlines() if ": error:" in line] == ["bad.py"] * 3, found
 
 
 def test_every_error_of_the_server_has_a_class() -> None:
-    """The table of errors is that of the Go package."""
+    """The errors are those of the Go package."""
     text = (Path(__file__).parents[2] / "errors.go").read_text()
     types = set(re.findall(r'^\t(\w+) += "\1"$', text, re.MULTILINE))
     assert len(types) >= 15

@@ -1,4 +1,4 @@
-"""One client for several servers: threads and asyncio alike."""
+"""One client for several servers, for both threads and asyncio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAME = np.zeros(3, np.uint8)
 
 
 class Member(Server):
-    """One of several servers, whose behaviour may be replaced."""
+    """One of several servers, whose behaviour can be replaced."""
 
     def __init__(self, behave: Callable[[Message], Message | None] = echo) -> None:
         self.behave = behave
@@ -64,7 +64,7 @@ def fails(kind: str) -> Callable[[Message], Message]:
 
 
 class Looped:
-    """An AsyncClient as threads use a Client, in an event loop of its own."""
+    """An AsyncClient with the interface of Client, in an event loop of its own."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -105,7 +105,7 @@ class Looped:
 
 
 class Threads(Client):
-    """A Client with what the tests need of either."""
+    """A Client with the additions that the tests need of both clients."""
 
     def pushed(self, stream: Any) -> Any:
         stream.push(FRAME)
@@ -120,7 +120,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(params=[Threads, Looped], ids=["threads", "asyncio"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Make a client of several servers, which is closed after the test."""
+    """Make a client for several servers, which is closed after the test."""
     monkeypatch.setattr(backoff, "MAX_PAUSE", 0.05)
     made: list[Any] = []
 
@@ -144,7 +144,7 @@ def three() -> Iterator[list[Member]]:
 
 
 def met(client: Any, members: list[Member]) -> None:
-    """Ask until each server takes requests, and forget that."""
+    """Send requests until each server has got one, and reset the counts."""
     for one in members:
         before = one.got
         while one.got == before:
@@ -154,7 +154,7 @@ def met(client: Any, members: list[Member]) -> None:
 
 
 def load(client: Any, act: Callable[[], None]) -> None:
-    """Ask from several threads while something is done, and raise the first error."""
+    """Send requests from several threads while a function runs, and raise the first error."""
     over = threading.Event()
     errors: list[BaseException] = []
 
@@ -185,7 +185,7 @@ def test_one_of_three_is_killed_with_requests_in_hand(make: Make, three: list[Me
 
     def swallow(message: Message) -> Message | None:
         taken.set()
-        time.sleep(0.01)  # so that it has more than one
+        time.sleep(0.01)  # so that it gets more than one
         return None if three[0].got > 1000 else Message("!error", {"type": "ContainerLost", "retryable": True})
 
     def kill() -> None:
@@ -202,7 +202,7 @@ def test_what_was_submitted_goes_elsewhere_with_the_arrays_of_then(make: Make, t
     client = make(three, repeatable=True)
     met(client, three)
     for one in three[:2]:
-        one.behave = lambda message: None  # it hangs up
+        one.behave = lambda message: None  # hangs up
     array = np.arange(3)
     futures = [client.submit("m", array, timeout=60) for _ in range(12)]
     answers = [future.result(60) for future in futures]
@@ -277,7 +277,7 @@ def test_all_three_are_replaced(make: Make, three: list[Member], drains: bool) -
             if drains:
                 one.drains()
                 one.await_more(1)
-                one.close()  # the connections end when the client leaves them
+                one.close()  # connections end when the client closes them
             else:
                 one.kill()
             for other in three:
@@ -310,7 +310,7 @@ def test_requests_go_where_fewer_wait(make: Make, three: list[Member]) -> None:
     go.set()
     for future in futures:
         future.result(60)
-    # Of two random choices the fuller is never chosen.
+    # The fuller of two random choices is never chosen.
     assert sum(waiting) == 30
     assert waiting[0] >= 7
     assert waiting[2] <= 13
@@ -318,7 +318,7 @@ def test_requests_go_where_fewer_wait(make: Make, three: list[Member]) -> None:
 
 @pytest.fixture
 def never() -> Iterator[str]:
-    """An address that takes no connection: its queue is full, and nobody empties it."""
+    """An address that accepts no connection: its queue is full, and nothing empties it."""
     made = []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -338,7 +338,7 @@ def never() -> Iterator[str]:
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """An address that takes connections, and never answers."""
+    """An address that accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -403,7 +403,7 @@ def test_a_model_may_take_its_time(make: Make, three: list[Member], monkeypatch:
 
     def slowly(message: Message) -> Message:
         end = time.monotonic() + 30
-        while sum(one.connections for one in three) < before + 2:  # it was asked twice whether it lives
+        while sum(one.connections for one in three) < before + 2:  # two liveness checks
             assert time.monotonic() < end
             time.sleep(0.01)
         return echo(message)
@@ -437,7 +437,7 @@ def test_a_stream_stays_with_its_server(make: Make, three: list[Member]) -> None
     good()
     [second] = used()
     assert second is not first
-    second.drains()  # and accepts still
+    second.drains()  # and still accepts
     good()
     [third] = used()
     assert third not in (first, second)
@@ -508,7 +508,7 @@ def test_a_name_that_resolves_to_nothing(
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     with pytest.raises(Unreachable, match=r"shivad\.example.*Name or service not known"):
         make(["shivad.example:1"]).infer("m", FRAME, timeout=5)
-    # Among others it costs nothing.
+    # Among other servers it costs nothing.
     client = make(["shivad.example:1", three[0]])
     for _ in range(20):
         client.infer("m", FRAME, timeout=30)
@@ -527,7 +527,7 @@ def at(host: str) -> Callable[..., socket.socket]:
 
 
 class Balancer:
-    """A plain proxy of TCP, which gives each connection to the next server that takes it."""
+    """A plain TCP proxy, which passes each connection to the next server that accepts it."""
 
     def __init__(self, targets: list[Member], idle: float | None = None) -> None:
         self._targets, self._idle, self._next = targets, idle, 0

@@ -116,7 +116,7 @@ def test_a_lost_connection_has_new_memory(server: Server, shares: Shares) -> Non
             try:
                 assert (client.infer("m", array)["x"] == 1).all()
                 break
-            except NotAnswered:  # of the connection that is lost
+            except NotAnswered:  # from the lost connection
                 continue
         assert len(shares.files) == 2
 
@@ -134,11 +134,11 @@ def test_parts() -> None:
 
 
 def test_outputs_are_views(server: Server, shares: Shares) -> None:
-    """Arrays outlive the client, and their parts are free once nobody has them."""
+    """Arrays outlive the client, and their parts are free once they are no longer referenced."""
     arrays = [np.full((2, MIB // 16), i, np.float64) for i in range(8)]
     with Client(server.address, shared_memory=6 * MIB) as client:
         answers = [client.infer("two", array) for array in arrays]
-        assert shares.left == 5  # one part is for the input; what has no room is sent
+        assert shares.left == 5  # the input takes one part; outputs without room are sent
         for answer, array in zip(answers, arrays, strict=True):
             assert answer["x"].dtype == np.float64
             assert np.array_equal(answer["x"], array)
@@ -146,7 +146,7 @@ def test_outputs_are_views(server: Server, shares: Shares) -> None:
             assert answer.tensors[1] is answer["x"]
             assert "shared_memory" not in answer.metadata
             assert answer.metadata["id"] == 7
-            answer["x"][0, 0] = 8  # whose memory it is
+            answer["x"][0, 0] = 8  # the caller may write to it
         held = answers[1]["x"][1:, ::2].T
         del answers, answer
         left = shares.left

@@ -13,7 +13,7 @@ from shiva_client import Client, Message
 
 
 def newest(message: Message) -> Message:
-    """Supersedes all frames but every third, as a server whose model is slow."""
+    """Supersedes all but every third frame, like a server with a slow model."""
     seq = message.metadata["seq"]
     if seq % 3 != 2:
         return Message("!error", {"type": "Superseded", "message": "by a newer one", "by": seq + 1})
@@ -41,7 +41,7 @@ def test_only_the_newest_result_waits(server: Server) -> None:
         for i in range(20):
             stream.push([i])
         while len(server.seen) < 20:
-            time.sleep(0.001)  # a frame is answered as soon as it was seen
+            time.sleep(0.001)  # a frame is answered as soon as it is seen
         stream.finish()
         results = list(stream)
     assert results[-1].seq == 19
@@ -100,7 +100,8 @@ def test_a_loop_that_pushes_and_takes(server: Server) -> None:
 
 @pytest.mark.parametrize("end", ["close", "finish"])
 def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
-    """With keep all nothing is dropped, so push waits while nobody takes; but not for ever."""
+    """With keep="all" nothing is dropped, so push waits until results are taken; but not
+    forever."""
     with Client(server.address) as client, client.stream("m", "cam", keep="all") as stream:
 
         def end_it() -> None:

@@ -1,4 +1,4 @@
-"""Servers that speak TLS."""
+"""Servers with TLS."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import shiva_client
 from conftest import Authority, Server
 from shiva_client import TLS, AsyncClient, Client
 
-LOST = "|may not have accepted the client's certificate"  # if the kernel reports first
+LOST = "|may not have accepted the client's certificate"  # if the kernel reports the end first
 
 
 def both(address: str, tls: TLS | None, large: int = 0) -> None:
-    """Ask by either client."""
+    """Send a request with either client."""
     given = np.arange(large + 1, dtype=np.float32)
     with Client(address, tls=tls) as client:
         assert np.array_equal(client.infer("m", given, timeout=20).tensors[0], given)
@@ -34,7 +34,7 @@ def both(address: str, tls: TLS | None, large: int = 0) -> None:
 
 
 def refused(address: str, tls: TLS | None, why: str) -> None:
-    """Neither client is answered, and says why and by whom."""
+    """Neither client gets an answer; the error has the reason and the server."""
     kinds = (shiva_client.Unreachable, shiva_client.ConnectionLost)
     with Client(address, tls=tls) as client, pytest.raises(kinds, match=f"(?i){address}: .*({why})"):
         client.infer("m", timeout=20)

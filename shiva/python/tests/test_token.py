@@ -1,4 +1,4 @@
-"""A connection's first message shows who the client is."""
+"""The first message of a connection identifies the client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_is_shown_first_on_each_connection(server: Server) -> None:
         client.infer("m", X)
         client.infer("m", X)
         server.restart()
-        with suppress(ConnectionLost):  # if the request was sent before the end was known
+        with suppress(ConnectionLost):  # if the request was sent before the end was noticed
             client.infer("m", X)
         client.infer("m", X)
     shown = [(m.namespace, m.metadata.get("token")) for m in server.seen]
@@ -60,7 +60,7 @@ def test_unknown_is_an_error_of_the_request(server: Server) -> None:
 
 
 class Known:
-    """A server that knows one token, which is first in a file as well."""
+    """A server that knows one token, which a file has at first, too."""
 
     def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.file = tmp_path / "token"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from shiva_client import Message, ProtocolError, wire
 
-# Bytes that the reference implementation made, and what is in them.
+# Bytes from the reference implementation, and their contents.
 GOLDEN = Path(__file__).parents[2] / "testdata" / "golden"
 VECTORS: list[dict[str, Any]] = json.loads((GOLDEN / "index.json").read_text())["vectors"]
 
@@ -36,12 +36,12 @@ def test_golden(vector: dict[str, Any], piece: int) -> None:
     try:
         messages, decoder = decode(data, piece)
     except ProtocolError:
-        # What the reference takes although it need not: more dimensions than numpy has, JSON that
-        # is nested too deeply.
+        # Messages that only the reference accepts: more dimensions than numpy has, JSON nested too
+        # deeply.
         assert not vector["valid"] or "rank" in vector["file"] or vector["file"].startswith("edge_")
         return
     if not vector["valid"]:
-        # A namespace of over 255 bytes, and the like, are nothing to a reader.
+        # Faults that only a sender can have, such as a namespace of over 255 bytes.
         assert decoder.midway or not data or vector["file"].startswith("edge_"), vector["error"]
         return
     assert not decoder.midway
@@ -50,8 +50,7 @@ def test_golden(vector: dict[str, Any], piece: int) -> None:
     assert [list(t.shape) for t in message.tensors] == [t["shape"] for t in vector["tensors"]]
     for tensor, want in zip(message.tensors, vector["tensors"], strict=True):
         assert wire.DTYPES[want["dtype_code"]] == tensor.dtype
-        # The padding of a longdouble is anything, and the C++ library sends its host's order of
-        # bytes.
+        # The padding of a longdouble is arbitrary, and the C++ library sends host byte order.
         if want["dtype_code"] != 12 and not vector["file"].startswith("cpp_"):
             little = tensor.astype(tensor.dtype.newbyteorder("<")).tobytes()
             assert hashlib.sha256(little).hexdigest() == want["data_le_sha256"]

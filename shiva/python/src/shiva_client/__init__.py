@@ -5,7 +5,7 @@
     with Client("localhost") as client:
         print(client.infer("digits", image)["label"])
 
-``AsyncClient`` is the same for asyncio, ``stream`` of either is for cameras.
+``AsyncClient`` is the same for asyncio; ``stream`` of either is for cameras.
 """
 
 from .aio import AsyncClient

@@ -14,7 +14,7 @@ from typing import TypeVar
 from .tls import TLS, Encrypted
 
 DEFAULT_PORT = 6174
-LONGEST = 107  # bytes of a Unix socket's path, as Linux has them
+LONGEST = 107  # bytes of a Unix socket's path, on Linux
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -26,7 +26,7 @@ class Address:
     host: str
     port: int
     path: str = ""
-    tls: TLS | None = None  # None: in plain text
+    tls: TLS | None = None  # None: plain text
 
     @classmethod
     def parse(cls, text: str, port: int | None = None, tls: TLS | None = None) -> Address:
@@ -38,7 +38,7 @@ class Address:
             return cls._unix(text.removeprefix("unix:").removeprefix("//"), port)
         if encrypted:
             tls = tls or TLS()
-            tls.context()  # faults in its files are reported now
+            tls.context()  # reports faults in its files now
         host = text.removeprefix("tls:").removeprefix("//") if encrypted else text
         if (port is None and host.count(":") == 1) or (host.startswith("[") and "]:" in host):
             host, _, digits = host.rpartition(":")
@@ -62,7 +62,7 @@ class Address:
         return cls("", 0, path)
 
     def __str__(self) -> str:
-        """As a user gives it."""
+        """The address in the form that users write."""
         if self.path:
             return f"unix:{self.path}"
         scheme = "tls://" if self.tls else ""
@@ -70,11 +70,11 @@ class Address:
 
     @property
     def _name(self) -> str:
-        """The path as the system calls take it."""
+        """The path in the form of the system calls."""
         return "\0" + self.path[1:] if self.path.startswith("@") else self.path
 
     def connect(self, timeout: float) -> socket.socket | Encrypted:
-        """Connect within so many seconds."""
+        """Connect within ``timeout`` seconds."""
         if not self.path:
             until = time.monotonic() + timeout
             sock = socket.create_connection((self.host, self.port), timeout)
@@ -91,7 +91,7 @@ class Address:
         return sock
 
     async def open(self, make: Callable[[], P]) -> P:
-        """Connect, and give the connection to a protocol."""
+        """Connect, and return the protocol, made by ``make``, that has the connection."""
         loop = asyncio.get_running_loop()
         if self.path:
             return (await loop.create_unix_connection(make, self._name))[1]

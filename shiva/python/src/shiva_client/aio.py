@@ -33,9 +33,10 @@ Then = Callable[[AsyncLink, str, Message], T]
 
 
 class AsyncClient:
-    """Asks one server, or one of several, from one event loop. Any number of tasks may share it.
+    """Sends requests to one or several servers from one event loop. Any number of tasks may share
+    it.
 
-    It is as ``Client`` in all else.
+    In all else it works like ``Client``.
 
         async with AsyncClient("localhost") as client:
             answer = await client.infer("digits", image)
@@ -59,7 +60,7 @@ class AsyncClient:
         self._name = self._servers.name
         self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token), repeatable)
         self._repeatable = repeatable
-        self._leader: AsyncClient | None = None  # of a stream's client, which goes where it may go
+        self._leader: AsyncClient | None = None  # a stream's client connects where its leader may
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin()
@@ -68,7 +69,7 @@ class AsyncClient:
         """Begin without a connection."""
         self._closed = False
         self._looking = asyncio.Lock()  # held during a lookup
-        self._changed = asyncio.Event()  # set when a server was connected to, or could not be
+        self._changed = asyncio.Event()  # set after each attempt to connect
         self._links: dict[Address | None, AsyncLink] = {}
         self._retired: list[AsyncLink] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +101,7 @@ class AsyncClient:
     async def _submit(
         self, model: str, inputs: tuple[Any, ...], timeout: float | None, metadata: dict[str, Any], keep: bool = False
     ) -> asyncio.Future[Answer]:
-        """Ask a model. The arrays are used until the answer unless they are kept."""
+        """Ask a model. Unless ``keep``, the arrays must not change until the answer."""
         message = question(model, inputs, timeout=timeout, metadata=metadata)
         if self._settings.shared_memory and (describe := unnamed(message, self._names)):
             note_names(message, await self.request(describe, timeout=timeout), self._names)
@@ -118,7 +119,7 @@ class AsyncClient:
             raise
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
-        """Send a message as it is, and wait ``timeout`` for its answer. See ``Client.request``."""
+        """Send a message unchanged, and wait ``timeout`` for its answer. See ``Client.request``."""
         return await (await self._ask(message, lambda link, shown, answer: answer, timeout, keep=False))
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> AsyncStream:
@@ -131,7 +132,7 @@ class AsyncClient:
         return AsyncStream(client, model, name, keep=keep, timeout=timeout)
 
     async def _ask(self, message: Message, then: Then[T], timeout: float | None, keep: bool) -> asyncio.Future[T]:
-        """Send a message. The future has what ``then`` makes of the answer."""
+        """Send a message. The future's result is that of ``then`` for the answer."""
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used; make one in each")
@@ -186,7 +187,7 @@ class AsyncClient:
                 raise
 
     async def _pause(self, pursuit: Pursuit[AsyncLink], links: list[AsyncLink]) -> None:
-        """Wait for the next round; the request's error if there is none."""
+        """Wait for the next round; raises the request's error if there is none."""
         for one in links:
             if not one.up:
                 pursuit.down(one, one.name, one.why)
@@ -199,7 +200,7 @@ class AsyncClient:
             await asyncio.wait_for(self._changed.wait(), pause)
 
     async def _ready(self) -> list[AsyncLink]:
-        """The servers. Those that are down are connected to, and names looked up if it is time."""
+        """The servers. Starts connections to those that are down, and lookups that are due."""
         if not self._links:
             async with self._looking:
                 if not self._links:
@@ -219,7 +220,7 @@ class AsyncClient:
             await self._relist()
 
     async def _relist(self) -> None:
-        """Have a link with each server, and none with those that are no more."""
+        """Make a link for each new server, and retire the links of former ones."""
         if self._leader:
             several = len(await self._leader._ready()) > 1
             link = AsyncLink(self._name, None, self._settings, proves=several)
@@ -247,7 +248,7 @@ class AsyncClient:
         return link
 
     def _order(self, link: AsyncLink) -> list[Address]:
-        """Where the link of a stream may connect."""
+        """Where the link of a stream may connect, best first."""
         links = list(self._links.values())
         return [one.address for one in order(links, link.address, link.drained) if one.address]
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class AsyncLink:
-    """A connection at a time, with one server. It is as ``Link`` in all else."""
+    """One connection at a time to one server. In all else it works like ``Link``."""
 
     def __init__(
         self, name: str, address: Address | None, settings: Settings, *,
@@ -47,12 +47,12 @@ class AsyncLink:
         self.choose: Callable[[], Sequence[Address]] = lambda: []
         self.drained: Address | None = None
         self.why: NotAnswered = Unreachable(f"{name}: the first connection is being made", may_have_run=False)
-        self.shown = ""  # the token that new requests are asked with
+        self.shown = ""  # the token that new requests are sent with
         self._closed = asyncio.Event()
         self._retired = False
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._connecting = asyncio.Lock()
-        self._backoff = Backoff()  # of whoever makes connections
+        self._backoff = Backoff()  # used only while connecting
         self._entering = 0  # requests that are not sent yet
         self._making: asyncio.Task[None] | None = None
         self._watching: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ class AsyncLink:
 
     @property
     def among(self) -> bool:
-        """Whether it is one of several."""
+        """Whether the server is one of several."""
         return self._changed is not None
 
     @property
@@ -76,7 +76,7 @@ class AsyncLink:
         return self._entering + (self._connection.waiting if self._connection else 0)
 
     async def send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> asyncio.Future[T]:
-        """Send a message. The future has what ``then`` makes of the answer."""
+        """Send a message. The future's result is that of ``then`` for the answer."""
         loop = asyncio.get_running_loop()
         until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
         late = f"no answer from {self.name} within {timeout} s"
@@ -102,7 +102,7 @@ class AsyncLink:
     async def _write(
         self, message: Message, pieces: list[bytes | memoryview], call: Call[Any], until: float
     ) -> None:
-        """Give a request to a connection, which finishes its call from here on."""
+        """Pass a request to a connection, which then finishes its call."""
         began = time.monotonic()
         await self._slots.acquire()
         try:
@@ -118,7 +118,7 @@ class AsyncLink:
             raise
 
     async def _connect(self, began: float, until: float) -> Connection:
-        """The connection, which is made if there is none."""
+        """The connection; made if there is none."""
         async with self._connecting:
             if last := self._present():
                 return last
@@ -127,7 +127,7 @@ class AsyncLink:
             return await self._make(0.0 if self._closed.is_set() else self._backoff.pause(began, until))
 
     def _present(self) -> Connection | None:
-        """The connection that there is; what became of the last one counts for the next pause."""
+        """The current connection, if any. The end of the last one determines the next pause."""
         last = self._connection
         if last and not last.ended:
             return last
@@ -141,7 +141,7 @@ class AsyncLink:
         return None
 
     async def _make(self, pause: float) -> Connection:
-        """Make a connection after a pause, to the first address where that can be done."""
+        """Make a connection after a pause, to the first address that can be reached."""
         if pause:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), pause)
@@ -175,7 +175,7 @@ class AsyncLink:
         try:
             if settings.shared_memory:
                 await connection.share(settings.shared_memory, settings.connect_timeout)
-        except BaseException:  # the task is cancelled, say, and nobody has the connection
+        except BaseException:  # such as a cancelled task: nothing else would end the connection
             connection.end(ConnectionLost, f"{address}: given up while it was made")
             raise
         return connection, token
@@ -196,7 +196,7 @@ class AsyncLink:
         return connection, token
 
     async def _watch(self, connection: Connection, address: Address) -> None:
-        """Ask the server whether it lives, whenever it does not answer."""
+        """Check that the server is alive whenever it does not answer."""
         while not connection.ended:
             await asyncio.wait([connection.lost], timeout=silence.SILENCE / 4)
             if not connection.waiting or not connection.silence.doubtful():
@@ -206,12 +206,12 @@ class AsyncLink:
                 other.end(ConnectionLost, f"{address}: it lives")
             except (OSError, ValueError, asyncio.TimeoutError) as error:
                 if isinstance(error.__cause__, RemoteError):
-                    continue  # which is an answer
+                    continue  # an error is an answer, too
                 if why := connection.silence.found(address, error):
                     connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
-        """Begin to connect to one of several, unless there is a connection or one is made."""
+        """Start to connect to one of several servers, unless connected or already connecting."""
         busy = self._making and not self._making.done()
         if not (busy or self._retired or self._closed.is_set() or (self._connection and not self._connection.ended)):
             self._making = asyncio.create_task(self._make_apart(), name=f"shiva {self.name}")
@@ -227,7 +227,7 @@ class AsyncLink:
                 self._changed()
 
     def renew(self, refused: str) -> bool:
-        """Whether there is another token than one that is refused. See ``Link.renew``."""
+        """Whether there is a token other than the refused one. See ``Link.renew``."""
         token = self._settings.token.read()
         if token != self.shown:
             self.leave()
@@ -235,7 +235,7 @@ class AsyncLink:
         return token != refused
 
     def leave(self, *, drained: bool = False) -> None:
-        """Send nothing more on the connection, which ends when all that was sent is answered."""
+        """Send nothing more on the connection, which ends when its requests are answered."""
         last, self._connection = self._connection, None
         if drained:
             self.drained, self.why = self.address, Unreachable(f"{self.name}: it drains", may_have_run=False)
@@ -244,13 +244,13 @@ class AsyncLink:
             last.leave()
 
     def retire(self) -> None:
-        """Take no more requests, since the address is none of the servers' any more."""
+        """Take no more requests, since the address is no longer a server's."""
         self._retired = True
         self.leave()
 
     @property
     def over(self) -> bool:
-        """Whether nothing of a link that was retired is in use."""
+        """Whether nothing of a retired link is in use any more."""
         return not (self._making and not self._making.done()) and all(one.ended for one in self._leaving)
 
     async def close(self) -> None:
@@ -267,20 +267,20 @@ class AsyncLink:
 
 
 class Call(Generic[T]):
-    """A request, and the future of who waits for its answer."""
+    """A request, and the future of its answer."""
 
     def __init__(self, then: Callable[[Message], T], slots: asyncio.Semaphore) -> None:
         self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._then, self._slots = then, slots
-        self.parts: Parts | None = None  # of the connection's memory
+        self.parts: Parts | None = None  # of the connection's shared memory
 
     def finish(self, result: Message | Exception) -> None:
-        """The connection has no more to do with it."""
+        """Take the answer or error; the connection is done with the call."""
         self._slots.release()
         self.settle(result)
 
     def settle(self, result: Message | Exception) -> None:
-        """Resolve the future, which may be cancelled. A second result is dropped."""
+        """Resolve the future, which may be cancelled. Later results are dropped."""
         if self.future.done():
             return
         try:
@@ -299,14 +299,14 @@ class Connection(asyncio.BufferedProtocol):
         self.ended: End | None = None
         self.answered = False
         self.writable = asyncio.Event()
-        self._leaves = False  # it ends when what was sent on it is answered
+        self._leaves = False  # it ends when all requests sent on it are answered
         self.writable.set()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: deque[Call[Any]] = deque()
         self.silence = silence.Silence()
         self._decoder = wire.Decoder(max_message)
         self._transport: asyncio.Transport
-        self.memory: Memory | None = None  # that it shares with the server
+        self.memory: Memory | None = None  # shared with the server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._calls)
 
     async def prove(self, patience: float) -> None:
-        """Wait until the server answers, as a connection for threads does."""
+        """Wait until the server answers, like ``connection.Connection.prove``."""
         call: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
         try:
             self.send(wire.encode(Message("!live")), call)
@@ -330,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
             raise OSError(f"{NO_PROOF} ({str(error) or 'timed out'})") from error
 
     async def share(self, size: int, patience: float) -> None:
-        """Share memory with the server, as a connection for threads does."""
+        """Share memory with the server, like ``connection.Connection.share``."""
         try:
             memory = Memory(size)
         except OSError as error:
@@ -349,14 +349,14 @@ class Connection(asyncio.BufferedProtocol):
             memory.unlink()
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
-        """Send a request, whose call the connection finishes. False: it had ended before."""
+        """Send a request, whose call the connection then finishes. False: the connection has
+        ended."""
         if self.ended or self._leaves:
             return False
         if not self._calls:
             self.silence.ends()
         self._calls.append(call)
-        # What cannot be written at once has to be copied, as the caller may be cancelled and use
-        # its arrays again.
+        # Copy what cannot be written at once: the caller may be cancelled and reuse its arrays.
         self._transport.write(b"".join(pieces))
         return True
 
@@ -391,13 +391,13 @@ class Connection(asyncio.BufferedProtocol):
             self.lost.set_result(None)
 
     def leave(self) -> None:
-        """Send nothing more, and end when all that was sent is answered."""
+        """Send nothing more, and end when all requests sent are answered."""
         self._leaves = True
         if not self._calls:
             self.end(ConnectionLost, f"{self.name}: left")
 
     def end(self, kind: type[NotAnswered], why: str) -> None:
-        """Fail what is in flight. Only the first reason counts."""
+        """Fail the requests in flight. Only the first reason counts."""
         if self.ended:
             return
         self.ended = End(why, time.monotonic())

@@ -15,7 +15,7 @@ from .request import Answer
 
 
 class AsyncStream(Frames):
-    """A stream of frames for one model, in one event loop.
+    """A stream of frames to one model, in one event loop.
 
     One task pushes frames; it or another takes the results.
 
@@ -23,22 +23,22 @@ class AsyncStream(Frames):
             async for result in stream.watch(frames):
                 show(result.frame, result.answer["boxes"], result.age)
 
-    It is as ``Stream`` in all else. Cancelling ``push`` while it waits sends nothing, and
+    In all else it works like ``Stream``. Cancelling a waiting ``push`` sends nothing, and
     cancelling ``take`` loses no result.
     """
 
     def __init__(
         self, client: AsyncClient, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None
     ) -> None:
-        """Push frames to a model over a client that is the stream's own. See ``Stream``."""
+        """Push frames to a model with a client that belongs to the stream. See ``Stream``."""
         super().__init__(model, name, keep, timeout)
         self._client = client
-        self._changed: asyncio.Future[None] | None = None  # of those who wait for a change
+        self._changed: asyncio.Future[None] | None = None  # all waiters share it
 
     async def push(self, frame: Any, *, seq: int | None = None, captured_at: float | None = None) -> int:
         """Send a frame, and return its number. See ``Stream.push``."""
-        # While the connection takes everything nothing below waits: a loop that only pushes would
-        # let nobody take.
+        # Nothing below waits while the connection takes everything: without this, a loop that only
+        # pushes would starve the tasks that take.
         await asyncio.sleep(0)
         while self._full:
             await self._change(None)
@@ -58,7 +58,7 @@ class AsyncStream(Frames):
         self._notify()
 
     def _notify(self) -> None:
-        """Wake who waits for a change."""
+        """Wake the waiters for a change."""
         if changed := self._changed:
             self._changed = None
             changed.set_result(None)
@@ -66,7 +66,7 @@ class AsyncStream(Frames):
     async def _change(self, timeout: float | None) -> None:
         """Wait for a change."""
         self._changed = self._changed or asyncio.get_running_loop().create_future()
-        # wait_for would cancel the future, for which others wait, too.
+        # wait_for would cancel the future, which other tasks await, too.
         await asyncio.wait([self._changed], timeout=timeout)
 
     async def take(self, timeout: float | None = None) -> Result | None:
@@ -80,16 +80,16 @@ class AsyncStream(Frames):
         return result
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        """The results, until there are none to come."""
+        """The results, until none are left to come."""
         while result := await self.take():
             yield result
 
     async def watch(self, frames: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Result, None]:
         """Push the frames of an iterable from a task of its own, and yield the results.
 
-        An iterable that is not of asyncio is run in a thread, as cameras block. It raises what the
-        iterable raises, after the last result. Leaving the loop finishes the stream and cancels the
-        task.
+        An iterable that is not asynchronous runs in a thread, since cameras block. An exception of
+        the iterable is raised after the last result. Leaving the loop finishes the stream and
+        cancels the task.
         """
         failure: list[Exception] = []
 
@@ -103,7 +103,7 @@ class AsyncStream(Frames):
                 while (frame := await asyncio.to_thread(next, iterator, end)) is not end:
                     await self.push(frame)
             except Exception as error:
-                if self._pushing:  # it is not push that says so
+                if self._pushing:  # not raised by push after finish
                     failure.append(error)
             finally:
                 self.finish()
@@ -120,7 +120,7 @@ class AsyncStream(Frames):
             raise failure[0]
 
     def finish(self) -> None:
-        """Push no more. Iterating ends with the answer of the last frame."""
+        """Push no more frames. Iteration ends with the answer to the last frame."""
         self._pushing = False
         self._notify()
 

@@ -10,7 +10,8 @@ MAX_PAUSE = 5.0  # seconds between two attempts, at most
 
 
 class Backoff:
-    """The attempts to connect that brought no answer. Whoever connects has it to himself."""
+    """Counts attempts to connect that brought no answer. Only the connecting thread or task uses
+    it."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -26,10 +27,10 @@ class Backoff:
         self._failures = 0
 
     def pause(self, began: float, until: float) -> float:
-        """Seconds until the next attempt, for a request that waits since began and until then.
+        """Seconds until the next attempt, for a request that waits from ``began`` to ``until``.
 
-        All who wait while an attempt fails fail with it. If each made one of its own, with the
-        pause before it, the last one would wait for the pauses of all.
+        All requests that wait while an attempt fails fail with it. If each made an attempt of its
+        own, after a pause, the last one would wait for the pauses of all.
         """
         if not self._failures:
             return 0.0

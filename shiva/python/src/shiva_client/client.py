@@ -34,20 +34,20 @@ T = TypeVar("T")
 
 
 class Client:
-    """Asks one server, or one of several. Any number of threads may share it.
+    """Sends requests to one or several servers. Any number of threads may share it.
 
-    There is a connection with each, pipelined, which is made with the first request, and anew when
-    it was lost. A request that was sent on a connection that is lost fails, since only its sender
-    knows whether it may run twice; NotAnswered.may_have_run tells.
+    Each server has one pipelined connection, made with the first request, and again when it is
+    lost. A request that was sent on a lost connection fails, since only its sender knows whether it
+    may run twice; see NotAnswered.may_have_run.
 
         with Client("localhost") as client:
             answer = client.infer("digits", image)
             print(answer["label"])
 
-    Of several servers a request goes to the one with fewer requests waiting of two at random, and
-    to another one if it was not sent, or answered Draining, Unavailable, NotFound or, once,
-    Overloaded; with ``repeatable`` also if its answer was lost. So it goes on until its timeout, or
-    for ``connect_timeout`` if it has none. The error after all has ``attempts``.
+    Of two servers chosen at random, a request goes to the one with fewer requests waiting, and to
+    another one if it was not sent, or answered Draining, Unavailable, NotFound or, once,
+    Overloaded; with ``repeatable`` also if its answer was lost. This continues until its timeout,
+    or for ``connect_timeout`` if it has none. The final error has ``attempts``.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class Client:
         """Use the server at host: "host:port", "tls://host:port", or "unix:/path" on this machine.
 
         Args:
-            host: name or address; several in a list or with commas between them. A name that
-                resolves to several addresses stands for as many servers, and is followed.
-            port: 6174 if neither says one
+            host: name or address; several in a list or separated by commas. A name that resolves to
+                several addresses stands for that many servers, and is looked up again.
+            port: 6174 if neither port nor host has one
             connect_timeout: in seconds
-            in_flight: how many requests may be unanswered at once, by each server; more wait in
+            in_flight: how many requests may be unanswered at once, per server; more wait in
                 ``submit``. Servers allow 256.
             max_message: the largest answer that is read, in bytes
             shared_memory: bytes of memory to share with a server on this machine. Large tensors are
-                left there instead of sent.
-            tls: the settings of TLS for a server at "tls://host:port"; None: ``TLS()``
-            token: shows the server who the client is; None: ``$SHIVA_TOKEN``, else the file
+                placed there instead of sent.
+            tls: TLS settings for a server at "tls://host:port"; None: ``TLS()``
+            token: identifies the client to the server; None: ``$SHIVA_TOKEN``, else the file
                 ``$SHIVA_TOKEN_FILE``, which is read again for each connection, and when the server
-                takes its token no longer
-            repeatable: whether requests may run twice, so that one whose answer was lost, or that
-                waits at a server which has fallen silent, is sent again, to another server or over
-                another connection. Feedback never is.
-            servers: how many are used at once of more; which ones, each client has for itself
+                no longer accepts its token
+            repeatable: whether requests may run twice. If so, a request whose answer was lost, or
+                that waits for a server that has fallen silent, is sent again, to another server or
+                over another connection. Feedback never is.
+            servers: how many servers to use at once; of more, each client makes its own choice
         """  # fmt: skip
         if in_flight < 1:
             raise ValueError(f"in_flight is {in_flight}, it must be at least 1")
@@ -85,7 +85,7 @@ class Client:
         self._name = self._servers.name
         self._settings = Settings(connect_timeout, in_flight, max_message, shared_memory, Token(token), repeatable)
         self._repeatable = repeatable
-        self._leader: Client | None = None  # of a stream's client, which goes where that one may go
+        self._leader: Client | None = None  # a stream's client connects where its leader may
         self._names: dict[str, list[str]] = {}  # inputs by model, for shared memory
         self._begin()
         _clients.add(self)
@@ -143,7 +143,7 @@ class Client:
     def _submit(
         self, model: str, inputs: tuple[Any, ...], timeout: float | None, metadata: dict[str, Any], keep: bool = False
     ) -> Future[Answer]:
-        """Ask a model. The arrays are used until the answer unless they are kept."""
+        """Ask a model. Unless ``keep``, the arrays must not change until the answer."""
         message = question(model, inputs, timeout=timeout, metadata=metadata)
         if self._settings.shared_memory and (describe := unnamed(message, self._names)):
             note_names(message, self.request(describe, timeout=timeout).result(), self._names)
@@ -161,17 +161,16 @@ class Client:
             raise
 
     def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
-        """Send a message as it is, and wait for its answer. The server is not told the timeout.
+        """Send a message unchanged, and wait for its answer. The server is not told the timeout.
 
-        The answer is not looked at, so that it may be an error.
+        The answer is not checked, so it may be an error.
         """
         return self._ask(message, lambda link, shown, answer: answer, timeout, keep=True)
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> Stream:
         """A stream of frames, such as a camera's, on a connection of its own. See ``Stream``.
 
-        Among several servers it stays with its own until that cannot be reached, or says that it
-        shuts down.
+        Among several servers, the stream stays with one until that is unreachable or shutting down.
         """
         from .stream import Stream
 
@@ -202,14 +201,14 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        """Let the readers of a client that nobody closed end."""
+        """End the readers of a client that was not closed."""
         for link in getattr(self, "_links", {}).values():
             link.hang_up()
 
     def _ask(
         self, message: Message, then: Callable[[Link, str, Message], T], timeout: float | None, keep: bool
     ) -> Future[T]:
-        """Send a message. The future has what ``then`` makes of the answer."""
+        """Send a message. The future's result is that of ``then`` for the answer."""
         links = self._ready()
         link = pick(links, ())
         if link and not link.among and not self._repeatable:
@@ -231,7 +230,7 @@ class Client:
         return asked.future
 
     def _conclude(self, asked: Asked[T], link: Link, done: Future[T]) -> None:
-        """Take the answer of the first server, or go on to the next."""
+        """Take the answer of the first server, or continue with the next."""
         error = done.exception()
         if not error:
             asked.settle(done.result())
@@ -241,7 +240,7 @@ class Client:
             asked.fail(asked.pursuit.error() if isinstance(error, ShivaError) else error)
 
     def _apart(self, asked: Asked[Any]) -> None:
-        """Go on in a thread: this one may be what reads answers."""
+        """Continue in another thread: this one may be the reader of answers."""
         threading.Thread(target=self._go_on, args=(asked,), name="shiva retry", daemon=True).start()
 
     def _go_on(self, asked: Asked[T]) -> None:
@@ -274,7 +273,7 @@ class Client:
             asked.fail(error)
 
     def _ready(self) -> list[Link]:
-        """The servers. Those that are down are connected to, and names looked up if it is time."""
+        """The servers. Starts connections to those that are down, and lookups that are due."""
         if not self._links:
             with self._looking:
                 if not self._links:
@@ -296,7 +295,7 @@ class Client:
             self._looking.release()
 
     def _relist(self) -> None:
-        """Have a link with each server, and none with those that are no more."""
+        """Make a link for each new server, and retire the links of former ones."""
         if self._leader:
             link = Link(self._name, None, self._settings, proves=len(self._leader._ready()) > 1)
             link.choose = partial(self._leader._order, link)
@@ -325,11 +324,11 @@ class Client:
             self._changed.notify_all()
 
     def _order(self, link: Link) -> list[Address]:
-        """Where the link of a stream may connect."""
+        """Where the link of a stream may connect, best first."""
         return [one.address for one in order(self._ready(), link.address, link.drained) if one.address]
 
     def _forked(self) -> None:
-        """In the child of a fork, begin anew: connections and their readers are the parent's."""
+        """Start over in the child of a fork: connections and their readers are the parent's."""
         links, closed = [*self._links.values(), *self._retired], self._closed.is_set()
         self._begin()
         if closed:
@@ -339,7 +338,7 @@ class Client:
 
 
 class Asked(Generic[T]):
-    """A request that several servers may get, and the future of its answer."""
+    """A request that may go to several servers, and the future of its answer."""
 
     def __init__(
         self, message: Message, then: Callable[[Link, str, Message], T], timeout: float | None, pursuit: Pursuit[Link]

@@ -22,8 +22,8 @@ from .tls import Encrypted, lost
 from .token import introduction
 from .wire import Message
 
-GRACE = 1.0  # seconds that the server's own answer about a deadline may take
-LAST_WORDS = 1.0  # seconds for the reader to read the last answers of a server that hangs up
+GRACE = 1.0  # seconds to wait for the server's own answer about a deadline
+LAST_WORDS = 1.0  # seconds to read the last answers of a server that hangs up
 NO_PROOF = "it accepts, and does not answer !live"
 TICK = 0.5  # seconds between two checks of the deadlines in flight
 
@@ -38,7 +38,7 @@ OPTIONS = [
         (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
         (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 60_000),
     )
-    if hasattr(socket, name)  # not every system has all
+    if hasattr(socket, name)  # not every system has all of them
 ]
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 def configure(sock: socket.socket | Encrypted) -> None:
     """Set the options of a new connection."""
-    if sock.family != getattr(socket, "AF_UNIX", None):  # whose other end is this system
+    if sock.family != getattr(socket, "AF_UNIX", None):  # its other end is on this machine
         for option in OPTIONS:
             sock.setsockopt(*option)
 
@@ -59,10 +59,10 @@ class Call(Generic[T]):
     ) -> None:
         self.future: Future[T] = Future()
         self.until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
-        self.sent = False  # whether it is a connection's, which finishes it
+        self.sent = False  # whether a connection has it, which then finishes it
         self._then, self._slots, self._name, self._timeout = then, slots, name, timeout
         self._once = threading.Lock()
-        self.parts: Parts | None = None  # of the connection's memory
+        self.parts: Parts | None = None  # of the connection's shared memory
 
     def left(self) -> float | None:
         """Seconds until its deadline."""
@@ -78,7 +78,7 @@ class Call(Generic[T]):
         self.settle(result)
 
     def settle(self, result: Message | Exception) -> None:
-        """Resolve the future, which may be cancelled. A second result is dropped."""
+        """Resolve the future, which may be cancelled. Later results are dropped."""
         if not self._once.acquire(blocking=False) or not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -100,36 +100,36 @@ class Connection:
     """One connection, and the thread that reads it."""
 
     def __init__(self, sock: socket.socket | Encrypted, name: str, max_message: int) -> None:
-        # Calls of the system return after this timeout, so that deadlines can be checked.
+        # System calls return after this timeout, so that deadlines can be checked.
         sock.settimeout(TICK)
         configure(sock)
         self._sock, self._name = sock, name
         self._lock = threading.Lock()
         self._calls: deque[Call[Any]] = deque()  # answers have the order of their requests
-        self._look = 0.0  # when deadlines are checked next
+        self._look = 0.0  # time of the next check of deadlines
         self.ended: End | None = None
-        self._leaves = False  # it ends when what was sent on it is answered
+        self._leaves = False  # it ends when all requests sent on it are answered
         self.answered = False
-        self.memory: Memory | None = None  # that it shares with the server
+        self.memory: Memory | None = None  # shared with the server
         self.silence = Silence()
-        # Called when no answer has come for too long; None: that is no matter.
+        # Called when no answer has come for too long; None: no check.
         self.doubt: Callable[[], None] | None = None
         self._decoder = wire.Decoder(max_message)
         self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
         self.reader.start()
 
     def introduce(self, token: str, patience: float) -> None:
-        """Show the server a token, before anybody else has the connection.
+        """Show the server a token, before any other use of the connection.
 
-        Nobody waits for the answer.
+        Does not wait for the answer.
         """
         call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
         self.send(wire.encode(introduction(token)), call)
 
     def prove(self, patience: float) -> None:
-        """Wait until the server answers, before anybody else has the connection.
+        """Wait until the server answers, before requests use the connection.
 
-        OSError if it does not, or says that it cannot be used.
+        OSError if it does not, or answers with a retryable error.
         """
         call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
         try:
@@ -144,9 +144,9 @@ class Connection:
             raise OSError(f"{NO_PROOF} ({str(error) or 'timed out'})") from error
 
     def share(self, size: int, patience: float) -> None:
-        """Share memory with the server, before anybody else has the connection.
+        """Share memory with the server, before requests use the connection.
 
-        If the server refuses, the connection goes on without, and a warning says why.
+        If the server refuses, the connection works without it, and a warning tells why.
         """
         try:
             memory = Memory(size)
@@ -171,7 +171,8 @@ class Connection:
         return len(self._calls)
 
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
-        """Send a request, whose call the connection finishes. False: it had ended before."""
+        """Send a request, whose call the connection then finishes. False: the connection has
+        ended."""
         try:
             with self._lock:
                 if self.ended or self._leaves:
@@ -183,15 +184,15 @@ class Connection:
             self._write(pieces, call)
         except OSError as error:
             if isinstance(error, ConnectionError) and threading.current_thread() is not self.reader:
-                self.reader.join(LAST_WORDS)  # it may read why the server hangs up
+                self.reader.join(LAST_WORDS)  # the reader may get the reason from the server
             self.end(ConnectionLost, f"{self._name}: {lost(self._name, error, self.answered)}")
-        except BaseException:  # of a signal: a part of the message may be written
+        except BaseException:  # from a signal: part of the message may be written
             self.end(ConnectionLost, f"{self._name}: a thread was interrupted while it sent a request")
             raise
         return True
 
     def _write(self, pieces: list[bytes | memoryview], call: Call[Any]) -> None:
-        """Write all pieces, in as few writes as the kernel takes."""
+        """Write all pieces, in as few writes as the kernel permits."""
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
             try:
@@ -223,7 +224,7 @@ class Connection:
                     self._answer(message)
                 if time.monotonic() >= self._look:
                     self._expire()
-        except Exception as error:  # whatever it is, nobody else ends the calls
+        except Exception as error:  # any exception: nothing else would fail the calls
             why = error
         self.end(ConnectionLost, f"{self._name}: {lost(self._name, why, self.answered)}")
         self._sock.close()
@@ -241,7 +242,7 @@ class Connection:
             self.hang_up()
 
     def _expire(self) -> None:
-        """End the wait for late answers. Their calls stay queued, as answers may still arrive."""
+        """Time out late calls. They stay queued, since their answers may still arrive."""
         now = time.monotonic()
         self._look = now + TICK
         with self._lock:
@@ -252,7 +253,7 @@ class Connection:
             self.doubt()
 
     def end(self, kind: type[NotAnswered], why: str) -> None:
-        """Fail what is in flight. Only the first reason counts."""
+        """Fail the requests in flight. Only the first reason counts."""
         with self._lock:
             if self.ended:
                 return
@@ -263,7 +264,7 @@ class Connection:
             call.finish(kind(why, may_have_run=True))
 
     def leave(self) -> None:
-        """Send nothing more, and end when all that was sent is answered."""
+        """Send nothing more, and end when all requests sent are answered."""
         with self._lock:
             self._leaves = True
             idle = not self._calls

@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class ShivaError(Exception):
-    """Any error of this package but for wrong arguments, which are ValueError and TypeError.
+    """Any error of this package, except ValueError and TypeError for wrong arguments.
 
     Attributes:
-        attempts: if several servers were tried, their addresses and what happened at each
+        attempts: if several servers were tried, the error of each by its address
     """
 
     attempts: Mapping[str, ShivaError] = {}
 
     def __str__(self) -> str:
-        """What happened, and where if there were several."""
+        """The error, or those of several servers with their addresses."""
         if not self.attempts:
             return super().__str__()
         alike: dict[str, list[str]] = {}
@@ -29,15 +29,16 @@ class ShivaError(Exception):
 
 
 class ProtocolError(ShivaError, ValueError):
-    """What was received is no Shiva message, or what was to be sent cannot be one."""
+    """The bytes received are not a Shiva message, or a message cannot be sent."""
 
 
 class NotAnswered(ShivaError):
     """The request has no answer.
 
     Attributes:
-        may_have_run: whether bytes of it may have reached the server; if not, it did not run
-        why: the reason alone
+        may_have_run: whether the request, or part of it, may have reached the server; if not, it
+            did not run
+        why: the reason, without this
     """
 
     def __init__(self, why: str, *, may_have_run: bool) -> None:
@@ -58,19 +59,20 @@ class ClientClosed(NotAnswered):
 
 
 class TimedOut(NotAnswered, TimeoutError):
-    """No answer by the deadline. If the server itself answers in time, it is DeadlineExceeded."""
+    """No answer by the deadline. If the server reports it in time, the error is
+    DeadlineExceeded."""
 
 
 class RemoteError(ShivaError):
     """The server answered with an error.
 
     Attributes:
-        type: its name, which is that of the class for those that this package knows
-        message: what the server says
-        code: as HTTP has it; 0 from servers that give none
+        type: its name, which is that of the class for the types that this package knows
+        message: the text of the server
+        code: the HTTP status; 0 if the server gives none
         retryable: whether the same request may succeed later
         id: of the request
-        metadata: all that the answer says
+        metadata: of the answer
     """
 
     def __init__(self, metadata: dict[str, Any]) -> None:
@@ -89,7 +91,7 @@ class Protocol(RemoteError):
 
 
 class TooLarge(RemoteError):
-    """The message is above a limit of the server."""
+    """The message exceeds a limit of the server."""
 
 
 class InvalidInput(RemoteError):
@@ -101,7 +103,7 @@ class NotFound(RemoteError):
 
 
 class Overloaded(RemoteError):
-    """A limit of the server was met."""
+    """A limit of the server was reached."""
 
 
 class Superseded(RemoteError):
@@ -117,13 +119,13 @@ class Superseded(RemoteError):
 
 
 class Canceled(RemoteError):
-    """The request was given up in the server."""
+    """The request was cancelled in the server."""
 
 
 class Unauthenticated(RemoteError):
     """The server does not know the client's identity."""
 
-    renewed = False  # there is another token now
+    renewed = False  # whether there is another token now
 
 
 class PermissionDenied(RemoteError):
@@ -158,6 +160,6 @@ _KNOWN = {cls.__name__: cls for cls in RemoteError.__subclasses__()}
 
 
 def raise_for(message: Message) -> None:
-    """Raise what an answer says, if it is an error."""
+    """Raise the error that an answer reports, if any."""
     if message.namespace == "!error":
         raise _KNOWN.get(str(message.metadata.get("type")), RemoteError)(message.metadata)

@@ -1,4 +1,4 @@
-"""Frames of a stream and what became of them, which threads and asyncio have in common."""
+"""Frames of a stream and their results, for both threads and asyncio."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NO_MORE = "the stream takes no more frames: finish or close was called"
 
 
 class Result:
-    """What became of a frame.
+    """The result of a frame.
 
     Attributes:
         seq: the number of the frame
         frame: as it was pushed
         age: seconds since it was captured, when the answer came
-        skipped: frames of the stream that were superseded since the one that was executed before
+        skipped: frames of the stream superseded since the previous executed one
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class Result:
 
     @property
     def answer(self) -> Answer:
-        """The outputs; it raises the error if there is one."""
+        """The outputs; raises the error if there is one."""
         return self._future.result()
 
 
 class Frames:
-    """The frames of a stream: how many are open, and the results that wait.
+    """The frames of a stream: how many are open, and the results not taken yet.
 
-    Nothing here waits or locks. A subclass calls it from one thread at a time, and wakes who waits
+    Nothing here waits or locks. A subclass uses it from one thread at a time, and wakes waiters
     after each change.
 
     Attributes:
-        superseded: frames that were replaced by newer ones in the server
-        dropped: results that nobody took before newer ones came
+        superseded: how many frames the server replaced by newer ones
+        dropped: how many results were not taken before newer ones came
     """
 
     def __init__(self, model: str, name: str, keep: Keep, timeout: float | None) -> None:
@@ -67,7 +67,7 @@ class Frames:
 
     @property
     def ended(self) -> bool:
-        """Whether no frame can be pushed any more, and all are answered."""
+        """Whether no more frames can be pushed, and all are answered."""
         return not self._pushing and not self._open
 
     @property
@@ -77,11 +77,11 @@ class Frames:
 
     @property
     def _settled(self) -> bool:
-        """Whether whoever takes a result need not wait: there is one, or none to come."""
+        """Whether taking a result need not wait: there is one, or none is to come."""
         return bool(self._results) or self.ended
 
     def _begin(self, seq: int | None, captured_at: float | None) -> tuple[int, float]:
-        """Open a frame: its number, and when it was taken."""
+        """Open a frame. Returns its number, and when it was captured."""
         if not self._pushing:
             raise ValueError(NO_MORE)
         seq = self._seq if seq is None else seq
@@ -90,7 +90,7 @@ class Frames:
         return seq, time.time() if captured_at is None else captured_at
 
     def _request(self, frame: Any, seq: int, at: float) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The inputs and the keywords of the request of a frame."""
+        """The inputs and the keywords of a frame's request."""
         inputs = frame if isinstance(frame, tuple) else (frame,)
         metadata = {"stream": self._name, "seq": seq, "captured_at": round(at * 1000), "keep": self._keep}
         return inputs, {"timeout": self._timeout, **metadata}

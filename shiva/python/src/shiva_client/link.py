@@ -23,29 +23,29 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection at a time, with one server, and the requests on it.
+    """One connection at a time to one server, and the requests on it.
 
-    The connection is made with the first request, and anew when it was lost. One of several servers
-    is connected to in a thread of its own, and takes requests only while it is.
+    The connection is made with the first request, and again when it is lost. The link of one of
+    several servers connects in a thread of its own, and takes requests only while connected.
 
     Attributes:
-        address: of the present connection, the last one, or the only one; None: there was none
-        choose: called for each connection
-        drained: the address of a server that was draining, until another one is connected
+        address: of the current connection, the last one, or the only one; None: there was none
+        choose: called for each connection; returns addresses, best first
+        drained: the address of a server that was draining, until the next connection
     """
 
     def __init__(
         self, name: str, address: Address | None, settings: Settings, *,
         proves: bool = False, changed: Callable[[], None] | None = None,
     ) -> None:
-        """Connect to the first address that ``choose`` gives and that can be reached.
+        """Connect to the first address from ``choose`` that can be reached.
 
         Args:
             name: for errors
-            address: of the server; None: it is chosen for each connection
+            address: of the server; None: chosen for each connection
             settings: of the client
-            proves: a connection counts once the server has answered on it
-            changed: of one of several, called when it has connected or could not
+            proves: use a connection only once the server has answered on it
+            changed: for one of several servers, called after each attempt to connect
         """  # fmt: skip
         self.name = name
         self._settings, self._proves, self._changed = settings, proves, changed
@@ -53,21 +53,21 @@ class Link:
         self.choose: Callable[[], Sequence[Address]] = lambda: []
         self.drained: Address | None = None
         self.why: NotAnswered = Unreachable(f"{name}: the first connection is being made", may_have_run=False)
-        self.shown = ""  # the token that new requests are asked with
+        self.shown = ""  # the token that new requests are sent with
         self._closed = threading.Event()
         self._retired = False
         self._slots = threading.BoundedSemaphore(settings.in_flight)
         self._sending = threading.Lock()  # held to write a message and to make a connection
-        self._backoff = Backoff()  # of whoever makes connections
+        self._backoff = Backoff()  # used only while connecting
         self._lock = threading.Lock()  # guards the following
         self._entering = 0  # requests that are not sent yet
-        self._making = False  # a thread makes a connection
+        self._making = False  # a thread is making a connection
         self._connection: Connection | None = None
         self._leaving: list[Connection] = []
 
     @property
     def among(self) -> bool:
-        """Whether it is one of several."""
+        """Whether the server is one of several."""
         return self._changed is not None
 
     @property
@@ -83,7 +83,7 @@ class Link:
         return self._entering + (connection.waiting if connection else 0)
 
     def send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
-        """Send a message. The future has what ``then`` makes of the answer."""
+        """Send a message. The future's result is that of ``then`` for the answer."""
         with self._lock:
             self._entering += 1
         try:
@@ -104,7 +104,7 @@ class Link:
             if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
                 raise call.timed_out(may_have_run=False)
             try:
-                # The connection may end before the request is sent. If it has answered nothing,
+                # The connection may end before the request is sent. If it brought no answer,
                 # _connect raises the reason.
                 while True:
                     connection = self._connect(call, began)
@@ -123,7 +123,8 @@ class Link:
         return call.future
 
     def _connect(self, call: Call[Any], began: float) -> Connection:
-        """The connection, made if need be. The caller holds ``_sending``, and waits since began."""
+        """The connection; made if there is none. The caller holds ``_sending``, and waits since
+        began."""
         if last := self._present():
             return last
         if self.among:
@@ -133,7 +134,7 @@ class Link:
         return self._make(pause, min(self._settings.connect_timeout, max(0.001, call.until - time.monotonic())))
 
     def _present(self) -> Connection | None:
-        """The connection that there is; what became of the last one counts for the next pause."""
+        """The current connection, if any. The end of the last one determines the next pause."""
         with self._lock:
             last = self._connection
             if last and not last.ended:
@@ -148,7 +149,7 @@ class Link:
         return None
 
     def _make(self, pause: float, patience: float) -> Connection:
-        """Make a connection after a pause, to the first address where that can be done."""
+        """Make a connection after a pause, to the first address that can be reached."""
         self._closed.wait(pause)
         if self._closed.is_set():
             raise ClientClosed(f"the client of {self.name} is closed", may_have_run=False)
@@ -189,7 +190,7 @@ class Link:
         return connection, token
 
     def _doubt(self, connection: Connection, address: Address) -> None:
-        """Ask a server that does not answer whether it lives."""
+        """Check whether a server that does not answer is alive."""
         threading.Thread(target=self._ask, args=(connection, address), name=f"shiva {address}", daemon=True).start()
 
     def _ask(self, connection: Connection, address: Address) -> None:
@@ -197,12 +198,12 @@ class Link:
             self._reach(address, silence.PROOF_TIME)[0].hang_up()
         except (OSError, ValueError) as error:
             if isinstance(error.__cause__, RemoteError):
-                return  # which is an answer
+                return  # an error is an answer, too
             if why := connection.silence.found(address, error):
                 connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
-        """Begin to connect to one of several, unless there is a connection or one is made."""
+        """Start to connect to one of several servers, unless connected or already connecting."""
         with self._lock:
             if self._making or self._retired or (self._connection and not self._connection.ended):
                 return
@@ -223,9 +224,9 @@ class Link:
                 self._changed()
 
     def renew(self, refused: str) -> bool:
-        """Whether there is another token than one that the server takes no longer.
+        """Whether there is a token other than one that the server no longer accepts.
 
-        A connection that has not shown that one ends when all that was sent on it is answered.
+        A connection that has not shown that token ends when all requests sent on it are answered.
         """
         token = self._settings.token.read()
         if token != self.shown:
@@ -234,7 +235,7 @@ class Link:
         return token != refused
 
     def leave(self, *, drained: bool = False) -> None:
-        """Send nothing more on the connection, which ends when all that was sent is answered."""
+        """Send nothing more on the connection, which ends when its requests are answered."""
         with self._lock:
             last, self._connection = self._connection, None
             if drained:
@@ -245,13 +246,13 @@ class Link:
             last.leave()
 
     def retire(self) -> None:
-        """Take no more requests, since the address is none of the servers' any more."""
+        """Take no more requests, since the address is no longer a server's."""
         self._retired = True
         self.leave()
 
     @property
     def over(self) -> bool:
-        """Whether nothing of a link that was retired is in use."""
+        """Whether nothing of a retired link is in use any more."""
         with self._lock:
             return not self._making and all(one.ended for one in self._leaving)
 
@@ -266,12 +267,12 @@ class Link:
                 connection.reader.join()
 
     def hang_up(self) -> None:
-        """Let the reader of a client that nobody closed end."""
+        """End the reader of a client that was not closed."""
         if (connection := self._connection) and not connection.ended:
             connection.hang_up()
 
     def forked(self) -> None:
-        """In the child of a fork, give up the connections: they are the parent's."""
+        """Give up the connections in the child of a fork: they are the parent's."""
         for connection in [*self._leaving, self._connection]:
             if connection:
                 connection.forked()

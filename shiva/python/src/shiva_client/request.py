@@ -1,4 +1,4 @@
-"""Requests and answers: inputs as a message, and a message as outputs by name."""
+"""Requests and answers: from inputs to a message, and from a message to outputs by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .wire import Array, Message
 
 
 def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, metadata: dict[str, Any]) -> Message:
-    """The message that asks a model.
+    """The message of a request to a model.
 
-    The inputs are arrays in the order of the model's declaration, or one mapping from their names.
+    The inputs are arrays in the order of the model's declaration, or one mapping from names to
+    arrays.
     """
     message = Message(model, {k: v for k, v in metadata.items() if v is not None})
     if timeout is not None:
@@ -40,11 +41,11 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
 
 
 class Answer(Mapping[str, Array]):
-    """The outputs of a model by their names, and by their positions as ``tensors``.
+    """The outputs of a model by name, and by position as ``tensors``.
 
     Attributes:
-        tensors: in the order in which the server sent them, texts apart
-        metadata: what else the server said, such as ``model_version``
+        tensors: in the order in which the server sent them, without texts
+        metadata: all metadata of the answer, such as ``model_version``
     """
 
     def __init__(self, message: Message) -> None:

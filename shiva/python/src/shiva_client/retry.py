@@ -1,4 +1,4 @@
-"""Which requests are sent to another server, and what is said when none has answered."""
+"""Which requests are sent to another server, and the error when none has answered."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Pursuit(Generic[L]):
 
     Attributes:
         tried: the servers of this round
-        until: when its deadline is, as time.monotonic() counts
+        until: its deadline, on the clock of time.monotonic()
     """
 
     def __init__(self, namespace: str, *, again: bool, repeatable: bool, timeout: float | None, patience: float):
-        """``again``: whether it may be sent again at all; ``repeatable``: after it may have run.
+        """``again``: whether it may be sent again at all; ``repeatable``: even if it may have run.
 
-        Without a timeout it is pursued for as long as the patience lasts.
+        Without a timeout, attempts end after ``patience`` seconds.
         """
         name, update, rest = namespace.rpartition("/update")
         self._feedback = bool(update) and not rest and "/" not in name
@@ -46,7 +46,7 @@ class Pursuit(Generic[L]):
         self.tried: list[L] = []
         self._errors: dict[str, ShivaError] = {}
         self._overloaded = 0
-        self._mends = False  # another round may find what this one did not
+        self._mends = False  # another round may succeed
         self._pause = FIRST_PAUSE
 
     @property
@@ -55,7 +55,7 @@ class Pursuit(Generic[L]):
         return max(0.001, self.until - time.monotonic()) if self._bounded else None
 
     def goes_on(self, link: L, name: str, error: BaseException | None) -> bool:
-        """Note what happened at a server, and tell whether another may have the request."""
+        """Note the failure at a server, and return whether another may get the request."""
         if not isinstance(error, ShivaError):
             return False
         self.tried.append(link)
@@ -69,25 +69,25 @@ class Pursuit(Generic[L]):
         return self._again and (not error.may_have_run or self._repeatable)
 
     def _is_for(self, error: RemoteError) -> bool:
-        """Whether an answer leaves the request to another server."""
+        """Whether another server may get the request after this error."""
         if isinstance(error, Draining):
             self._mends = True
             return True
-        if isinstance(error, Unavailable):  # of feedback: it may be stored
+        if isinstance(error, Unavailable):  # feedback may have been stored
             self._mends = True
             return not self._feedback
         if isinstance(error, ContainerLost):
             self._mends = True
             return self._repeatable
         if isinstance(error, Overloaded):
-            # Twice at most: where all servers are overloaded, requests that go from one to the
-            # next would be the most of their load.
+            # Twice at most: if all servers are overloaded, requests that move from one to the next
+            # would become most of their load.
             self._overloaded += 1
             return self._overloaded < 2 and not self._feedback
         return isinstance(error, NotFound) and not self._feedback
 
     def down(self, link: L, name: str, why: NotAnswered) -> None:
-        """Note a server that cannot be reached, and so was not asked."""
+        """Note a server that did not get the request because it is unreachable."""
         self._mends = True
         if link not in self.tried:
             self._errors[name] = why
@@ -102,7 +102,7 @@ class Pursuit(Generic[L]):
         return pause * random.uniform(0.5, 1)
 
     def error(self) -> ShivaError:
-        """What happened at the last server, with what happened at the others."""
+        """The error of the last server, with those of the others as ``attempts``."""
         last = list(self._errors.values())[-1]
         final = isinstance(last, RemoteError) and not last.retryable and not isinstance(last, NotFound)
         if len(self._errors) > 1 and not final:

@@ -1,4 +1,4 @@
-"""Which servers a client asks: those that its addresses stand for, and which is next."""
+"""The servers that a client's addresses stand for, and which of them gets a request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .tls import TLS
 from .token import Token
 
 PERIOD = 20.0  # seconds between two lookups of a name
-SOON = 1.0  # seconds, while a server cannot be reached
+SOON = 1.0  # seconds, while a server is unreachable
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a client's connections have in common."""
+    """The settings that a client's connections share."""
 
     connect_timeout: float
     in_flight: int
@@ -35,12 +35,12 @@ class Settings:
 class Servers:
     """The addresses that a client was given, and the servers that they stand for now.
 
-    A name with several addresses of one family stands for as many servers. Another one is used by
-    its name, and which of its addresses answers is the system's to find out.
+    A name with several addresses of one family stands for that many servers. Any other name is
+    dialed by name, and the system tries its addresses.
     """
 
     def __init__(self, host: str | Sequence[str], port: int | None, tls: TLS | None, most: int) -> None:
-        """Take addresses in a list or with commas between them. At most so many are used."""
+        """Take addresses in a list or separated by commas. At most ``most`` are used."""
         if most < 1:
             raise ValueError(f"servers is {most}, it must be at least 1")
         texts = [text.strip() for text in host.split(",")] if isinstance(host, str) else list(host)
@@ -51,31 +51,31 @@ class Servers:
         self.given = list(dict.fromkeys(Address.parse(text, port, tls) for text in texts))
         self.name = ",".join(map(str, self.given))
         self.named = any(_is_name(address) for address in self.given)
-        self.several = len(self.given) > 1  # or the only name has stood for several
+        self.several = len(self.given) > 1  # or a name has stood for several
         self._most = most
-        self._key = os.urandom(16)  # which servers are used of too many
+        self._key = os.urandom(16)  # decides which servers are used if there are too many
         self._found: dict[Address, list[Address]] = {address: [address] for address in self.given}
         self._spread: set[Address] = set()
-        self.due = 0.0  # when names are to be looked up again
+        self.due = 0.0  # time of the next lookup of names
 
     def look_up(self) -> list[Address]:
-        """The servers now. A name whose lookup fails keeps its last addresses."""
+        """The current servers. A name whose lookup fails keeps its last addresses."""
         for address in self.given:
             if _is_name(address):
                 try:
                     self._resolve(address)
                 except (OSError, UnicodeError):
-                    continue  # whoever connects to the name says what is wrong with it
+                    continue  # connecting to the name reports the fault
         found = list(dict.fromkeys(one for address in self.given for one in self._found[address]))
         self.several = self.several or len(found) > 1
         if len(found) > self._most:
-            # Rendezvous: each address has a rank of its own, whatever others there are.
+            # Rendezvous hashing: the rank of an address does not depend on the other addresses.
             found.sort(key=lambda one: hashlib.sha256(self._key + str(one).encode()).digest())
             found = found[: self._most]
         return found
 
     def looked(self, down: bool) -> None:
-        """Say when the next lookup is due: soon, while a server cannot be reached."""
+        """Set when the next lookup is due: soon, while a server is unreachable."""
         self.due = time.monotonic() + (SOON if down else PERIOD)
 
     def _resolve(self, address: Address) -> None:
@@ -103,7 +103,7 @@ def _is_name(address: Address) -> bool:
 
 
 class Asked(Protocol):
-    """One of several servers, as far as it is chosen."""
+    """One of several servers, as far as ``pick`` and ``order`` need it."""
 
     address: Address | None
 
@@ -120,13 +120,13 @@ L = TypeVar("L", bound=Asked)
 
 
 def pick(links: Sequence[L], tried: Sequence[L]) -> L | None:
-    """Of two at random that take a request, and were not tried, the one where fewer wait."""
+    """Of two random links that take requests and were not tried, the one with fewer waiting."""
     able = [link for link in links if link.up and link not in tried]
     return min(random.sample(able, min(2, len(able))), key=lambda link: link.waiting, default=None)
 
 
 def order(links: Sequence[L], at: Address | None, drained: Address | None) -> list[L]:
-    """Where a stream may connect: where it was, then as a request would, and then the rest.
+    """Where a stream may connect: its last server, then the one for a request, then the rest.
 
     A server that was draining comes last.
     """

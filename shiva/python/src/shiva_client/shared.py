@@ -1,4 +1,4 @@
-"""Memory that the client shares with a server on the same machine, for large tensors."""
+"""Memory for large tensors that the client shares with a server on the same machine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .errors import ProtocolError
 from .wire import Array, Message
 
 DIRECTORY = "/dev/shm"
-WORTH = 64 << 10  # bytes from which on a tensor is left in memory
+WORTH = 64 << 10  # size in bytes from which tensors use shared memory
 ALIGNED = 64
-ROUTES = 1024  # of which the sizes of outputs are known, at most
+ROUTES = 1024  # whose output sizes are remembered, at most
 REGIONS = "v2/systemsharedmemory/region/"
 
 DATATYPES = {np.dtype(f"{kind}{size}"): f"{name}{8 * size}" for kind, name, sizes in (
@@ -34,30 +34,30 @@ Span = tuple[int, int]  # offset and size
 
 
 def aligned(size: int) -> int:
-    """The bytes that a tensor takes."""
+    """The bytes that a tensor of this size occupies."""
     return -(-size // ALIGNED) * ALIGNED
 
 
 class Parts(NamedTuple):
-    """The parts of a request, until it is answered."""
+    """The parts that a request owns until it is answered."""
 
     inputs: list[Span]
     area: Span | None  # for outputs
 
 
 class Part(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of an output. They are free again when no array refers to them."""
+    """The bytes of an output. They are freed when no array refers to them any more."""
 
 
 class Memory:
-    """The memory of one connection. A request has parts of it until it ends.
+    """The memory of one connection. A request owns parts of it until it ends.
 
-    Outputs keep theirs until nobody refers to the array. From the second request of a route on,
-    earlier answers tell how much room outputs need.
+    Outputs keep their parts until the array is no longer referenced. From the second request of a
+    route on, earlier answers determine how much room outputs get.
     """
 
     def __init__(self, size: int) -> None:
-        """Make it, with a name until ``unlink``, so that the server can be told."""
+        """Make the memory. It has a name until ``unlink``, so that the server can open it."""
         self.name = f"shiva-{os.getpid()}-{secrets.token_hex(8)}"
         self._path = f"{DIRECTORY}/{self.name}"
         self._size = size
@@ -70,25 +70,25 @@ class Memory:
             self.unlink()
             raise
         self._lock = threading.Lock()
-        self._free: list[Span] = [(0, size)]  # by offset, none next to another
+        self._free: list[Span] = [(0, size)]  # by offset, never adjacent
         self._returned: deque[Span] = deque()  # of outputs: finalizers must not wait for a lock
-        self._backed = 0  # bytes that have pages
+        self._backed = 0  # bytes that are backed by pages
         self._lost = False  # the server has dropped it
-        self._outputs: dict[str, int] = {}  # bytes of the large ones in the last answers, by route
+        self._outputs: dict[str, int] = {}  # bytes of the large outputs in recent answers, by route
 
     def registration(self) -> Message:
-        """The message that registers it with the server."""
+        """The message that registers the memory with the server."""
         metadata = {"key": "/" + self.name, "offset": 0, "byte_size": self._size, "connection": True}
         return Message(f"{REGIONS}{self.name}/register", metadata)
 
     def unlink(self) -> None:
-        """Remove its name. The memory lasts as long as the client and the server have it open."""
+        """Remove its name. The memory lasts while the client or the server has it open."""
         os.unlink(self._path)
 
     def place(self, message: Message) -> tuple[Message, Parts]:
-        """Leave the large inputs of a message here, as far as there is room.
+        """Place the large inputs of a message here, as far as there is room.
 
-        Its metadata says where they are, and where outputs are to go.
+        The returned message has their places, and the place for outputs, in its metadata.
         """
         if self._lost or "shared_memory" in message.metadata:
             return message, Parts([], None)
@@ -120,7 +120,7 @@ class Memory:
         return Message(message.namespace, metadata | {"shared_memory": there}, tensors), Parts(spans, area)
 
     def collect(self, answer: Message, parts: Parts) -> Message | ProtocolError:
-        """Add the outputs that are here to an answer, as if sent, and free the other parts."""
+        """Add the outputs in this memory to the answer, as if sent, and free the other parts."""
         if answer.namespace == "!error":
             self._lost = self._lost or self.name in str(answer.metadata.get("message"))
             self.give_back(parts)
@@ -137,7 +137,7 @@ class Memory:
         return answer
 
     def _fetch(self, answer: Message, outputs: list[dict[str, Any]], area: Span) -> int:
-        """Make the outputs views of the area, and say how much of it they take."""
+        """Make the outputs views of the area, and return how much of it they take."""
         names = list(answer.metadata["__tensors__"])
         free = area[0]
         found: list[tuple[str, int, Array, Part, Span]] = []
@@ -163,7 +163,7 @@ class Memory:
     def _learn(self, answer: Message) -> None:
         """Note the size of an answer's outputs.
 
-        It shrinks by an eighth at a time: the next answer may be as large again.
+        The noted size shrinks by an eighth at a time: the next answer may be as large as before.
         """
         size = sum(aligned(array.nbytes) for array in answer.tensors if array.nbytes >= WORTH)
         old = self._outputs.get(answer.namespace, 0)
@@ -177,9 +177,9 @@ class Memory:
             self._outputs[answer.namespace] = size
 
     def _take(self, size: int, what: str) -> Span | None:
-        """The first part that is large enough.
+        """Take the first free part that is large enough.
 
-        Its pages are taken: a file system that is full would kill whoever writes to one later.
+        Allocates its pages: writing to a mapping on a full file system would kill the process.
         """
         if size > self._size:
             text = f"{what} has {size} bytes and is sent: shared_memory is {self._size}"
@@ -218,7 +218,7 @@ class Memory:
 
 
 def encode(message: Message, memory: Memory | None) -> tuple[list[bytes | memoryview], Parts | None]:
-    """The pieces of a message on a connection with this memory, and its parts of the memory."""
+    """The pieces of a message for a connection with this memory, and its parts of the memory."""
     if not memory:
         return wire.encode(message), None
     message, parts = memory.place(message)
@@ -230,9 +230,9 @@ def encode(message: Message, memory: Memory | None) -> tuple[list[bytes | memory
 
 
 def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
-    """Name the inputs of a message, if they need names and the model's are known.
+    """Name the inputs of a message, if they need names and the model's names are known.
 
-    If they are not known, returns the request that asks for them.
+    If they are not known, returns the request for them.
     """
     if "__tensors__" in message.metadata or not any(array.nbytes >= WORTH for array in message.tensors):
         return None
@@ -248,6 +248,6 @@ def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
 def note_names(message: Message, description: Message, known: dict[str, list[str]]) -> None:
     """Note the names in the answer to ``unnamed``, for this message and later ones."""
     if description.namespace == "!error":
-        return  # the answer to the request itself will say what is wrong
+        return  # the answer to the request itself will report the error
     known[message.namespace] = [one["name"] for one in description.metadata["inputs"]]
     unnamed(message, known)

@@ -1,34 +1,34 @@
-"""When one of several servers is asked whether it lives.
+"""When to check whether one of several servers is alive.
 
-Its connection may stay although no answer will come: its host has no power, or its process hangs. A
-model may take its time as well, and answers have the order of their requests, so the server is
-asked on another connection.
+The connection may stay open although no answer will come: the host has no power, or the process
+hangs. A slow model looks the same, since answers have the order of their requests, so the check
+uses another connection.
 """
 
 from __future__ import annotations
 
 import time
 
-SILENCE = 2.0  # seconds without an answer, after which the server is asked
-PROOF_TIME = 2.0  # seconds for the other connection, and for the answer on it
+SILENCE = 2.0  # seconds without an answer that trigger a check
+PROOF_TIME = 2.0  # seconds for the check to connect, and for its answer
 
 
 class Silence:
-    """How long the answers on a connection have been waited for."""
+    """Measures how long requests on a connection have waited without an answer."""
 
     def __init__(self) -> None:
         self._heard = self._asked = -SILENCE
 
     def ends(self) -> None:
-        """Note that an answer has come, or that the first request was sent of those that wait."""
+        """Note that an answer has come, or that a request was sent while none waited."""
         self._heard = time.monotonic()
 
     def lasts(self) -> float:
-        """Seconds since then."""
+        """Seconds since the last call of ``ends``."""
         return time.monotonic() - self._heard
 
     def doubtful(self) -> bool:
-        """Whether it has lasted too long, and the server was not asked for a while."""
+        """Whether the silence has lasted too long, with no check for as long."""
         now = time.monotonic()
         if now - max(self._heard, self._asked) < SILENCE:
             return False
@@ -36,7 +36,7 @@ class Silence:
         return True
 
     def found(self, address: object, error: Exception) -> str | None:
-        """What to say of a server that did not answer on another connection either.
+        """The error for a server that did not answer on another connection either.
 
         None if an answer has come meanwhile.
         """

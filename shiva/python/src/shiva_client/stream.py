@@ -1,4 +1,4 @@
-"""Frames of a camera, of which the newest counts."""
+"""Streams of camera frames, of which the newest counts."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from .request import Answer
 
 
 class Stream(Frames):
-    """A stream of frames for one model. One thread pushes frames; it or another takes the results.
+    """A stream of frames to one model. One thread pushes frames; it or another takes the results.
 
         stream = client.stream("detector", "camera 3")
         for result in stream.watch(frames):
             show(result.frame, result.answer["boxes"], result.age)
 
-    Frames that are superseded have no result: ``superseded`` counts them. Results that nobody takes
-    are dropped for newer ones, so that at most ``keep`` wait; ``dropped`` counts these. With
-    keep="all" none is dropped: ``push`` waits while 64 wait, so another thread has to take them.
+    Superseded frames have no result: ``superseded`` counts them. Results that are not taken are
+    dropped for newer ones, so that at most ``keep`` wait; ``dropped`` counts these. With keep="all"
+    no result is dropped: ``push`` waits while 64 wait, so another thread has to take them.
     """
 
     def __init__(
         self, client: Client, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None
     ) -> None:
-        """Push frames to a model over a client that is the stream's own.
+        """Push frames to a model with a client that belongs to the stream.
 
         Args:
             client: closed with the stream
             model: as for ``Client.infer``
             name: of the stream
-            keep: which frames the server keeps waiting: "latest", a number of newest ones, or "all"
+            keep: which waiting frames the server keeps: the "latest", a number of newest ones, or
+                "all"
             timeout: of each frame, in seconds
         """
         super().__init__(model, name, keep, timeout)
@@ -48,7 +49,7 @@ class Stream(Frames):
             frame: an array, a tuple of them in the order of the model's inputs, or a mapping from
                 their names. It may be used again when push returns, but the result refers to it.
             seq: its number; None: one more than the previous frame's
-            captured_at: when it was taken, as time.time() counts; None: now
+            captured_at: when it was captured, on the clock of time.time(); None: now
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._full)
@@ -72,8 +73,9 @@ class Stream(Frames):
     def take(self, timeout: float | None = None) -> Result | None:
         """The next result, in the order of the stream.
 
-        None if there is none within timeout seconds, or none to come: the stream was finished or
-        closed, and all frames are answered. 0 does not wait, for a loop that both pushes and takes.
+        None if there is no result within ``timeout`` seconds, or none to come: the stream was
+        finished or closed, and all frames are answered. 0 does not wait, for a loop that both
+        pushes and takes.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._settled, timeout)
@@ -82,14 +84,14 @@ class Stream(Frames):
             return result
 
     def __iter__(self) -> Iterator[Result]:
-        """The results, until there are none to come."""
+        """The results, until none are left to come."""
         while result := self.take():
             yield result
 
     def watch(self, frames: Iterable[Any]) -> Iterator[Result]:
         """Push the frames of an iterable from a thread of its own, and yield the results.
 
-        It raises what the iterable raises, after the last result. Leaving the loop finishes the
+        An exception of the iterable is raised after the last result. Leaving the loop finishes the
         stream: the thread ends with the next frame.
         """
         failure: list[BaseException] = []
@@ -99,7 +101,7 @@ class Stream(Frames):
                 for frame in frames:
                     self.push(frame)
             except BaseException as error:
-                if self._pushing:  # it is not push that says so
+                if self._pushing:  # not raised by push after finish
                     failure.append(error)
             finally:
                 self.finish()
@@ -113,7 +115,7 @@ class Stream(Frames):
             raise failure[0]
 
     def finish(self) -> None:
-        """Push no more. Iterating ends with the answer of the last frame."""
+        """Push no more frames. Iteration ends with the answer to the last frame."""
         with self._changed:
             self._pushing = False
             self._changed.notify_all()

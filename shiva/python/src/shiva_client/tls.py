@@ -1,4 +1,4 @@
-"""TLS with a server."""
+"""TLS connections to a server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHUNK = 256 << 10  # bytes that are encrypted at a time
 
 @dataclass(frozen=True)
 class TLS:
-    """How to speak TLS with a server at "tls://host:port". Files are read anew for each connection.
+    """TLS settings for a server at "tls://host:port". Files are read again for each connection.
 
     Attributes:
-        ca: file in PEM of those whose certificates are trusted; None: those that the system trusts
-        certificate: file in PEM of the client's own, for servers that ask for one
-        key: file in PEM of its key; None: it is in the same file
+        ca: PEM file with the trusted certificates; None: those that the system trusts
+        certificate: PEM file with the client's certificate, for servers that ask for one
+        key: PEM file with its key; None: it is in the same file
         server_name: the name in the server's certificate; None: the host of the address
-        insecure: trust any certificate, and so anybody who answers
+        insecure: trust any certificate, and so any server
     """
 
     ca: str | None = None
@@ -31,7 +31,7 @@ class TLS:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """The context for ssl. A ValueError says which file is wrong."""
+        """The context for ssl. A ValueError names the faulty file."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -61,7 +61,7 @@ class TLS:
 
 
 def lost(name: str, error: Exception | None, answered: bool) -> str:
-    """Why a connection has ended, as far as it is known."""
+    """Why a connection has ended, as far as known."""
     why = str(error) or type(error).__name__ if error else "the server closed the connection"
     if name.startswith("tls:") and isinstance(error, ConnectionError) and not answered:
         why += "; the server may not have accepted the client's certificate"
@@ -69,23 +69,21 @@ def lost(name: str, error: Exception | None, answered: bool) -> str:
 
 
 class Encrypted:
-    """The part of a socket that ``Connection`` uses, over TLS.
+    """The methods of a socket that ``Connection`` uses, over TLS.
 
-    One thread may read while another one writes.
-
-    ssl.SSLSocket is not made for that. Here the sockets' calls wait outside the lock of what
-    encrypts.
+    One thread may read while another one writes, which ssl.SSLSocket does not support. Here the
+    socket's calls wait outside the lock of the TLS state.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_name: str, timeout: float) -> None:
-        """Make the handshake within so many seconds. The socket is this one's from here on."""
+        """Make the handshake within ``timeout`` seconds. Takes ownership of the socket."""
         self._sock = sock
         self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._arrived, self._leaving, server_hostname=server_name)
-        self._lock = threading.Lock()  # of these three
+        self._lock = threading.Lock()  # guards the three above
         self._block = bytearray(64 << 10)
-        self._unsent = memoryview(b"")  # of what was encrypted
-        self._taken = 0  # bytes that the caller gave for it
+        self._unsent = memoryview(b"")  # encrypted bytes
+        self._taken = 0  # the caller's bytes that they encrypt
         try:
             self._shake(time.monotonic() + timeout)
         except BaseException:
@@ -102,7 +100,7 @@ class Encrypted:
                 done = False
             except ssl.SSLError:
                 with suppress(OSError):
-                    self._sock.sendall(self._leaving.read())  # the alert, which says why
+                    self._sock.sendall(self._leaving.read())  # the alert, which has the reason
                 raise
             self._sock.sendall(self._leaving.read())
             if done:
@@ -118,7 +116,7 @@ class Encrypted:
                 self._arrived.write_eof()
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read at least a byte; 0: there is no more."""
+        """Read at least a byte; 0: the end."""
         while True:
             with self._lock:
                 try:
@@ -126,11 +124,11 @@ class Encrypted:
                 except ssl.SSLWantReadError:
                     pass
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                    return 0  # a message says how long it is, so none is cut off unseen
+                    return 0  # messages have their length, so truncation is detected
             self._receive()
 
     def send(self, data: memoryview) -> int:
-        """Send some of the data. After a TimeoutError it has to be called with the same again."""
+        """Send some of the data. After a TimeoutError, call it again with the same data."""
         if not self._unsent:
             with self._lock:
                 self._taken = self._tls.write(data[:CHUNK])
@@ -140,7 +138,7 @@ class Encrypted:
         return self._taken
 
     def settimeout(self, seconds: float) -> None:
-        """Bound the calls of the system."""
+        """Bound the socket's system calls."""
         self._sock.settimeout(seconds)
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
@@ -149,7 +147,7 @@ class Encrypted:
 
     @property
     def family(self) -> int:
-        """The socket's."""
+        """The socket's address family."""
         return self._sock.family
 
     def shutdown(self, how: int) -> None:

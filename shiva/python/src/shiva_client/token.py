@@ -1,4 +1,4 @@
-"""Who the client is: a token, which the first message of a connection shows."""
+"""The token that identifies the client, shown in the first message of a connection."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .wire import Message
 
 
 class Token:
-    """Where the client has its token from: the one that it was given, or else the environment.
+    """The source of the client's token: the one that it was given, or else the environment.
 
-    A file that the environment names is read for each connection, so that its token can be
-    replaced while the client is in use.
+    A file named by the environment is read for each connection, so that its token can be replaced
+    while the client is in use.
     """
 
     def __init__(self, given: str | None) -> None:
-        """``$SHIVA_TOKEN`` goes before the file ``$SHIVA_TOKEN_FILE``. None: "" is read."""
+        """``given`` None: ``$SHIVA_TOKEN``, else the file ``$SHIVA_TOKEN_FILE``, else ""."""
         self._path: Path | None = None
         self._last = os.environ.get("SHIVA_TOKEN", "").strip() if given is None else given
         if given is None and not self._last and (path := os.environ.get("SHIVA_TOKEN_FILE")):
@@ -25,7 +25,7 @@ class Token:
             self._last = self._path.read_text().strip()
 
     def read(self) -> str:
-        """The token that there is now. While a file has none, the one before."""
+        """The current token. While the file has none, the previous one."""
         if self._path:
             with suppress(OSError, UnicodeDecodeError):
                 self._last = self._path.read_text().strip() or self._last
@@ -33,5 +33,6 @@ class Token:
 
 
 def introduction(token: str) -> Message:
-    """The message that shows a token. If it is unknown, the server refuses what follows."""
+    """The message that shows a token. If the token is unknown, the server refuses later
+    requests."""
     return Message("!whoami", {"token": token})

@@ -1,4 +1,4 @@
-"""The bytes of Shiva messages, which know no socket.
+"""Encoding and decoding of Shiva messages, without any input or output.
 
 https://github.com/shivad/shivad/blob/main/shiva/README.md describes them.
 """
@@ -24,8 +24,8 @@ MAGIC_SUM = sum(MAGIC)
 HEADER = struct.Struct(">4BiBBBB")
 TENSOR = struct.Struct(">BB")
 
-# Code on the wire and dtype. C++ programs have codes of their own for float64 and int64, which are
-# read but never written.
+# Wire codes and dtypes. C++ programs use other codes for float64 and int64, which are read but
+# never written.
 DTYPES: dict[int, np.dtype[Any]] = {
     code: np.dtype(name)
     for code, name in {
@@ -49,7 +49,7 @@ class Message:
     Attributes:
         namespace: the route, such as ``digits``; ``!error`` in answers that are errors
         metadata: a JSON object
-        tensors: arrays in native byte order, which belong to whoever has the message
+        tensors: arrays in native byte order, owned by the message
     """
 
     namespace: str
@@ -84,14 +84,14 @@ def encode(message: Message) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any) -> Any:
-    """A numpy scalar or array as JSON has it."""
+    """A numpy scalar or array in a form that JSON can encode."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
 
 
 def _big_endian(array: Array, native: np.dtype[Any]) -> bytes | memoryview:
-    if native == np.dtype("longdouble"):  # the padding goes first, and is not to be sent
+    if native == np.dtype("longdouble"):  # the padding comes first, and is sent as zeros
         raw = np.ascontiguousarray(array.astype(native)).reshape(-1).view("u1").reshape(-1, native.itemsize).copy()
         raw[:, 10:] = 0
         return raw[:, ::-1].tobytes()
@@ -100,14 +100,14 @@ def _big_endian(array: Array, native: np.dtype[Any]) -> bytes | memoryview:
 
 
 class Decoder:
-    """Decodes messages from bytes as they arrive. Each connection has one, for one thread.
+    """Decodes messages from bytes as they arrive. Each connection has one, used by one thread.
 
-    A transport writes into ``buffer()``, and says how much it has written with ``advance``. The
-    data of large tensors is received where the array has it.
+    A transport writes into ``buffer()``, and reports with ``advance`` how much it has written. The
+    data of large tensors is received directly into their arrays.
     """
 
     def __init__(self, limit: int = 1 << 30) -> None:
-        """Take messages of at most ``limit`` bytes."""
+        """Accept messages of at most ``limit`` bytes."""
         self._limit = limit
         self._chunk = memoryview(bytearray(CHUNK))
         self._messages: list[Message] = []
@@ -116,7 +116,7 @@ class Decoder:
         self._filled = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Memory for the next bytes; never empty."""
         if self._direct():
             return self._into[self._filled :]
         return self._chunk
@@ -125,8 +125,8 @@ class Decoder:
         return len(self._into) - self._filled >= CHUNK // 2
 
     def advance(self, n: int) -> list[Message]:
-        """The messages that are complete with n bytes more."""
-        start = end = 0  # the part of the chunk that is not parsed yet
+        """Take n more bytes, and return the messages that they complete."""
+        start = end = 0  # bounds of the unparsed part of the chunk
         if self._direct():
             self._filled += n
         else:
@@ -144,7 +144,7 @@ class Decoder:
 
     @property
     def midway(self) -> bool:
-        """Whether a message has begun that is not complete."""
+        """Whether a message has begun and is not complete."""
         return self._filled > 0 or len(self._into) != HEADER.size
 
     def _take(self, left: int, size: int) -> int:
@@ -153,7 +153,7 @@ class Decoder:
         return left - size
 
     def _parse(self) -> Generator[memoryview, None, None]:
-        """Yields memory that the bytes to come are to fill."""
+        """Yields memory for the next bytes, and resumes when it is full."""
         while True:
             head = bytearray(HEADER.size)
             yield memoryview(head)
@@ -233,7 +233,7 @@ def is_text(value: Any) -> bool:
 
 
 def array_of_texts(value: Any) -> Array:
-    """Texts of an answer as an array of objects: str, or bytes where a text is no UTF-8."""
+    """Texts of an answer as an array of objects: str, or bytes for a text that is not UTF-8."""
 
     def shape(v: Any) -> tuple[int, ...]:
         return (len(v), *(shape(v[0]) if v else ())) if isinstance(v, list) else ()

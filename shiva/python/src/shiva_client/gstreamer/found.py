@@ -1,4 +1,4 @@
-"""What can be drawn of the outputs of a model."""
+"""Finds what to draw in the outputs of a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from ..wire import Array
 
 FORMS = ("xywh", "xyxy")
-"""What the four numbers of a box are: its corner and its size, or two corners."""
+"""The forms of a box of four numbers: a corner and the size, or two corners."""
 
 MOST = 200
-"""Shapes that are drawn, at most."""
+"""The maximum number of shapes to draw."""
 
 LABELS = ("labels", "label", "classes", "class_ids", "class")
 SCORES = ("scores", "score", "confidence")
@@ -22,7 +22,7 @@ SCORES = ("scores", "score", "confidence")
 
 @dataclass
 class Shape:
-    """A polygon in pixels of the picture, and what is written above it."""
+    """A polygon in pixels of the picture, and the text above it."""
 
     corners: Array  # [n, 2] of x and y
     text: str = ""
@@ -30,19 +30,19 @@ class Shape:
 
 @dataclass
 class Found:
-    """What is drawn for an answer: shapes, and lines of text in the corner."""
+    """The drawing for an answer: shapes, and lines of text in the corner."""
 
     shapes: list[Shape] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
 def found(outputs: Mapping[str, Array], width: int, height: int, form: str) -> Found:
-    """What can be drawn of outputs.
+    """Find what to draw in outputs.
 
-    - ``boxes``, [n, 4], in pixels, as form says; or [n, corners, 2], polygons. Outputs of as many
+    - ``boxes``, [n, 4], in pixels, in the given form; or [n, corners, 2], polygons. Outputs with n
       elements, named as in LABELS and SCORES, are written above them.
-    - ``detections``, [n, 6], as Frigate's detectors give them: class, score, y_min, x_min, y_max,
-      x_max, the coordinates from 0 to 1.
+    - ``detections``, [n, 6], in the form of Frigate's detectors: class, score, y_min, x_min, y_max,
+      x_max, with coordinates from 0 to 1.
     - Other outputs of one to four elements are lines of text: ``label: 4``.
     """
     drawn, result = set(), Found()

@@ -1,4 +1,4 @@
-"""What a model has said of a picture, drawn on it."""
+"""Draws a model's answer on a picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE, BACK = (0.47, 1.0, 0.47, 1.0), (0.05, 0.06, 0.05, 0.75)
 
 
 class Overlay:
-    """The pixels that an answer covers: made once, and drawn on any number of pictures."""
+    """The pixels that an answer covers: rendered once, and drawn on any number of pictures."""
 
     def __init__(self, what: Found, width: int, height: int) -> None:
         self.size = (height, width)
@@ -26,7 +26,7 @@ class Overlay:
         ink = np.frombuffer(surface.get_data(), np.uint32).reshape(height, surface.get_stride() // 4)[:, :width]
         self._at = np.nonzero(ink >> 24)
         covered = ink[self._at][:, None]
-        # Premultiplied by their alpha, whatever the byte order of the machine is.
+        # Premultiplied by alpha, and independent of the machine's byte order.
         self._ink = (covered >> np.array([16, 8, 0], np.uint32) & 255).astype(np.uint16)
         self._rest = (255 - (covered >> 24)).astype(np.uint16)
 
@@ -54,7 +54,7 @@ class Overlay:
             self._write(context, line, 4 * self._unit, (4 + 15 * i) * self._unit)
 
     def _write(self, context: Any, text: str, x: float, y: float) -> None:
-        """A line of text on a dark ground, whose upper left corner is given."""
+        """Write a line of text on a dark background with its upper left corner at x, y."""
         text = text.replace("\0", " ")[:200]
         ascent, descent, *_ = context.font_extents()
         advance = context.text_extents(text)[4]

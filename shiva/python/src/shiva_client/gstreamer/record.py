@@ -1,4 +1,4 @@
-"""What a model has said of a picture, as a line of JSON."""
+"""Formats a model's answer to a picture as a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..frames import Result
 from ..wire import Array
 
 NEVER = (1 << 64) - 1
-"""GStreamer's time of what has none."""
+"""GStreamer's value for no time."""
 
 
 def line(result: Result) -> str:
     """One JSON object, and a line feed.
 
     ``seq`` is the number of the picture since the pipeline began, from 0, ``pts`` its time in
-    nanoseconds (null: it has none), ``width`` and ``height`` are its size, ``age`` is how many
-    seconds after the picture the answer came, ``model`` and ``version`` say who answered, and
-    ``outputs`` what: numbers, truth values and texts in lists nested by the shape of the output.
+    nanoseconds (null: none), ``width`` and ``height`` its size, ``age`` how many seconds after the
+    picture the answer came, and ``model`` and ``version`` those that answered. ``outputs`` has
+    numbers, booleans and texts in lists nested by the shape of the output.
     """
     answer, picture = result.answer, result.frame
     record = {

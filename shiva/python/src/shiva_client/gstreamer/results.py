@@ -1,4 +1,4 @@
-"""The pad on which answers leave as text, with a thread of its own."""
+"""The pad that outputs answers as text, with a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from gi.repository import Gst  # noqa: E402
 
 CAPS = "text/x-raw,format=utf8"
 MOST = 64
-"""Answers that wait while what is behind the pad takes none."""
+"""The maximum number of answers that wait while the downstream element takes none."""
 
 
 class Results:
-    """What leaves on the pad, in its order: a stream beside the video's, with sparse buffers.
+    """The queue of the pad's events and buffers: a sparse stream alongside the video's.
 
-    The video's thread only leaves things here. Were it to push them itself, the two sinks of a
-    pipeline would wait for each other when it is to begin.
+    The video's thread only queues items here. If it pushed them itself, the two sinks of a pipeline
+    would wait for each other during preroll.
     """
 
     def __init__(self, element: Any, pad: Any) -> None:
-        self.flow = Gst.FlowReturn.OK  # of the buffer that was pushed last
+        self.flow = Gst.FlowReturn.OK  # of the last buffer pushed
         self._element, self._pad = element, pad
         self._changed = threading.Condition()
         self._waiting: deque[Any] = deque()
-        self._buffers = 0  # among them
+        self._buffers = 0  # of them, how many are buffers
         self._flushing = False
         self._stopped = False
         self._pushing = False
         self._thread: threading.Thread | None = None
-        self._segment: Any = None  # the event of the segment in which the last thing was
+        self._segment: Any = None  # the event of the last item's segment
         self._until = 0  # the end of the last buffer or gap, in that segment
 
     def begin(self, start: Any) -> None:
-        """Begin a stream in the group of the video's, which the event start has begun."""
+        """Begin a stream in the same group as the video's, whose stream-start event is given."""
         event = Gst.Event.new_stream_start(self._pad.create_stream_id(self._element, "results"))
         event.set_stream_flags(Gst.StreamFlags.SPARSE)
         grouped, group = start.parse_group_id()
@@ -48,10 +48,10 @@ class Results:
         self._put(event, Gst.Event.new_caps(Gst.Caps.from_string(CAPS)))
 
     def start(self, segment: Any) -> None:
-        """Enter a segment, given as the event that begins it, unless another goes before.
+        """Enter the first segment, given by its event; later ones begin with their first picture.
 
-        Its beginning is a gap: a sink that has got one does not wait for an answer before the
-        pipeline may play.
+        It begins with a gap: a sink that has a gap does not make the pipeline wait for an answer
+        before it plays.
         """
         with self._changed:
             if not self._segment:
@@ -68,9 +68,9 @@ class Results:
             self.pause()
 
     def answer(self, session: Session, picture: Picture, text: str, *, wait: bool) -> None:
-        """Leave the answer to a picture.
+        """Queue the answer to a picture.
 
-        While MOST answers wait, it either waits, or drops the oldest of them.
+        While MOST answers wait, either wait, or drop the oldest of them.
         """
         with self._changed:
             self._changed.wait_for(lambda: not wait or self._flushing or self._buffers < MOST)
@@ -86,13 +86,13 @@ class Results:
             self._until = max(self._until, _end(picture))
 
     def silence(self, session: Session, picture: Picture) -> None:
-        """Say that there is no answer to a picture, so that nobody waits for one."""
+        """Announce that a picture has no answer, so that sinks do not wait for one."""
         with self._changed:
             if not self._flushing and not session.closed:
                 self._silent(picture, _end(picture))
 
     def _silent(self, picture: Picture, end: int) -> None:
-        """Go on to the segment of a picture, and to the time end in it."""
+        """Advance to the segment of a picture, and to the time ``end`` in it."""
         self._enter(picture.segment)
         forward = picture.segment.parse_segment().rate > 0
         if forward and end != Gst.CLOCK_TIME_NONE and self._until < end:
@@ -100,21 +100,21 @@ class Results:
             self._until = end
 
     def pause(self) -> None:
-        """Say that there is nothing now, to a sink that waits for something before it pauses."""
+        """Send an empty gap, for a sink that waits for an item before it pauses."""
         with self._changed:
             if self._segment and self._until != Gst.CLOCK_TIME_NONE:
                 self._put(Gst.Event.new_gap(self._until, 0))
 
     def end(self, session: Session | None = None) -> None:
-        """End the stream, behind all that waits."""
+        """End the stream, after all waiting items."""
         with self._changed:
             if not session or not session.closed:
                 self._put(Gst.Event.new_eos())
 
     def flush(self, event: Any) -> None:
-        """Drop what waits, and take nothing until the flush stops, of which event is the start.
+        """Drop waiting items, and take none until ``flushed``. The event is the flush's start.
 
-        Sessions whose answers are not wanted afterwards are closed before.
+        Before that, close the sessions whose answers are not wanted afterwards.
         """
         with self._changed:
             self._flushing = True
@@ -124,7 +124,7 @@ class Results:
         self._pad.push_event(event)
 
     def flushed(self, event: Any) -> None:
-        """Go on after a flush, which event ends."""
+        """Continue after a flush. The event is its end."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pushing)
             self._segment, self.flow = None, Gst.FlowReturn.OK
@@ -165,11 +165,11 @@ class Results:
                 self._pad.push_event(item)
             else:
                 self.flow = self._pad.push(item)
-            del item  # which is not to be held while the next is waited for
+            del item  # so that it is not held while waiting for the next
 
 
 def _end(picture: Picture) -> int:
-    """When a picture's time is over; of one without a time, the beginning of time."""
+    """The end of a picture's time; 0 for a picture without a time."""
     if picture.pts == Gst.CLOCK_TIME_NONE:
         return 0
     return picture.pts + (0 if picture.duration == Gst.CLOCK_TIME_NONE else picture.duration)

@@ -1,4 +1,4 @@
-"""The pictures of a video on their way to a model, which does not hold up the video."""
+"""Sends the pictures of a video to a model, without holding up the video."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Picture:
     Attributes:
         seq: its number in the stream
         pixels: [height, width, 3] of uint8; None once they are sent
-        segment: the event of the segment that it is in
-        pts, duration: as its buffer has them
-        taken: when it came by, as time.time() counts
-        session: to which it is shown
+        segment: the event of its segment
+        pts, duration: those of its buffer
+        taken: when it arrived, on the clock of time.time()
+        session: the one that it is shown to
         draws: whether its buffer may be drawn on
-        settled: whether nothing is to come of it any more; then overlay is what is drawn on it
+        settled: whether it is answered, or will not be; then overlay is what to draw on it
     """
 
     def __init__(self, seq: int, pixels: Array, segment: Any, pts: int, duration: int) -> None:
@@ -44,10 +44,10 @@ class Picture:
 
 
 class Session:
-    """A stream, the thread that pushes pictures to it, and the one that takes its results.
+    """A stream, a thread that pushes pictures to it, and a thread that takes its results.
 
     Attributes:
-        closed: whether nobody wants to hear of it any more
+        closed: whether results are no longer wanted
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Session:
         Args:
             client: closed with the session
             stream: of the client
-            keep: as the stream has it
-            told: called for each picture that was answered or failed, in their order
-            over: called when all is told, after finish
+            keep: that of the stream
+            told: called for each picture that was answered or failed, in order
+            over: called after finish, once ``told`` was called for all pictures
 
-        Both are called from threads of the session, and may be called once more by a thread that
-        was about to when it was closed.
+        Both are called from threads of the session. One such call may still happen after close, by
+        a thread that was about to make it.
         """
         self._client, self._stream, self._told, self._over = client, stream, told, over
-        # A picture waits here while the one before is being sent: that takes as long as the network
-        # and the server do.
+        # A picture waits here while the previous one is being sent, for as long as the network and
+        # the server take.
         most = None if keep == "all" else 1 if keep == "latest" else int(keep)
         self._waiting: deque[Picture] = deque(maxlen=most)
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class Session:
             threading.Thread(target=work, name="shivainfer", daemon=True).start()
 
     def show(self, picture: Picture) -> None:
-        """Have a picture sent, instead of the oldest that waits unless all are kept."""
+        """Queue a picture for sending. If full, it replaces the oldest, unless all are kept."""
         with self._changed:
             self._waiting.append(picture)
             self._changed.notify_all()
@@ -93,20 +93,21 @@ class Session:
         return not self._waiting
 
     def forget(self) -> list[Picture]:
-        """Do not send what waits, as nobody answers. Nothing is told of these pictures."""
+        """Return the waiting pictures unsent, as the server is unreachable. ``told`` is not
+        called."""
         with self._changed:
             forgotten = list(self._waiting)
             self._waiting.clear()
             return forgotten
 
     def finish(self) -> None:
-        """Show no more. What was shown is still answered."""
+        """Show no more pictures. Those shown are still answered."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Show no more, and want no answers."""
+        """Show no more pictures, and drop all answers."""
         with self._changed:
             self.closed = self._finished = True
             self._waiting.clear()

@@ -1,6 +1,6 @@
-"""The element shivainfer: it shows the pictures of a video to a model behind shivad.
+"""The element shivainfer, which shows the pictures of a video to a model behind shivad.
 
-GStreamer loads this file, which is none of the package's modules.
+GStreamer loads this file; it is not a module of the package.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ gi.require_version("GstBase", "1.0")
 gi.require_version("GstVideo", "1.0")
 from gi.repository import GObject, Gst, GstBase, GstVideo  # noqa: E402
 
-# The package around this file, so that GST_PLUGIN_PATH is all that has to be set. It goes behind
-# all others, and so changes nothing for who has the package.
+# The package around this file, so that only GST_PLUGIN_PATH has to be set. The entry comes last, so
+# it changes nothing if the package is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from shiva_client import Client, NotAnswered, Result, Stream  # noqa: E402
@@ -35,7 +35,7 @@ from shiva_client.gstreamer.results import CAPS, Results  # noqa: E402
 from shiva_client.gstreamer.session import Picture, Session  # noqa: E402
 
 HELD = 8
-"""Pictures that wait here for their answers at once, if all are kept."""
+"""How many pictures wait here for their answers at once, if all are kept."""
 
 VIDEO = "video/x-raw,format=RGB,width=[1,32767],height=[1,32767]"
 
@@ -49,10 +49,10 @@ EXPECTED = {
     "InvalidInput": "it was shown uint8 [{height}, {width}, 3]; pictures of another size come by "
     "videoscale ! video/x-raw,width=...,height=... before this element",
 }
-"""What was expected, by the kind of error."""
+"""Hints on what was expected, by kind of error."""
 
 BROKEN = (Gst.FlowReturn.NOT_NEGOTIATED, Gst.FlowReturn.ERROR, Gst.FlowReturn.NOT_SUPPORTED)
-"""Flows of the results with which the video cannot go on either."""
+"""Flow returns of the results pad that stop the video, too."""
 
 
 def text_property(default: str, blurb: str, flags: Any = GObject.ParamFlags.READWRITE) -> Any:
@@ -60,7 +60,7 @@ def text_property(default: str, blurb: str, flags: Any = GObject.ParamFlags.READ
 
 
 class ShivaInfer(GstBase.BaseTransform):
-    """Shows pictures to a model, and draws what it says, which the pad results has as JSON."""
+    """Shows pictures to a model, and draws its answers, which the results pad outputs as JSON."""
 
     __gtype_name__ = "ShivaInfer"
 
@@ -94,26 +94,26 @@ class ShivaInfer(GstBase.BaseTransform):
         type=bool, default=False, blurb="End the pipeline with an error if a picture is not answered"
     )
 
-    # An element is asked to release its pad when all else of it is gone.
+    # Class attributes: an element is asked to release its pad after its own attributes are gone.
     _pad: Any = None
-    _results: Results | None = None  # while running, if there is the pad
+    _results: Results | None = None  # while running with a results pad
 
     def __init__(self) -> None:
         super().__init__()
         self._changed = threading.Condition()
         self._session: Session | None = None
         self._last: Session | None = None  # the one that has finished
-        self._ending = False  # the session still has answers to come, behind the video's end
+        self._ending = False  # the video has ended, and the session still has answers to come
         self._seq = 0
-        self._keep: Any = "latest"  # as the property was at the start
-        self._held: deque[tuple[Any, Picture | None]] = deque()  # wait for an answer
-        self._shown: Picture | None = None  # of the buffer that is at hand
+        self._keep: Any = "latest"  # the property's value at the start
+        self._held: deque[tuple[Any, Picture | None]] = deque()  # buffers that wait for an answer
+        self._shown: Picture | None = None  # of the current buffer
         self._drawn: Overlay | None = None  # on buffers that do not wait
         self._trouble = ""  # the kind of error of the last picture
-        self._away = False  # nobody answered that
+        self._away = False  # the server did not answer it
         self._failed = False
         self._running = False
-        self._segment: Any = None  # the event of the one in which the video is
+        self._segment: Any = None  # the event of the video's current segment
         self._stride = self._width = self._height = 0
         self._sought = -1  # the number of the last seek
 
@@ -123,7 +123,7 @@ class ShivaInfer(GstBase.BaseTransform):
         if transition == Gst.StateChange.PLAYING_TO_PAUSED and self._results:
             self._results.pause()
         elif transition == Gst.StateChange.PAUSED_TO_READY:
-            self._running = False  # whoever waits for an answer does not any more
+            self._running = False  # ends the wait for an answer
             self._leave()
         return GstBase.BaseTransform.do_change_state(self, transition)
 
@@ -178,7 +178,7 @@ class ShivaInfer(GstBase.BaseTransform):
         return self.again(event) or bool(GstBase.BaseTransform.do_src_event(self, event))
 
     def again(self, event: Any) -> bool:
-        """Whether a seek has come up the other pad before: a pipeline seeks at every sink."""
+        """Whether this seek came from the other pad before: a pipeline seeks at every sink."""
         if event.type != Gst.EventType.SEEK:
             return False
         with self._changed:
@@ -199,14 +199,14 @@ class ShivaInfer(GstBase.BaseTransform):
             if results:
                 results.flush(event)
         elif event.type == Gst.EventType.FLUSH_STOP:
-            self._leave()  # once more: a picture may have been on its way here when the flush began
+            self._leave()  # again: a picture may have been on its way here when the flush began
             if results:
                 results.flushed(event)
         elif event.type & Gst.EventTypeFlags.SERIALIZED:
             while (buffer := self._release()) is not None:
                 self.srcpad.push(buffer)
         if event.type == Gst.EventType.STREAM_START:
-            with self._changed:  # the answers of a stream come before another
+            with self._changed:  # the answers of a stream come before the next stream
                 self._changed.wait_for(lambda: not self._ending)
             if results:
                 results.begin(event)
@@ -233,7 +233,7 @@ class ShivaInfer(GstBase.BaseTransform):
         return Gst.FlowReturn.OK
 
     def do_generate_output(self) -> tuple[Any, Any]:
-        """With every picture kept, hold each until it is answered, and HELD at once."""
+        """If all pictures are kept, hold each until it is answered, up to HELD at once."""
         self._shown = None
         flow, buffer = GstBase.BaseTransform.do_generate_output(self)
         if self._keep != "all" or flow != Gst.FlowReturn.OK:
@@ -246,7 +246,7 @@ class ShivaInfer(GstBase.BaseTransform):
         return flow, self._release()
 
     def _release(self) -> Any:
-        """Wait for the answer to the first buffer that is held. None: none is."""
+        """Wait for the answer to the first held buffer, and return it. None: none is held."""
         with self._changed:
             self._changed.wait_for(lambda: not self._held or self._done(self._held[0][1]))
             if not self._held:
@@ -258,7 +258,7 @@ class ShivaInfer(GstBase.BaseTransform):
         return buffer
 
     def _done(self, picture: Picture | None) -> bool:
-        """Whether a picture waits no longer. While nobody answers, none does."""
+        """Whether a picture waits no longer. While the server does not answer, none waits."""
         return not picture or picture.settled or picture.session.closed or self._away or self._failed
 
     @contextmanager
@@ -277,7 +277,8 @@ class ShivaInfer(GstBase.BaseTransform):
         return client, client.stream(self.model, name, keep=self._keep, timeout=self.timeout / 1000)
 
     def _show(self, pixels: Any, buffer: Any, draws: bool) -> Picture | None:
-        """Show a picture to the model, unless nobody answers and another one is trying."""
+        """Show a picture to the model, unless there are no answers and another picture is
+        waiting."""
         failed = None
         with self._changed:
             if not self._running:
@@ -285,7 +286,7 @@ class ShivaInfer(GstBase.BaseTransform):
             if not self._session:
                 try:
                     self._session = Session(*self._open(), self._keep, self._told, self._over)
-                except (ValueError, OSError) as error:  # a token's or a key's file has gone
+                except (ValueError, OSError) as error:  # such as a missing token or key file
                     failed = error
             session = self._session
             self._seq += 1
@@ -324,7 +325,7 @@ class ShivaInfer(GstBase.BaseTransform):
         self._note(failed, picture)
 
     def _over(self, session: Session) -> None:
-        """Called in a thread of the session, when the last picture was answered."""
+        """Called in a thread of the session, after the last picture was answered."""
         if self._results:
             self._results.end(session)
         with self._changed:
@@ -332,7 +333,7 @@ class ShivaInfer(GstBase.BaseTransform):
             self._changed.notify_all()
 
     def _finish(self) -> None:
-        """Show no more. The results end behind the last answer."""
+        """Show no more pictures. The results end after the last answer."""
         with self._changed:
             session, self._session, self._last = self._session, None, self._session
             self._ending = session is not None
@@ -342,7 +343,7 @@ class ShivaInfer(GstBase.BaseTransform):
             self._results.end()
 
     def _leave(self) -> None:
-        """Want no answer to what was shown."""
+        """Drop the answers to all pictures shown."""
         with self._changed:
             sessions, self._session, self._last = (self._session, self._last), None, None
             self._held.clear()
@@ -356,19 +357,19 @@ class ShivaInfer(GstBase.BaseTransform):
     # What goes wrong.
 
     def _note(self, failed: Exception | None, picture: Picture | None = None) -> None:
-        """Say so when pictures begin to fail, fail otherwise than before, or are answered again."""
+        """Report when pictures start to fail, fail differently, or are answered again."""
         kind = type(failed).__name__ if failed else ""
         with self._changed:
             before, self._trouble = self._trouble, kind
         if kind != before:
             self._say(failed, kind, picture)
-        with self._changed:  # only then: the source has an error of its own, which says less
+        with self._changed:  # only after the report: the source's own error is less specific
             self._away = isinstance(failed, NotAnswered)
             self._failed = self._failed or bool(failed and self.stop_on_error)
             self._changed.notify_all()
 
     def _say(self, failed: Exception | None, kind: str, picture: Picture | None) -> None:
-        """Post what is wrong, as a message for programs and as one for people."""
+        """Post the fault, as one message for programs and one for users."""
         said = Gst.Structure.new_empty("shivainfer-failed" if failed else "shivainfer-answered")
         said.set_value("model", self.model)
         if failed:
@@ -388,9 +389,9 @@ class ShivaInfer(GstBase.BaseTransform):
 
 
 def results_event(pad: Any, element: ShivaInfer, event: Any) -> bool:
-    """What comes up the pad of results: late text is no reason to drop pictures, but seeks go on.
+    """Handle upstream events of the results pad: drop QoS, as late text must not drop pictures.
 
-    It is no method, since the pad would hold the element then, which holds the pad.
+    Not a method, since the pad would then hold a reference to the element, which holds the pad.
     """
     if event.type in (Gst.EventType.QOS, Gst.EventType.RECONFIGURE):
         return True
@@ -398,7 +399,7 @@ def results_event(pad: Any, element: ShivaInfer, event: Any) -> bool:
 
 
 def draw(overlay: Overlay | None, pixels: Any) -> None:
-    """Draw an overlay, unless it is of pictures of another size."""
+    """Draw an overlay, unless it is for pictures of another size."""
     if overlay and overlay.size == pixels.shape[:2]:
         overlay.draw(pixels)
 
