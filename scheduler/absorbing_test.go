@@ -1,7 +1,7 @@
 //go:build !race && !invariants
 
 // A simulation runs on one goroutine, where the race detector finds nothing and costs a factor of
-// ten, and it has no buffers to poison.
+// ten, and has no buffers to poison.
 
 package scheduler_test
 
@@ -26,7 +26,7 @@ var (
 
 const (
 	learnWithin = 5 * time.Second // of heavy load, or after a change; from then on
-	// Of the oracle's goodput must be served, on average over the profiles,.
+	// Shares of the oracle's goodput that must be served: on average over the profiles,
 	learnShare  = 0.95
 	learnLuck   = 0.9 // ... by all but one profile in fifty,
 	learnFloor  = 0.6 // ... by each profile, during
@@ -54,10 +54,11 @@ func learnCells(p sim.Profile, length time.Duration) []sim.Cell {
 }
 
 // TestNoAbsorbingState: from any profile, and after any light load, a container under heavy load
-// and with any fault is served within seconds as by the oracle. The share of one profile over ten
-// seconds varies by some hundredths, as the oracle's does. All kinds take longer than the other
-// tests of this package together: go test takes one of them, make unit all (-all). The long form is
-// go test ./scheduler -run TestNoAbsorbingState -all -beliefs 1112, ten thousand profiles in all.
+// and with any fault reaches nearly the oracle's goodput within seconds. The share of one profile
+// over ten seconds varies by some hundredths, as the oracle's does. All kinds take longer than the
+// other tests of this package together: go test takes one of them, make unit all (-all). The long
+// form is go test ./scheduler -run TestNoAbsorbingState -all -beliefs 1112, ten thousand profiles
+// in all.
 func TestNoAbsorbingState(t *testing.T) {
 	for k, p := range sim.Kinds() {
 		if !*allKinds && p.Name != "linear" {
@@ -126,10 +127,10 @@ func TestNoAbsorbingState(t *testing.T) {
 	}
 }
 
-// TestNoAbsorbingStateShared: the same of servers that share a container, each of which believes
-// something else of it: within half a minute, which is how long many measurements of a size count
-// while it is not executed, they answer what they answer without such beliefs. The long form is
-// go test ./scheduler -run TestNoAbsorbingStateShared -beliefs 200.
+// TestNoAbsorbingStateShared: the same for servers that share a container, each with different
+// beliefs about it: within half a minute, which is how long many measurements of a size count while
+// that size is not executed, they answer as many rows as without such beliefs. The long form is go
+// test ./scheduler -run TestNoAbsorbingStateShared -beliefs 200.
 func TestNoAbsorbingStateShared(t *testing.T) {
 	sum, many := 0.0, cmp.Or(*beliefs, budgettest.Rounds(5))
 	for i := range many {

@@ -20,7 +20,7 @@ const coldBatches = 2 * fewSamples
 // minRetry is the shortest RetryAfter: clients round it up to their own units anyway.
 const minRetry = 10 * time.Millisecond
 
-// A contribution is a replica's part of the capacity. That of one that is not live is all zero.
+// A contribution is a replica's part of the capacity; zero if the replica is not live.
 type contribution struct {
 	cold    bool
 	batch   int
@@ -38,7 +38,7 @@ func (r *Replica) contribution(c *core) contribution {
 	}
 }
 
-// measure recomputes the capacity by all replicas.
+// measure recomputes the contributions of all replicas, and the capacity.
 func (c *core) measure() {
 	for _, rep := range c.replicas {
 		rep.contributes = rep.contribution(c)
@@ -46,8 +46,8 @@ func (c *core) measure() {
 	c.sum()
 }
 
-// remeasure recomputes the capacity after the profile of one replica has changed. To look into the
-// profiles of all of them was half of what an answer cost where a model had 80.
+// remeasure recomputes the capacity after the profile of one replica has changed. Reading the
+// profiles of all replicas was half the cost of an answer in a model that had 80.
 func (c *core) remeasure(rep *Replica) {
 	rep.contributes = rep.contribution(c)
 	c.sum()
@@ -74,9 +74,9 @@ func (c *core) sum() {
 // source with a smaller share (see sources).
 //
 // A frame that supersedes others of its stream, s, adds only the difference in size to the queue.
-// Nor does a prediction refuse a frame of a stream that takes turns: predictions go by deadlines,
-// so a stream whose frames arrive in step with those of others could meet the same one for ever.
-// What waits of such a stream is bounded, and of all of them by their number.
+// No prediction refuses a frame of a stream that takes turns: predictions go by deadlines, so a
+// stream whose frames arrive in step with those of other streams could be refused for ever. Such a
+// stream has a bounded number of frames waiting, and the number of streams is bounded.
 func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 	free, freeBytes, turns := 0, int64(0), false
 	if s != nil {
@@ -113,12 +113,12 @@ func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
 }
 
-// A surplus admits rows beyond what could be served in order of arrival. Under overload the
-// strategy skips most of the rows ahead in favour of fresh ones, which make large batches.
-// Refusing every newcomer until the old rows are gone leaves only stale rows to choose from; that
-// cost an eighth of the goodput at 2.5 times the capacity. So newcomers are admitted at up to
-// twice the service rate. They are spread evenly over time, because the first rows of a burst
-// would be stale when a replica becomes free.
+// A surplus admits more rows than could be served in order of arrival. Under overload the strategy
+// skips most of the rows ahead in favour of fresh ones, which make large batches. Refusing every
+// newcomer until the old rows are gone leaves only stale rows to choose from; that cost an eighth
+// of the goodput at 2.5 times the capacity. So newcomers are admitted at up to three times the
+// service rate. They are spread evenly over time, because the first rows of a burst would be stale
+// when a replica becomes free.
 type surplus struct {
 	rows float64 // that may still be admitted
 	at   int64
@@ -151,10 +151,9 @@ func (c *core) ahead(r *Request) int {
 	return rows
 }
 
-// predict estimates, optimistically, when rows that wait behind ahead others would be answered:
-// every replica works at its best rate and at median times from the moment it is free. ok is
-// false, and nothing is predicted, while a replica could start at once. rate is in rows per
-// nanosecond.
+// predict estimates, optimistically, when rows that wait behind ahead other rows would be answered:
+// every replica works at its best rate and at median times from the moment it is free. ok is false,
+// and nothing is predicted, while a replica could start at once. rate is in rows per nanosecond.
 //
 // It is optimistic on purpose: a row that is admitted and cannot be served is shed later, but a
 // row that is refused is lost.
@@ -194,8 +193,8 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 	return now + int64(work/rate) + last, rate, true
 }
 
-// Bounds on what displace examines, since it holds the model's lock. The newest rows of a source
-// may all be exempt from displacement, and a request that is refused in the end must stay cheap.
+// Bounds on the rows that displace examines, since it holds the model's lock. The newest rows of a
+// source may all be exempt from displacement, and refusing a request must stay cheap.
 const (
 	displaceSources = 64   // that may have to give rows
 	displaceSkips   = 64   // rows of a source that may not be displaced ...
@@ -204,13 +203,14 @@ const (
 )
 
 // displace makes room for r at a limit: it answers the newest rows of sources with larger shares of
-// the queue. The source with the largest share is the first to give rows, as long as it keeps a
-// share that is no smaller than that of r's source after the exchange; then others. It frees
-// needRows, of which only rows due before the given deadline count, or needBytes. It returns false
-// if it displaced nothing.
+// the queue. The source with the largest share gives rows first, then the others, each as long as
+// its share stays no smaller than that of r's source after the exchange. displace frees needRows,
+// of which only rows due before the given deadline count, or needBytes. It returns false if it
+// displaced nothing.
 //
-// A flood may come on many connections, each with fewer rows than are needed. When one source alone
-// had to give them, twenty connections kept a modest one from being served at all.
+// A flood may come on many connections, each with fewer rows than are needed. When a single source
+// had to give all of them, a flood on twenty connections kept a modest source from being served at
+// all.
 //
 // For a prediction, more than displaceMost rows are never needed: r is then admitted although it is
 // predicted to be late, and the next requests of its source find a shorter queue.

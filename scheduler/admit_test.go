@@ -57,11 +57,11 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestFloodStarvesNobody: sources send ten times the capacity, another one less than its equal
-// share of it, steadily; that one is served.
+// TestFloodStarvesNobody: sources send ten times the capacity, and another source steadily sends
+// less than its equal share of the capacity; that one is served.
 func TestFloodStarvesNobody(t *testing.T) {
 	for _, c := range []struct {
-		floods, every int // sources that flood; steps between the requests of the other one
+		floods, every int // sources that flood; steps between the other source's requests
 	}{{1, 5}, {20, 20}, {50, 50}} {
 		s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
 		w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
@@ -126,7 +126,7 @@ func (a *admission) submit(n, priority int, within time.Duration) {
 	}
 }
 
-// teach has n batches of at most 10 rows answered.
+// teach lets n batches of at most 10 rows be answered.
 func (a *admission) teach(n int) {
 	for range n {
 		a.submit(10, 0, time.Second)
@@ -177,7 +177,7 @@ func TestAdmissionWithAnIdleReplica(t *testing.T) {
 }
 
 // TestAdmissionLooksAhead: a prediction counts the rows that would be served before the request,
-// and none with later deadlines or a lower priority.
+// but no rows with later deadlines or a lower priority.
 func TestAdmissionLooksAhead(t *testing.T) {
 	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	a.teach(40)
@@ -255,9 +255,9 @@ func TestDisplacementIsBounded(t *testing.T) {
 	}
 }
 
-// TestAdmissionRecovers: while a container stands nearly still, predictions are of minutes. A
-// second after it is itself again, nothing of a modest source is refused beside a queue of others:
-// the belief does not last although it refuses the requests that would correct it.
+// TestAdmissionRecovers: while a container is nearly stopped, predictions are of minutes. A second
+// after it has recovered, no request of a modest source is refused alongside a queue of other
+// sources: the belief does not last although it refuses the requests that would correct it.
 func TestAdmissionRecovers(t *testing.T) {
 	slow := true
 	quick := schedtest.Linear(300*time.Microsecond, 20*time.Microsecond)

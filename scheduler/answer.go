@@ -13,8 +13,8 @@ import (
 // Splitting the outputs of a batch into those of its requests. Except for take, all of it runs
 // without a lock, on batches and requests that no other goroutine can reach any more.
 
-// deliver gives each span that still has a waiter its rows and completes the requests. Their
-// outcomes are set already; those with an error get no rows.
+// deliver hands each span's rows to its request, if that still waits, and completes the requests.
+// Their outcomes are set already; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
 	if f := m.sched.hooks.Delivering; f != nil && len(b.spans) > 1 {
@@ -98,8 +98,8 @@ func (m *Model) lend(b *Batch, late func([]tensor.Tensor), rows int) {
 	late(r.Outputs)
 }
 
-// rowsBytes is the length in bytes of the first rows of t (values, if it is ragged), which t is
-// known to have. (tensor.Cut does the same, but allocates the shapes, once for each request.)
+// rowsBytes is the length in bytes of the first rows of t (values, if t is ragged); t has at least
+// as many. (tensor.Cut does the same, but allocates the shapes, once for each request.)
 func rowsBytes(t *tensor.Tensor, rows int) int {
 	elems, _ := t.Shape[1:].Elements()
 	elems *= rows
@@ -182,11 +182,11 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 	m.core.stats.outcomes[r.outcome]++
 }
 
-// finish hands an answered request back to its owner, and those whose answers waited for it. None
-// of them must be used after it.
+// finish hands an answered request back to its owner, and then the requests whose answers waited
+// for it. The caller must use none of them afterwards.
 //
-// It is a loop since the answers of a stream may go on for ever: while one leaves, other replicas
-// bring the next ones.
+// It loops instead of recursing, since the answers of a stream may go on for ever: while one is
+// delivered, other replicas bring the next ones.
 func (m *Model) finish(r *Request) {
 	s := m.hand(r)
 	if s == nil {
@@ -199,8 +199,8 @@ func (m *Model) finish(r *Request) {
 	}
 }
 
-// hand hands an answered request back to its owner. It returns the stream of which it is the next
-// answer; nil: it is an error, or none of a stream.
+// hand hands an answered request back to its owner. It returns the stream whose next answer this
+// was; nil: the answer is an error, or the request is no frame of a stream.
 func (m *Model) hand(r *Request) (of *stream) {
 	defer m.survive()
 	if r.pieces != nil {
@@ -219,9 +219,9 @@ func (m *Model) hand(r *Request) (of *stream) {
 	return of
 }
 
-// survive is deferred where owners are called: a panic of one is logged. The goroutine is often an
-// event loop that serves other requests, and those of the same batch are yet to be completed. The
-// strict build ends for what it finds all the same.
+// survive is deferred where owners are called, and logs the panic of an owner. The goroutine is
+// often an event loop that serves other requests, and other requests of the same batch are yet to
+// be completed. A tensor.Violation, which the strict build raises, still ends the process.
 func (m *Model) survive() {
 	p := recover()
 	if p == nil {
@@ -233,9 +233,9 @@ func (m *Model) survive() {
 	m.sched.log.Error("panic in the owner of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
 }
 
-// delivered returns the next requests of a stream to be handed back, one of whose answers has been.
-// Only now: had they been answered before Complete of that one returned, another goroutine could
-// have overtaken this one.
+// delivered is called after an answer of a stream was handed back, and returns the requests to hand
+// back next. If they were answered before Complete had returned for the previous one, another
+// goroutine could overtake this one.
 func (m *Model) delivered(s *stream) []*Request {
 	fx, now := m.begin()
 	m.core.delivered(s, now, fx)

@@ -142,7 +142,7 @@ func TestInvalidRow(t *testing.T) {
 	}
 }
 
-// An image is part of what clients see, so all replicas declare the same.
+// An image declaration is part of the contract with clients, so all replicas declare the same.
 func TestReplicasAgreeOnImages(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{})
 	spec := func(i *tensor.Image) scheduler.Spec {
@@ -411,7 +411,7 @@ func TestExecutionOfPipelinedBatches(t *testing.T) {
 }
 
 // TestDelivering: the hook is called before the owners of a batch of several requests, and over
-// after them; not for a request alone.
+// after them; not for a batch of one request.
 func TestDelivering(t *testing.T) {
 	var order []string
 	note := func(what string) { order = append(order, what) }

@@ -2,16 +2,17 @@ package scheduler
 
 import "fmt"
 
-// Await says that a replica will be started for the rows that wait for one. So the model's requests
-// wait for it until their deadlines, and then are answered ErrUnavailable with why: what is being
-// started, or what keeps it. "" ends that: without a live replica they are answered at once. The
-// model stays known without a replica. Any goroutine may call it.
+// Await announces that a replica will be started for waiting rows. The model's requests then wait
+// for it until their deadlines, and are answered ErrUnavailable with why: what is being started, or
+// what delays the start. After Await(""), requests are answered at once again if there is no live
+// replica. While a replica is awaited, the model stays known without one. Any goroutine may call
+// Await.
 func (m *Model) Await(why string) {
 	m.mu.Lock()
 	same := m.core.awaited == why
 	m.mu.Unlock()
 	if same {
-		return // what is no event leaves no trace
+		return // nothing changes, so this is no event
 	}
 	fx, now := m.begin()
 	fx.changed = (m.core.awaited == "") != (why == "")

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 )
 
-// TestAwait: of a model whose replica is about to be started requests wait for it, and are
-// Unavailable by their deadlines with what keeps it; once it is not awaited any more, at once. A
-// replica with another contract answers none of them.
+// TestAwait: requests of a model whose replica is about to be started wait for it, and at their
+// deadlines are answered ErrUnavailable with the reason of the delay; once no replica is awaited
+// any more, they are answered at once. A replica with another contract answers none of them.
 func TestAwait(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
 	rep := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)})

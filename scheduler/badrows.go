@@ -3,9 +3,9 @@ package scheduler
 import "math"
 
 // badRows estimates how often a batch fails because of one of its rows, and bounds the batch size
-// by it. Finding the bad row takes one more batch for every doubling of the rows, while the
-// others wait; so where bad rows are frequent, smaller batches serve more. With one bad row in a
-// hundred, deadlines of 200 ms and 700 rows/s, 0.78 of the good rows were answered without this
+// accordingly. Finding the bad row takes one more batch for every doubling of the rows, while the
+// other rows wait; so where bad rows are frequent, smaller batches serve more. With one bad row in
+// a hundred, deadlines of 200 ms and 700 rows/s, 0.78 of the good rows were answered without this
 // bound and 0.88 are with it. Below badShare of failed batches there is no bound.
 //
 // Memory fades by batches, not by rows or seconds: small batches show little, yet the bound must

@@ -30,12 +30,12 @@ type Batch struct {
 	model   *Model
 	replica *Replica
 	sent    int64
-	// When the container could start on it; unbegun: it is queued in the container.
+	// When the container could start the batch; unbegun: it is queued in the container.
 	began     int64
 	due       int64 // the tightest deadline when it was sent
 	predicted int64 // upper quantile of its execution time; 0: unknown
 	typical   int64 // median
-	// Of a trial: time of as many rows in batches of the best known size, in ns; else 0.
+	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
 	par      float64
 	half     int64 // of a trial: the median deadline of its rows
 	limit    int   // the most rows it could have had, for strategies that learn
@@ -46,22 +46,22 @@ type Batch struct {
 	padding  int   // rows added to reach a fixed size
 	bytes    int64 // of the inputs, without padding
 	crowded  bool  // batch_bytes allows no more
-	leftOut  bool  // frames of streams that have one in it
+	leftOut  bool  // frames were left out: their streams have one in it
 	reason   CloseReason
 	oldest   int64 // how long its oldest rows have waited
 	executed struct {
-		rows   int   // of its execution, with those of other servers; 0: only its own
+		rows   int   // of the execution, including other servers' rows; 0: only its own
 		queued int64 // ns that it waited in the container for another execution
 	}
 	tensors []tensor.Tensor
 	shapes  []int
 	params  []byte
 
-	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The
-	// last one to leave disposes of it.
+	// parties counts those that may still touch the batch: the goroutine in Send, and the worker.
+	// The last one to leave disposes of it.
 	parties atomic.Int32
 
-	// Guarded by the model's mutex; owned by the goroutine that answers the batch once it is done.
+	// Guarded by the model's mutex; once the batch is done, owned by the goroutine that answers it.
 
 	spans    []span
 	retry    *retry // it executes this retry; nil: its rows are from the queue
@@ -78,8 +78,8 @@ type Part struct {
 	Rows       int
 	Parameters []byte // JSON object, or nil
 	Priority   int
-	Trace      Parent // Trace.Parent of a request that is followed; zero: it is not
-	TraceState string // Trace.State of it
+	Trace      Parent // Trace.Parent of a traced request; zero: it is not traced
+	TraceState string // its Trace.State
 }
 
 // A RowError is the failure of one row of a batch, whose other rows have answers.
@@ -133,20 +133,20 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	return err
 }
 
-// Executed says, before Complete or Fail, that a shared container executed the batch together with
-// rows of other servers, all of them rows, and how long it waited there for an execution before
-// that.
+// Executed reports, before Complete or Fail, that a shared container executed the batch together
+// with rows of other servers, how many rows that execution had in all, and how long the batch had
+// waited in the container because an earlier execution went without it.
 func (b *Batch) Executed(rows int, queued time.Duration) {
 	b.executed.rows, b.executed.queued = max(rows, b.Rows), max(0, int64(queued))
 }
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of
-// several requests, they are tried again in smaller batches until one request is left that
-// fails alone, unless the model says otherwise.
+// several requests, they are tried again in smaller batches until one request is left that fails
+// alone, unless the model's configuration forbids retries.
 //
-// The requests get an [ErrContainerFailed], unless it was not the container that failed: an err
-// that is an [ErrOverloaded] (no memory for the answer) or an [ErrInvalidInput] (this container's
-// protocol cannot carry the rows) is passed on as it is.
+// The requests get an [ErrContainerFailed], unless the container is not at fault: an err that is an
+// [ErrOverloaded] (no memory for the answer) or an [ErrInvalidInput] (this container's protocol
+// cannot carry the rows) is passed on as it is.
 func (b *Batch) Fail(err error) {
 	if outcomeOfFailure(err) == OutcomeContainerFailed {
 		err = fmt.Errorf("%w: %v", ErrContainerFailed, err)
@@ -202,8 +202,8 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	return nil
 }
 
-// checkCounts reports whether counts, one for each row, add up to the values of the ragged output
-// t.
+// checkCounts returns an error unless counts, one for each row, add up to the number of values of
+// the ragged output t.
 func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
 	left := t.Shape[0]
 	for row := range b.Rows {
@@ -266,7 +266,7 @@ func (b *Batch) add(s span) {
 	b.bytes += s.req.bytesOf(s.lo, s.hi)
 }
 
-// pad appends rows of a request that nobody waits for.
+// pad appends rows of a request whose answers are dropped.
 func (b *Batch) pad(r *Request, lo, hi int) {
 	b.part(r, lo, hi)
 	b.spans = append(b.spans, span{lo: lo, hi: hi})

@@ -156,10 +156,10 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// BenchmarkRequestRatio alternates between the two of BenchmarkRequest, so that the noise of the
-// machine affects both. x-chan is the cost of a request in bare hand-overs through a channel and
-// back, by wall time, and cpu-x-chan by the processor time of the process, user and system,
-// garbage collection included. It fails above mostHandOvers, which is about a microsecond.
+// BenchmarkRequestRatio alternates between the two measurements of BenchmarkRequest, so that the
+// noise of the machine affects both. x-chan is the cost of a request in bare hand-overs through a
+// channel and back, by wall time, and cpu-x-chan by the processor time of the process, user and
+// system, garbage collection included. It fails above mostHandOvers, which is about a microsecond.
 func BenchmarkRequestRatio(b *testing.B) {
 	l := newLoop(b)
 	there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
@@ -317,8 +317,8 @@ func BenchmarkRefused(b *testing.B) {
 	}
 }
 
-// BenchmarkSuperseded is what a frame costs that is superseded while it waits, of a hundred
-// streams: to take it in, and to answer the one before it.
+// BenchmarkSuperseded measures the cost of a frame that is superseded while it waits, with a
+// hundred streams: admitting it, and answering the frame before it.
 func BenchmarkSuperseded(b *testing.B) {
 	sched, err := scheduler.New(scheduler.Config{})
 	if err != nil {
@@ -328,11 +328,11 @@ func BenchmarkSuperseded(b *testing.B) {
 	model := addTo(b, sched, benchID, rowsSpec, &schedtest.Worker{}).Model()
 	in := rowOf(b, 1)
 	owner := ownerFunc(func(*scheduler.Request) {})
-	for range 4 { // more than it takes at once: from here on all wait
+	for range 4 { // more than the worker takes at once: from here on all wait
 		sched.Submit(&scheduler.Request{Model: model, Inputs: in, Rows: 1, Owner: owner})
 	}
 	const streams = 100
-	var requests [2 * streams]scheduler.Request // of each stream the one that waits, and the next
+	var requests [2 * streams]scheduler.Request // for each stream, the waiting one and the next
 	for i := range requests {
 		requests[i] = scheduler.Request{
 			Model: model, Inputs: in, Rows: 1, Owner: owner,

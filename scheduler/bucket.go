@@ -15,7 +15,7 @@ type bucket struct {
 	key      string // dtypes and trailing dimensions
 	queues   [priorities]queue
 	rows     int
-	rowBytes int64 // of the latest rows; all are equal but for Bytes and mixed rows
+	rowBytes int64 // of the latest rows; all are equal except for Bytes and mixed rows
 
 	forgotten bool // it is not in buckets.byKey
 
@@ -105,7 +105,8 @@ func (bs *buckets) place(b *bucket) {
 		}
 		return
 	}
-	// Its last row was removed to be inserted elsewhere, or to make room for a newer one.
+	// It was forgotten with its last row, which was removed to be inserted at another place, or to
+	// make room for a newer row.
 	if b.forgotten {
 		b.forgotten = false
 		bs.byKey[b.key] = b

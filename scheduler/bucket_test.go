@@ -44,8 +44,8 @@ func TestBucketOfSplitRequest(t *testing.T) {
 	}
 }
 
-// TestMixedRows: rows of different shapes share a batch where the replica says that it sends each
-// by itself, and nowhere else.
+// TestMixedRows: rows of different shapes share a batch if the replica declares that it sends each
+// row by itself, and only then.
 func TestMixedRows(t *testing.T) {
 	for mixed, want := range map[bool]int{false: 1, true: 2} {
 		s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 8, Slots: 1, Strategy: "static"}})

@@ -6,23 +6,23 @@ import "time"
 // accelerator runs out of memory above some size, and its operator may not know which. The
 // profile does not show that, as it measures answers only.
 //
-// No ceiling is permanent. While more rows wait than it allows, a larger batch is tried: first
-// half way to the smallest size that is known to fail, until that size is next to the ceiling;
-// then that size itself, now and then; and after a success the double, at once. The cost is
-// bounded: after a failed trial comes a pause of searchFactor times its duration during the
-// search, which has at most as many steps as there are doublings, and of pauseFactor times after
-// it. With the long pause alone, a container of 120 ms a batch took a minute to find its size.
+// No ceiling is permanent. While more rows wait than it allows, a larger batch is tried: first half
+// way to the smallest size that is known to fail, until that size is next to the ceiling; then that
+// size itself, now and then; and after a success double the size, at once. The cost is bounded:
+// after a failed trial comes a pause of searchFactor times its duration during the search, which
+// has at most as many steps as there are doublings, and of pauseFactor times after it. With the
+// long pause alone, a container of 120 ms a batch took a minute to find its size.
 //
 // One failed batch proves little, since a single bad row fails any batch. Lowering the ceiling at
 // every failure, as the first version did, made batches small where one row in a hundred was bad.
 // The ceiling falls only when all rows of a failed batch were then answered in smaller ones, or
-// when failures repeat and retries tell nothing.
+// when failures repeat and their retries are inconclusive.
 type ceiling struct {
 	rows   int   // the ceiling; 0: none
 	broke  int   // a larger size that failed: the smallest one known; 0: none
 	next   int64 // when the next trial may be sent
 	proven int   // largest size answered since the last ceiling was found
-	vague  int   // consecutive failures whose retries told nothing
+	vague  int   // consecutive failures whose retries were inconclusive
 }
 
 const (
@@ -50,8 +50,8 @@ func (c *ceiling) sent(rows int) {
 	}
 }
 
-// passed records an answered batch. top is the largest batch that the replica may get in any
-// case.
+// passed records an answered batch. top is the largest batch that the replica may get without a
+// ceiling.
 func (c *ceiling) passed(rows, top int, now int64) {
 	if rows > c.proven {
 		c.proven = rows
@@ -91,8 +91,8 @@ func (c *ceiling) ended(rows int, now int64) {
 	}
 }
 
-// fault records that a batch failed and its parts did not. Once may be chance, if batches as
-// large were answered before.
+// fault records that a batch failed and its parts did not. A single such failure may be chance if
+// batches as large were answered before.
 func (c *ceiling) fault(rows int, took, now int64) {
 	c.vague = 0
 	switch {

@@ -134,7 +134,7 @@ func (r *Replica) audit(requests map[*Request]int) error {
 	return nil
 }
 
-// audit compares a batch in flight with its requests, and adds up their executing rows.
+// audit compares a batch in flight with its requests, and adds its rows to their counts.
 func (b *Batch) audit(requests map[*Request]int) error {
 	n := 0
 	for i := range b.spans {

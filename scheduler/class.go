@@ -21,13 +21,13 @@ const (
 	freshWeight   = 1.0 / 10 // below this a measurement is stale: the next one replaces it
 )
 
-// A sizeClass holds the latest measurements of its sizes. Their interquartile mean is its point,
-// which an outlier does not move.
+// A sizeClass holds the latest measurements of its sizes. The class's point is their interquartile
+// mean, which an outlier does not move.
 type sizeClass struct {
 	n, next int
 	last    int64 // time of the latest measurement
 	count   int   // ... and the profile's number of measurements by then
-	// Older than a contradiction, or refuted: the next measurement replaces it.
+	// It is older than a contradiction, or refuted: the next measurement replaces it.
 	hearsay bool
 	off     deviation              // of its sizes
 	m       [classSize]measurement // a ring
@@ -51,10 +51,10 @@ func (c *sizeClass) forget(keep int) {
 // newest is the nth newest measurement, from 1.
 func (c *sizeClass) newest(n int) *measurement { return &c.m[(c.next-n+classSize)%classSize] }
 
-// since is the profile's count when half of them had been made.
+// since is the profile's count when half of the class's measurements had been made.
 func (c *sizeClass) since() int { return c.newest((c.n + 1) / 2).count }
 
-// before is the largest count among its measurements that is at most the given one; 0: none.
+// before is the largest count of a measurement in the class that is at most the given one; 0: none.
 func (c *sizeClass) before(count int) int {
 	last := 0
 	for _, m := range c.m[:c.n] {
@@ -92,8 +92,8 @@ func (c *sizeClass) add(m measurement) {
 	c.n++
 }
 
-// point is their mean size and the mean of the middle half of their times, in ns. Outliers do not
-// move it, and its standard error is smaller than the median's.
+// point is the mean size of the measurements and the mean of the middle half of their times, in ns.
+// Outliers do not move it, and its standard error is smaller than the median's.
 func (c *sizeClass) point() (rows, ns float64) {
 	from := (c.n + 1) / 4
 	to := c.n - from
@@ -106,8 +106,8 @@ func (c *sizeClass) point() (rows, ns float64) {
 	return float64(c.rows) / float64(c.n), ns / float64(to-from)
 }
 
-// sigma is the spread of its measurements relative to their median: the standard deviation, if
-// they are normally distributed. With very few measurements it means little.
+// sigma is the spread of its measurements relative to their median: the standard deviation, if the
+// measurements are normally distributed. With very few measurements it means little.
 func (c *sizeClass) sigma() float64 {
 	return (c.sorted[c.n*84/100] - c.sorted[c.n*16/100]) / 2 / c.sorted[c.n/2]
 }

@@ -15,7 +15,7 @@ import (
 
 // Config configures a Scheduler. The zero value is valid.
 type Config struct {
-	Default ModelConfig // of models that are not in Models
+	Default ModelConfig // for models that are not in Models
 	// By model name, all versions; zero fields mean the defaults of ModelConfig.
 	Models map[string]ModelConfig
 	Hooks  Hooks
@@ -50,8 +50,8 @@ type ModelConfig struct {
 	// Objective is the longest that a batch should take. It sizes batches and ends nothing.
 	// Default 100 ms.
 	Objective time.Duration
-	// MaxBatch is the largest number of rows in a batch. Default: what the container declares,
-	// else 128. If both are given, the smaller one holds.
+	// MaxBatch is the largest number of rows in a batch. Default: the maximum that the container
+	// declares, else 128. If both are given, the smaller one holds.
 	MaxBatch int
 	// BatchBytes bounds the input bytes of a batch of more than one row. Default 256 MiB, and
 	// never more than QueueBytes.
@@ -68,27 +68,27 @@ type ModelConfig struct {
 	// has answered nothing meanwhile is suspect, and gets only probes until it answers. Default
 	// 30 s.
 	ExecTimeout time.Duration
-	// Retry has batches of lost replicas executed once more elsewhere, and failed batches in
-	// smaller ones until one request is left that fails alone. Set it to false for models that
-	// must not compute a row twice. Default true.
+	// Retry lets batches of lost replicas be executed once more elsewhere, and failed batches be
+	// tried again in smaller ones until one request is left that fails alone. Set it to false for
+	// models that must not compute a row twice. Default true.
 	Retry *bool
-	// Shed has aimd, quantile and static skip rows that are predicted to be late, and requests
-	// without a chance refused at once. False is the papers' form. The deadline strategy always
-	// sheds. Default true.
+	// Shed makes aimd, quantile and static skip rows that are predicted to be late, and refuses
+	// requests without a chance at once. False is the form in the papers. The deadline strategy
+	// always sheds. Default true.
 	Shed *bool
-	// Slots is the number of batches in flight of a replica that does not ask for a number: those
-	// that it executes, and further ones, which are sent just before an executing one is
-	// predicted to end. Default: one more than it executes at once, or 1 if it is serial.
+	// Slots is the number of batches in flight for a replica that does not ask for a number: those
+	// that it executes, and further ones, which are sent just before an executing one is predicted
+	// to end. Default: one more than it executes at once, or 1 if it is serial.
 	Slots int
 	// Batched is for replicas that cannot declare it themselves: false makes each request one
 	// execution, as [BatchingNone] does. It applies when a replica registers. Default true: the
 	// replica's declaration decides.
 	Batched *bool
-	// Keep is how many frames of a stream may wait that do not say it themselves; more supersede
-	// the oldest. Default: all.
+	// Keep is how many frames of a stream may wait if its frames do not set Frame.Keep; one more
+	// supersedes the oldest. Default: all.
 	Keep setting.Keep
-	// Streams bounds the streams of one client that the model knows. One more has the client's
-	// oldest one forgotten of those that are silent; if none is, it is refused. Default 1,024.
+	// Streams bounds the streams of one client that the model knows. For one more, the client's
+	// oldest silent stream is forgotten; if none is silent, the new one is refused. Default 1,024.
 	Streams int
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
 	// one size. Only with the static strategy.
@@ -161,13 +161,13 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Validate reports all faults in one error, which is a [setting.Faults]; zero fields are the
+// Validate reports all faults in one error, which is a [setting.Faults]; zero fields mean the
 // defaults.
 func (c ModelConfig) Validate() error { return c.withDefaults().Faults().Err() }
 
-// Faults are all that is wrong with a configuration in which a zero is a zero and no default,
-// by the names that the settings have in the configuration file. Settings that make each other
-// unreachable are refused with both numbers.
+// Faults returns all faults of a configuration in which a zero means zero, not the default, by the
+// names that the settings have in the configuration file. Settings that make each other unreachable
+// are refused with both numbers.
 func (c ModelConfig) Faults() (fs setting.Faults) {
 	queueBytes, batchBytes := setting.Bytes(c.QueueBytes), setting.Bytes(c.BatchBytes)
 	fs.OneOf("strategy", c.Strategy, Strategies()...)

@@ -11,10 +11,10 @@ import (
 const never = math.MaxInt64
 
 // core schedules one model. It has no clock, no lock and no goroutine, and calls no other code.
-// Events are method calls with the time in nanoseconds; what the shell has to do about them is
-// returned as effects. Between two calls it is consistent: every accepted request is waiting,
-// executing or both, and the queue holds only rows that no replica can take now, or that wait out
-// the configured delay.
+// Events are method calls with the time in nanoseconds; they return, as effects, the actions that
+// the shell must take. Between two calls the core is consistent: every accepted request is waiting,
+// executing or both, and the queue holds only rows that no replica can take now, or that are
+// waiting out the configured delay.
 type core struct {
 	model     *Model // for batches, whose answers return to it; the core does not use it
 	batched   bool
@@ -30,17 +30,17 @@ type core struct {
 	streams  streams
 	rows     int // in the queue and in retries
 	bytes    int64
-	trying   int // those of rows that are in retries
+	trying   int // rows that are in retries, a part of rows
 	requests int // unanswered, waiting or executing
 
 	// Replicas.
 
 	replicas    []*Replica
-	live        int    // replicas that take batches
-	awaited     string // what is started if there is none; "": nothing is
+	live        int    // live replicas
+	awaited     string // what is being started while no replica is live; "": nothing
 	left        int64  // when the last replica was removed
 	incarnation uint64 // how often a replica registered while none was live
-	round       uint64 // of dispatching
+	round       uint64 // of dispatch, see Replica.round
 	capacity    capacity
 	surplus     surplus
 	victims     []victim // scratch of displace
@@ -189,7 +189,7 @@ func (c *core) enqueue(it *item, since int64) {
 func (c *core) enqueueAt(it *item, at place) {
 	r := it.req
 	it.place = at
-	// Looked up again: it is forgotten when the last of its rows leaves the queue.
+	// Look the source up again: it is forgotten when the last of its rows leaves the queue.
 	r.source = c.sources.of(r.Source)
 	c.rows += it.rows()
 	c.bytes += it.bytes()
@@ -205,7 +205,7 @@ func (c *core) enqueueAt(it *item, at place) {
 	c.wakeAt(it.deadline)
 }
 
-// dequeue removes an item from its queue.
+// dequeue removes an item from its queue and from all counts.
 func (c *core) dequeue(it *item) {
 	it.queue.remove(it)
 	c.uncount(it)
@@ -345,7 +345,7 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 		for p := range b.queues {
 			expire(&b.queues[p])
 		}
-		// Expiry moves a bucket back, or off the list, and another takes its place.
+		// Expiry moves a bucket back, or off the list, and another bucket takes its position.
 		if i < len(c.buckets.ordered) && c.buckets.ordered[i] == b {
 			i++
 		}
@@ -355,7 +355,7 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 }
 
 // expireSpans answers the requests of spans whose deadlines have passed. No deadline is before
-// tightest. It returns the next one.
+// tightest. It returns the next deadline.
 func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64 {
 	if tightest > now {
 		return tightest
@@ -395,8 +395,8 @@ func (c *core) expire(r *Request, fx *effects) {
 }
 
 // answered handles the answer to a batch, or its failure if err is not nil. Requests whose last
-// rows it had are marked as answered and stay in its spans for delivery. It returns how long the
-// batch executed, and what the shell does with the answer.
+// rows were in the batch are marked as answered and stay in its spans for delivery. It returns how
+// long the batch executed, and what the shell must do with the answer.
 func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx *effects) (exec int64, v verdict) {
 	if b.state == batchRemoved || b.state == batchDone {
 		return 0, verdictIgnore
@@ -434,7 +434,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	return exec, verdictDeliver
 }
 
-// A verdict is what the shell does with an answer.
+// A verdict tells the shell what to do with an answer.
 type verdict uint8
 
 const (
@@ -545,7 +545,7 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 		return
 	}
 	if rep.state == replicaLive {
-		c.need(now) // what one can do stays known
+		c.need(now) // so that the worth of a replica stays known
 		c.live--
 	}
 	fx.changed = true
@@ -597,10 +597,10 @@ func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	c.measure()
 	c.finishDrain(rep, fx)
 	c.unavailable(now, fx)
-	c.dispatch(now, fx) // rows may have been left for this one
+	c.dispatch(now, fx) // rows may have been waiting for this replica
 }
 
-// finishDrain calls the functions that wait for a draining replica once its last batch is
+// finishDrain schedules the calls of the functions passed to Drain once the replica's last batch is
 // answered.
 func (c *core) finishDrain(rep *Replica, fx *effects) {
 	if len(rep.inflight) == 0 && rep.state != replicaLive && len(rep.drained) > 0 {

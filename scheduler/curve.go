@@ -18,21 +18,21 @@ type point struct {
 }
 
 const (
-	agreeCount    = 3     // from here on measurements of a class that agree do not do so by chance
+	agreeCount    = 3     // from this many on, agreement in a class is not chance
 	leanReach     = 2.5   // largest ratio between the sizes of neighbours
 	leanWeight    = 8     // weight of the line through the neighbours, in measurements ...
 	leanError     = 0.1   // ... more if the noise exceeds this deviation of the curve from a line
 	farSigmas     = 5     // a larger difference is a contradiction
-	untriedWeight = 0.25  // measurements assumed of a size without any, for standard errors
+	untriedWeight = 0.25  // measurements assumed for a size without any, for standard errors
 	maxDoubt      = 0.1   // share of a median: its largest assumed error
 	minDoubt      = 0.001 // ... and the smallest
 )
 
-// variance is the variance of the point, relative to its square.
+// variance is the variance of the point's time, relative to the square of that time.
 func (at *point) variance() float64 { return at.sigma * at.sigma / max(at.weight, 1) }
 
-// far is the factor beyond which a difference is explained neither by that variance nor by the
-// curvature of the curve.
+// far is the factor beyond which neither that variance nor the curvature of the curve explains a
+// difference.
 func far(variance float64) float64 {
 	return math.Exp(farSigmas * math.Sqrt(variance+leanError*leanError))
 }
@@ -42,9 +42,9 @@ func far(variance float64) float64 {
 // on their neighbours, and neighbours out of order are replaced by their weighted average (pool
 // adjacent violators). Between points the time is linear.
 //
-// It takes about 8 µs, which is much for a container that answers in 10. So fast batches share an
-// update when nothing new is expected of it; after a batch of a millisecond or more there is
-// always one.
+// update takes about 8 µs, which is much for a container that answers in 10. So fast batches share
+// an update when it is not expected to change anything; after a batch of a millisecond or more
+// there is always one.
 func (p *profile) update(now int64) {
 	p.updated = now
 	p.points = p.points[:0]
@@ -73,8 +73,8 @@ func (p *profile) update(now int64) {
 }
 
 // dropStale drops stale points if there is a fresh one. All servers of a shared container decide
-// which sizes it executes, so sizes that one of them alone is wrong about may never be measured.
-// Without old points the curve is what it is when a server begins.
+// which sizes it executes, so a size that only one of them is wrong about may never be measured.
+// Without old points the curve is that of a server that has just started.
 func (p *profile) dropStale() {
 	stale := func(at point) bool { return at.weight < freshWeight }
 	if slices.ContainsFunc(p.points, func(at point) bool { return !stale(at) }) {
@@ -107,9 +107,9 @@ func (p *profile) trimStale() {
 
 // refute drops points that a more recent, shorter measurement of a larger size contradicts: no
 // batch takes longer than a larger one, and outliers are long, not short. The next measurement
-// replaces a refuted point. The spread forgets the measurements before that, since they deviate
-// from the present curve. Without refute, 31 old batches of five rows outweighed single
-// measurements of larger sizes, and held a container at 0.83 of its goodput for ten seconds.
+// replaces a refuted point. The spread forgets the measurements before the contradiction, since
+// they deviate from the present curve. Without refute, 31 old batches of five rows outweighed
+// single measurements of larger sizes, and held a container at 0.83 of its goodput for ten seconds.
 func (p *profile) refute() {
 	for i := range p.points {
 		at := &p.points[i]
@@ -127,11 +127,12 @@ func (p *profile) refute() {
 	}
 }
 
-// lean pulls each point towards the line through its neighbours, which are those of up to about
-// double or half its size. The line has the weight of a few measurements, so a point of many
-// hardly moves, while a single unlucky measurement does not keep a strategy from a size for good.
-// Outliers are long and rare. So a point far below the line does not lean on it, and neither do a
-// few measurements that agree: the line may lead through stale points.
+// lean pulls each point towards the line through its neighbours: the points from about half to
+// about double its size. The line has the weight of a few measurements, so a point of many
+// measurements hardly moves, while a single unlucky measurement does not keep a strategy from a
+// size for good. Outliers are long and rare. So a point far below the line does not lean on it, and
+// neither does a point far above it that has a few measurements that agree: the line may lead
+// through stale points.
 func (p *profile) lean() {
 	for i := range p.points {
 		p.points[i].own = p.points[i].ns
@@ -166,8 +167,8 @@ func (p *profile) lean() {
 	}
 }
 
-// monotone makes the points' times rise with the size: neighbours out of order are pooled to
-// their average.
+// monotone makes the points' times rise with the size: it replaces neighbours out of order by their
+// average.
 func (p *profile) monotone() {
 	pts := p.points
 	for i := 1; i < len(pts); i++ {

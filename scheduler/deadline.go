@@ -8,22 +8,22 @@ package scheduler
 // moment when they fit.
 //
 // Why not the largest batch for the head (EDF)? Under overload the head is always nearly late: it
-// forces a small batch, which makes the next head later still. At 1.5 times the capacity EDF
-// serves a tenth of what can be served, and this strategy all of it (TestGoodputUnderOverload).
+// forces a small batch, which makes the next head later still. At 1.5 times the capacity EDF serves
+// a tenth of the rows that can be served, and this strategy all of them (TestGoodputUnderOverload).
 //
-// Why not plan every row with the same upper quantile? The value of a row that may be late
-// depends on the cost of its place. Where the time hardly grows with the rows, a row that is in
-// time every other time is worth its place. Where the time does grow, or where enough rows wait
-// that are certain to be in time, it is not.
+// Why not plan every row with the same upper quantile? The value of a row that may be late depends
+// on the cost of its place. Where the time hardly grows with the rows, a row that is in time every
+// other time is worth its place. Where the time does grow, or where enough rows that are certain to
+// be in time wait, such a row is not.
 //
-// Of the windows of n rows the one that begins latest has the most rows in time, but beginning
-// after the first row that is certain gains nothing. So there is one window to evaluate for each
-// n, and at best all its n rows are in time. Sizes are tried from the largest down, and this
-// bound rules most of them out.
+// Among the windows of n rows, the one that begins latest has the most rows in time, but beginning
+// after the first row that is certain to be in time gains nothing. So there is one window to
+// evaluate for each n, and at best all its n rows are in time. Sizes are tried from the largest
+// down, and this bound rules most of them out.
 type deadline struct{}
 
-// agreed is the share of the best window's rate from which on the size that all servers of a round
-// have is taken instead.
+// agreed is the share of the best window's rate that the size agreed on by all servers of a round
+// must reach to be taken instead.
 const agreed = 0.9
 
 // lookahead is how many requests that are too large for the size being tried are skipped.
@@ -75,8 +75,8 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	return best, true
 }
 
-// smaller returns why a window of rows looks better than any larger one up to limit: the larger
-// ones would have late rows, or no higher rate even if all their rows were in time.
+// smaller returns why a window of that many rows looks better than any larger one up to limit: the
+// larger ones would have late rows, or no higher rate even if all their rows were in time.
 func (p *plan) smaller(rows, limit int, rate float64) CloseReason {
 	for n := limit; n > rows; n-- {
 		if p.rate(n) > rate {
@@ -96,8 +96,8 @@ func (deadline) limit(p *plan) int {
 	return n
 }
 
-// from is where a window of n rows begins: at the first that is still in time if the batch takes as
-// long as batches of that size sometimes do, or early enough for n rows.
+// from is where a window of n rows begins: at the first row that is still in time if the batch
+// takes as long as batches of that size sometimes do, or early enough to have n rows.
 func (p *plan) from(q *queue, n int) cursor {
 	at := q.first(p.at(n, spreadLevels-1))
 	if q.rowsFrom(at) < n {
@@ -120,7 +120,7 @@ func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 	for level := spreadLevels - 1; level >= 0; level-- {
 		end := p.at(n, level)
 		if end <= head {
-			break // with shorter executions all are in time
+			break // with shorter executions all rows are in time
 		}
 		late += min(n, q.rows-q.rowsFrom(q.first(end))-from)
 	}
@@ -128,7 +128,8 @@ func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 }
 
 // batchCost is the server's own cost of a batch, in ns: lock, dispatch, write, answer. It matters
-// where executions are as short: sixteen batches of one must not look as good as one of sixteen.
+// where executions are equally short: sixteen batches of one must not look as good as one of
+// sixteen.
 const batchCost = 5_000
 
 // rate is the rows per nanosecond of a batch. Without measurements, more rows are better.

@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows,
-// and each with every execution time of the spread.
+// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows, each
+// with every execution time of the spread.
 func TestDeadlineAgainstAllWindows(t *testing.T) {
 	for seed := range uint64(budgettest.Rounds(500)) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -4,20 +4,20 @@ import "math"
 
 // A deviation is a two-sided CUSUM test: it sums by how much measurements deviate from the
 // prediction, as logarithms of their ratio and beyond a tolerance. Tolerance and threshold scale
-// with the noise. With 30 % of noise, chance passes the threshold once in hundreds of thousands
-// of batches, and a change by a factor of two after six. Less than four measurements never pass
-// it, since outliers happen.
+// with the noise. With 30 % of noise, chance passes the threshold once in hundreds of thousands of
+// batches, and a change by a factor of two after six. Fewer than four measurements never pass it,
+// since outliers happen.
 type deviation struct {
 	above, below       float64
 	aboveRun, belowRun int // measurements in the sum
 }
 
 const (
-	toleratedLog  = 0.22 // tolerance at the noise toleratedAt ...
+	toleratedLog  = 0.22 // tolerance at a noise of toleratedAt ...
 	toleratedAt   = 0.25 // ... or above, a standard deviation
 	toleratedLow  = 0.3  // smallest share of that tolerance
 	contradiction = 11   // threshold, in tolerances
-	countedLog    = 4    // ... of which one measurement counts for this many at most
+	countedLog    = 4    // ... of which one measurement adds at most this many
 )
 
 // pass counts a measurement that is evidence for neither side.

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// tryBuckets is how many shapes are searched for a batch, in order of their first rows. Usually
-// the first has one; the bound is for replicas that are too slow for most waiting rows.
+// tryBuckets is how many shapes are searched for a batch, in order of their first rows. Usually the
+// first shape has one; the bound is for replicas that are too slow for most waiting rows.
 const tryBuckets = 8
 
-// dispatch gives waiting rows to replicas that can take them, and offers those that are left to
-// containers that others share.
+// dispatch gives waiting rows to replicas that can take them, and offers the remaining rows to
+// containers that other servers share.
 func (c *core) dispatch(now int64, fx *effects) {
 	c.distribute(now, fx)
 	c.offer(now, fx)
 }
 
 // distribute gives waiting rows to replicas that can take them, until it runs out of either. It is
-// work-conserving: an idle replica takes the rows that wait, unless it fails on every batch.
+// work-conserving: an idle replica takes waiting rows, unless it fails on every batch.
 func (c *core) distribute(now int64, fx *effects) {
 	c.supersedeReturned(fx)
 	c.dropRetries(now)
@@ -40,7 +40,7 @@ func (c *core) distribute(now int64, fx *effects) {
 	}
 }
 
-// next is the replica that is predicted to finish a batch first, of those that may have one now
+// next is the replica that is predicted to finish a batch first, among those that may have one now
 // and have not declined in this round. For replicas whose next batch is held back it sets the
 // wake-up.
 func (c *core) next(now int64) (best *Replica, bestStart int64) {
@@ -67,7 +67,7 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 
 // feed sends one batch to a replica. It returns false if there is nothing for the replica now.
 func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
-	// Retries are the oldest rows and go first, but must not starve the others.
+	// Retries are the oldest rows and go first, but must not starve the other rows.
 	if rep.retries < retriesAtOnce || c.trying == c.rows {
 		if c.feedRetry(rep, start, now, fx) {
 			rep.retries++
@@ -132,7 +132,7 @@ func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, f
 	return true
 }
 
-// delayed is until when to wait for more rows. A batch of the largest size waits no longer.
+// delayed returns until when to wait for more rows. A batch of the largest size does not wait.
 func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 	if c.cfg.Delay == 0 || w.rows >= w.room || p.granted {
 		return now
@@ -153,8 +153,8 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	b := newBatch(c.model, rep)
 	c.streams.cuts++
 	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, p, now)
-	// Lower priorities fill the room that is left, as far as they are in time and the window is
-	// not delayed.
+	// Rows of lower priorities fill the room that is left, if they are in time and do not delay the
+	// window.
 	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
 		if q := &bk.queues[lower]; q.items > 0 {
 			at := q.start()
@@ -177,7 +177,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	case c.rows == 0 && b.Rows < p.max:
 		why = CloseIdle
 	case bk.rows == 0 && c.rows == c.trying && b.Rows < w.room:
-		why = CloseIdle // the other rows wait for a batch of their own
+		why = CloseIdle // the remaining rows wait for a batch of their own
 	case bk.rows == 0 && b.Rows < w.room:
 		why = CloseShape
 	case b.Rows >= w.room, stopped && b.Rows >= w.rows, stopped && w.rows == w.room:
@@ -197,7 +197,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 }
 
 // fill moves rows of q, starting at the cursor, into the batch until it has target rows. Requests
-// of at most whole rows are not split. stopped reports that it ended early, at a request that
+// of at most whole rows are not split. stopped reports that fill ended early, at a request that
 // does not fit.
 func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, p *plan, now int64) (stopped bool) {
 	if c.streams.turning > 0 {
@@ -277,7 +277,7 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	c.dequeue(it)
 	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, retried: it.retried})
 	if it.lo += n; it.lo < it.hi {
-		// Looked up again: it is forgotten when the last of its rows leaves.
+		// Look the bucket up again: it is forgotten when the last of its rows leaves.
 		it.bucket = c.buckets.of(it.req)
 		c.enqueue(it, now)
 		it.since = since
@@ -288,14 +288,14 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 }
 
 // chancePause is the time between two rows that a replica gets although it is believed to be too
-// slow for them and others could serve them.
+// slow for them and other replicas could serve them.
 const chancePause = int64(time.Second)
 
 // chance sends the last waiting row to an idle replica although it is predicted to be late: the
 // prediction is an upper quantile, the replica has nothing better to do, and only measurements
 // correct a wrong profile. If another replica is predicted to be in time it gets the row, unless
-// this one has had none for chancePause: while the others keep up there is always such a replica,
-// so a wrong prediction that this one is too slow would last forever.
+// this one has had no batch for chancePause: while the other replicas keep up there is always such
+// a one, so a wrong prediction that this replica is too slow would last forever.
 func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	if len(c.buckets.ordered) == 0 || rep.busy() {
 		return false
@@ -333,8 +333,8 @@ func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 	return false
 }
 
-// shedHopeless answers rows that not even the fastest replica could serve in time, by its
-// optimistic times.
+// shedHopeless answers rows that, by its optimistic times, not even the fastest replica could serve
+// in time.
 func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < now+c.capacity.fastest; head = q.head() {
 		if head.deadline < head.req.deadline {

@@ -37,19 +37,19 @@
 // Queues are bounded by rows and bytes (see [ModelConfig]), and by 1,024 different shapes at
 // once; a refusal names the limit, its value and what the request needed.
 //
-// Four times are never mixed. The objective sizes batches and ends nothing. The deadline is hard:
-// a timer answers the request whatever the containers do. The execution timeout gives a batch up,
-// and makes its replica suspect if it has answered nothing meanwhile. A caller that is gone
-// cancels.
+// Four mechanisms are kept apart. The objective sizes batches and ends nothing. The deadline is
+// hard: a timer answers the request whatever the containers do. The execution timeout gives a batch
+// up, and makes its replica suspect if the replica has answered nothing meanwhile. A caller that
+// gives up cancels its request.
 //
 // # Invariants
 //
-// A batch never has more rows than the smaller of the configured and the declared maximum, and
-// its rows agree in dtype and trailing shape. A row is sent at most twice for lost replicas. A
-// batch that failed is followed by smaller ones of its rows; each of them answers some rows or
-// narrows down the bad one. No row is sent after its request was answered, or after its deadline.
-// An idle replica and a row that it could answer never wait for each other, but for the
-// configured delay. [Model.Check] verifies the invariants.
+// A batch never has more rows than the smaller of the configured and the declared maximum, and its
+// rows agree in dtype and trailing shape. A row is sent at most twice for lost replicas. The rows
+// of a failed batch are tried again in smaller batches, each of which answers some rows or narrows
+// down the bad one. No row is sent after its request was answered, or after its deadline. An idle
+// replica and a row that it could answer never wait for each other, except during the configured
+// delay. [Model.Check] verifies the invariants.
 //
 // # Concurrency
 //

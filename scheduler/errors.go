@@ -25,11 +25,11 @@ var (
 // An OverloadedError is an [ErrOverloaded] with the limit that was reached.
 type OverloadedError struct {
 	Limit string // queue_rows, queue_bytes, queue_shapes, streams_per_client, deadline or share
-	// Its setting; deadline: the time that the request had left, in ns; share: rows of the source
-	// that it made room for.
+	// The setting of the limit; deadline: the time that the request had left, in ns; share: rows of
+	// the source that the request made room for.
 	Value int64
-	// What the request needed; deadline: the time until the predicted answer, in ns; share: rows
-	// of its own source.
+	// The amount that the request needed; deadline: the time until the predicted answer, in ns;
+	// share: rows of its own source.
 	Needed     int64
 	RetryAfter time.Duration // when it is worth trying again
 

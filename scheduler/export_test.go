@@ -42,7 +42,7 @@ func (p *Picker) Pick() {
 	p.Last = w.rows
 }
 
-// Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a
+// A Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a
 // millisecond, so that each causes an update.
 type Learner struct {
 	prof profile
@@ -50,7 +50,7 @@ type Learner struct {
 	now  int64
 }
 
-// NewLearner makes one for batches of at most 128 rows.
+// NewLearner makes a Learner for batches of at most 128 rows.
 func NewLearner() *Learner { return &Learner{prof: newProfile(128)} }
 
 // Learn adds one measurement.

@@ -21,7 +21,7 @@ type trouble struct {
 	slo      time.Duration // of a row
 	poison   float64       // share of rows that fail any batch
 	above    int           // rows in a batch above which it fails; 0: never
-	mends    time.Duration // when that ends
+	mends    time.Duration // when such batches stop failing; 0: never
 	replicas int
 	length   time.Duration
 	cfg      scheduler.ModelConfig
@@ -130,8 +130,8 @@ func (tr trouble) run(t testing.TB) (res troubleResult) {
 }
 
 // TestFailures: rows that fail any batch fail alone, and a size that the container cannot execute
-// is soon avoided. No other row gets the container's error, and nearly all that can be answered
-// are.
+// is soon avoided. No other row gets the container's error, and nearly all rows that can be
+// answered are.
 func TestFailures(t *testing.T) {
 	const much = 2000
 	for i, c := range []struct {

@@ -4,9 +4,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback is what clients reported of an answer of a model, for replicas that learn from it. It
-// is immutable and in garbage-collected memory, tensors included, so a replica may retain it, and
-// several may be sent the same one.
+// Feedback is a client's report on an answer of a model, for replicas that learn from it. It is
+// immutable and in garbage-collected memory, tensors included, so a replica may retain it, and
+// several replicas may be sent the same one.
 type Feedback struct {
 	Application string
 	User        string          // "": none
@@ -23,8 +23,8 @@ type Feedback struct {
 // TakesFeedback reports whether any live replica wants it.
 func (m *Model) TakesFeedback() bool { return len(m.learners()) > 0 }
 
-// Feedback passes f to all live replicas that want it; one that learned alone would differ from
-// the others. It does not block, and delivery is not guaranteed.
+// Feedback passes f to all live replicas that want it; a replica that learned alone would differ
+// from the others. It does not block, and delivery is not guaranteed.
 func (m *Model) Feedback(f *Feedback) {
 	for _, tell := range m.learners() {
 		tell(f)

@@ -77,7 +77,7 @@ func TestPaperCollapses(t *testing.T) {
 }
 
 // TestGoodputProfiles: with other models and arrivals, too, goodput reaches the capacity at 1.5
-// times of it, but for noise, and hardly a row is late at half of it.
+// times the capacity, except for noise, and hardly a row is late at half the capacity.
 func TestGoodputProfiles(t *testing.T) {
 	for name, s := range map[string]simulation{
 		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},

@@ -9,13 +9,13 @@ type Hooks struct {
 	// Answered is called for every request just before its owner's Complete. Every outcome but
 	// [OutcomeOK] is a reason why a request has no result; the list is complete.
 	Answered func(r *Request, o Outcome)
-	// BatchClosed is called when a batch is cut from the queue, before it is sent: its rows,
-	// why it is not larger, and how long its oldest row has waited.
+	// BatchClosed is called when a batch is cut from the queue, before it is sent: its rows, why it
+	// is not larger, and how long its oldest row has waited.
 	BatchClosed func(id ModelID, rows int, reason CloseReason, oldestWait time.Duration)
 	// BatchDone is called when a batch is answered, fails or is given up (its replica is lost or
 	// suspect), before the owners of its requests are called. exec counts from when the container
-	// could start on it; predicted is the planned upper quantile, 0 if nothing was known. err is
-	// nil for an answer.
+	// could start the batch; predicted is the planned upper quantile, 0 if nothing was known. err
+	// is nil for an answer.
 	BatchDone func(id ModelID, rows int, exec, predicted time.Duration, err error)
 	// Delivering is called before the owners of a batch of several requests are called. over, if it
 	// is not nil, is called after the last of them, on the same goroutine.
@@ -38,14 +38,14 @@ const (
 	OutcomeQueueRows           // refused: the queue has its maximum of rows
 	OutcomeQueueBytes          // refused: the queue has its maximum of bytes
 	OutcomeQueueShapes         // refused: rows of too many different shapes wait
-	OutcomeStreams             // refused: frames of too many streams of its client wait
+	OutcomeStreams             // refused: its client has too many streams with unanswered frames
 	OutcomeMemory              // there was no memory for its answer
-	// Refused: by queue and profile it could not be answered in time.
+	// Refused: judging by queue and profile, it could not be answered in time.
 	OutcomePredicted
-	// Displaced from the queue at a limit, by a source with fewer rows.
 	OutcomeSuperseded // a newer frame of its stream arrived
+	// Displaced from the queue at a limit, by a source with a smaller share of it.
 	OutcomeDisplaced
-	// The deadline passed, or could not be met any more, before it was sent.
+	// The deadline passed, or could no longer be met, before it was sent.
 	OutcomeDeadlineNeverSent
 	// Late; it was sent although the planned time was beyond its deadline, as nothing better
 	// waited.
@@ -95,16 +95,16 @@ type CloseReason uint8
 const (
 	CloseFull      CloseReason = iota // it has the maximum number of rows
 	CloseIdle                         // a replica was free and no more rows waited
-	CloseDeadline                     // with one row more, some rows would be late
+	CloseDeadline                     // with one more row, some rows would be late
 	CloseDelay                        // as CloseIdle, after the configured delay
 	CloseShape                        // the other waiting rows have another shape or dtype
 	CloseLimit                        // the strategy or the exploration of sizes allows no more yet
-	CloseObjective                    // with one row more, it would exceed the objective
-	CloseBytes                        // it has the bytes that batch_bytes allows
-	CloseFailures                     // the replica fails on larger ones
-	CloseRate                         // larger ones have no higher rate
+	CloseObjective                    // with one more row, it would exceed the objective
+	CloseBytes                        // batch_bytes allows no more
+	CloseFailures                     // the replica fails on larger batches
+	CloseRate                         // larger batches have no higher rate
 	CloseTrial                        // it has a size other than the best known one, to measure it
-	// The other waiting rows are frames of streams that have one in it.
+	// The other waiting rows are frames of streams that already have a frame in the batch.
 	CloseStream
 	CloseRetry // it is a retry, or a probe of a suspect replica
 	closeReasons

@@ -112,7 +112,7 @@ func TestExecutionAfterAStall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 20 { // so short that the second one goes at once behind the first
+	for range 20 { // so short that the second batch goes at once behind the first
 		submit(1)
 		answer(100 * time.Microsecond)
 	}
@@ -155,7 +155,7 @@ func TestLostBatch(t *testing.T) {
 		return &err
 	}
 	submit()
-	// So fast that the next batch does not wait for the answer.
+	// Batches are so fast that the next one does not wait for the answer.
 	clock.Advance(100 * time.Microsecond)
 	answer()
 	lost := submit()

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Model is one version of one model: a queue, and the replicas that work on it. It is the
-// shell around a core: one mutex, one timer, and the calls out, which are made without the
+// A Model is one version of one model: a queue, and the replicas that work on it. It is the shell
+// around a core: one mutex, one timer, and the calls to other code, which are made without the
 // mutex.
 //
 // The spec of a Model never changes. When no replica is left and one registers with another spec,
@@ -23,7 +23,7 @@ type Model struct {
 	id      ModelID
 	spec    Spec
 	batched bool
-	// For each output, the index of the one that counts its values, or -1; nil: none is ragged.
+	// For each output, the index of the output that counts its values, or -1; nil: none is ragged.
 	ragged []int
 
 	// running counts the events whose callbacks are being called.
@@ -38,7 +38,7 @@ type Model struct {
 	armed int64 // when the timer fires; never: it does not
 	early []answer
 	busy  bool          // a goroutine is working on early
-	idle  chan struct{} // closed once all requests are answered; nil: nobody waits
+	idle  chan struct{} // closed once all requests are answered; nil: no Drain waits
 }
 
 // answer is a worker's answer to a batch.
@@ -98,8 +98,8 @@ func (m *Model) end(fx *effects, now int64) {
 	m.settle(fx)
 }
 
-// unlock sets the timer and unlocks. The timer is only ever moved to an earlier time: one that
-// fires too early finds nothing to do and is set again. So requests with equal SLOs hardly ever
+// unlock sets the timer and unlocks. The timer is only ever moved to an earlier time: if it fires
+// too early, tick finds nothing to do and sets it again. So requests with equal SLOs hardly ever
 // set it.
 func (m *Model) unlock(now int64) {
 	if at := m.core.wake; at < m.armed && !m.core.closed {
@@ -201,8 +201,8 @@ func (m *Model) send(b *Batch) {
 	b.leave()
 }
 
-// A workerPanic is a panic in Worker.Send, turned into an error: the goroutine is often an event
-// loop that serves other requests.
+// A workerPanic is a panic in Worker.Send, turned into an error since the goroutine is often an
+// event loop that serves other requests.
 type workerPanic struct {
 	value any
 	stack []byte
@@ -304,8 +304,8 @@ func (m *Model) tick() {
 // batchAnswered handles a worker's answer.
 //
 // A worker may answer before its Send returns, and the owners of the requests may at once submit
-// more for the same worker: the recursion would deepen with every round. So an answer that
-// arrives before Send has returned is put into early, on which one goroutine works.
+// more for the same worker: the recursion would deepen with every round. So an answer that arrives
+// before Send has returned is put into early, which one goroutine empties.
 func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []RowError, err error) {
 	a := answer{b, outputs, rowErrors, err}
 	if b.parties.Load() < 2 { // Send has returned
@@ -356,8 +356,8 @@ func (m *Model) take(a answer) {
 	}
 	fx.send = fx.send[:0]
 	if v == verdictDeliver {
-		// Before the answers, so that a client which reads statistics next finds its own request
-		// in them.
+		// Before the answers, so that a client that reads statistics next finds its own request in
+		// them.
 		if f := m.sched.hooks.BatchDone; f != nil {
 			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
 		}
@@ -380,14 +380,14 @@ func (m *Model) remove(rep *Replica, reason error) {
 	m.end(fx, now)
 }
 
-// Remove removes the replica for good: its session has ended, for the given reason. Its batches
-// go to other replicas, once, or their requests are answered ErrContainerLost. After it the
-// worker must not read the batches' inputs; calling Complete or Fail on one of them late is
-// harmless. Further calls do nothing.
+// Remove removes the replica for good: its session has ended, for the given reason. Its batches go
+// to other replicas, once, or their requests are answered ErrContainerLost. After it the worker
+// must not read the batches' inputs; calling Complete or Fail on such a batch late is harmless.
+// Further calls of Remove do nothing.
 func (r *Replica) Remove(reason error) { r.m.remove(r, reason) }
 
-// Drain stops sending batches to the replica. It calls done, with no lock held, once the last one
-// is answered (at once if there is none) or the replica is removed. The caller still has to call
+// Drain stops sending batches to the replica. It calls done, with no lock held, once the last batch
+// is answered (at once if there is none) or the replica is removed. The caller must still call
 // Remove.
 func (r *Replica) Drain(done func()) {
 	fx, now := r.m.begin()

@@ -18,24 +18,26 @@ import (
 // only by more than chance explains. It rises within seconds, and falls with the rate over a
 // minute.
 type Need struct {
-	// Replicas is Load rounded up, and at least 1, except that it is 0 if nothing has arrived for a
-	// minute and nothing waits.
+	// Replicas is Load rounded up, and at least 1, except that it is 0 if no request has arrived
+	// for a minute and none waits.
 	Replicas int
-	// Load is the number before rounding, which can be added up over servers that share containers.
+	// Load is the number before rounding, which can be summed over servers that share containers.
 	Load float64
 	// Arriving is the rows per second that Load is computed from.
 	Arriving float64
-	// Waiting is the rows, beyond the next batch of each replica, that have waited for seconds.
+	// Waiting is the number of rows, beyond the next batch of each replica, that have waited for
+	// seconds.
 	Waiting int
 	// Worth is how many rows per second an average replica executes, in batches as large as the
-	// requests' deadlines allow; 0: no replica has answered enough, and Replicas is a guess of 1.
+	// requests' deadlines allow; 0: no replica has answered enough batches, and Replicas is a guess
+	// of 1.
 	Worth float64
 }
 
 const (
 	neededShare = 0.8
-	// By how many standard errors the load must differ from the one that was last reported, beside
-	// a share of it: arrivals may be more even than chance, or more bursty.
+	// By how many standard errors the load must differ from the one last reported, in addition to a
+	// share of it: arrivals may be more even than chance, or more bursty.
 	surelyMore    = 3
 	surelyLess    = 1
 	neededMargin  = 0.05
@@ -43,17 +45,18 @@ const (
 	longest       = int64(64e9) // ... up to this one
 	demandPause   = int64(1e9)  // ns between marks
 	demandMarks   = int(longest/demandPause) + 2
-	newcomer      = 10e9 // ns that a replica takes to start: what waits is served over as long
+	newcomer      = 10e9 // ns that a replica takes to start: waiting rows are served over as long
 	standingMarks = int(shortest / demandPause)
 )
 
-// demand records, at most once a second, how much has arrived so far, for the last minute.
+// demand records, at most once a second, how many rows have arrived so far, and keeps the last
+// minute.
 type demand struct {
 	next  int64 // when the next mark is due
 	noted int   // marks stored so far; the latest is noted-1, modulo demandMarks
 	marks [demandMarks]demandMark
-	load  float64 // what was said last
-	worth float64 // of a replica, in rows per ns, when it was known last; 0: never
+	load  float64 // the load last reported
+	worth float64 // of a replica, in rows per ns, last known; 0: never known
 }
 
 type demandMark struct {
@@ -81,7 +84,7 @@ func (d *demand) known(from int64) int {
 	return sort.Search(most, func(but int) bool { return d.at(but).at < from })
 }
 
-// first returns the earliest mark of the last minute after which something arrived; -1: there is
+// first returns the earliest mark of the last minute after which a request arrived; -1: there is
 // none.
 func (d *demand) first(now int64) int {
 	first := d.known(now-longest) - 1
@@ -94,8 +97,8 @@ func (d *demand) first(now int64) int {
 // A rate is a number of rows per nanosecond.
 type rate struct{ mean, deviation float64 }
 
-// over returns the rate in the window of so many ns that ends now. Nothing is known to have arrived
-// in the last minute before the mark first, so the window does not reach beyond it.
+// over returns the rate in the window of span ns that ends now. In the last minute, nothing arrived
+// before the mark first, so the window does not reach beyond it.
 func (d *demand) over(span, now int64, c *counters, first int, variance float64) rate {
 	n := d.known(now - span)
 	if n == 0 {
@@ -103,7 +106,7 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 	}
 	from := d.at(n - 1)
 	ns := float64(min(span, now-d.at(first).at))
-	// Unless a pause came before it, the mark before it shows when the window began.
+	// Unless a pause came before that mark, the one before it shows when the window began.
 	if n <= first && from.at-d.at(n).at < 2*demandPause {
 		from = d.at(n)
 		ns = float64(now - from.at)
@@ -114,7 +117,7 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 }
 
 // variance returns the variance of the rate from one second to the next, times ns. It is computed
-// from differences between neighbours, of which a step of the load changes only one.
+// from differences between neighbouring seconds; a step of the load changes only one of these.
 func (d *demand) variance(first int) float64 {
 	sum, n, last := 0.0, 0, math.NaN()
 	for but := first; but > 0; but-- {
@@ -134,7 +137,7 @@ func (d *demand) variance(first int) float64 {
 }
 
 // standing returns how many rows have waited beyond the next batches throughout the last seconds: a
-// queue that comes and goes needs no further replica.
+// queue that comes and goes needs no additional replica.
 func (d *demand) standing(now int64, c *core) int {
 	rows := c.excess()
 	for but := range min(d.noted, standingMarks) {
@@ -176,8 +179,8 @@ func (c *core) need(now int64) Need {
 	}
 	most := max(least, (1+neededMargin)*long.mean+surelyLess*long.deviation)
 	perReplica := neededShare * worth
-	// Nothing has been reported that should stay steady. A number from the few rows of the first
-	// second could stay too low for a minute.
+	// No load has been reported yet that would have to stay steady. A number from the few rows of
+	// the first second could stay too low for a minute.
 	if d.load == 0 || first >= 0 && now-d.at(first).at < shortest {
 		d.load = (long.mean + waiting) / perReplica
 	}
@@ -208,8 +211,8 @@ func (c *core) patience(now int64) float64 {
 
 // worth returns how many rows per nanosecond an average live replica executes. Replicas that have
 // just started do not count: they have not been tried with large batches yet, and their low numbers
-// would have others started. If there are no others, it stays as it was; 0: no replica has answered
-// enough.
+// would cause further replicas to be started. If there are no other replicas, the worth stays as it
+// was; 0: no replica has answered enough batches.
 func (c *core) worth(patience float64) float64 {
 	mean := func(batches int) float64 {
 		sum, n := 0.0, 0
@@ -224,16 +227,16 @@ func (c *core) worth(patience float64) float64 {
 	if w := mean(coldBatches); w > 0 {
 		c.demand.worth = w
 	} else if c.demand.worth == 0 {
-		return mean(2) // the first one includes what is done once
+		return mean(2) // the first batch includes one-time costs
 	}
 	return c.demand.worth
 }
 
 // capacity returns how many rows the replica executes per nanosecond, in batches of which two fit
 // into patience, since a row may find one executing and is in the next. Where one row takes more
-// than half of that, as on an accelerator that takes as long for 32 rows as for one, batches may
-// take aloneFactor times as long, but not more than patience. A shared container counts whole: what
-// arrives at the other servers is counted there.
+// than half of patience, as on an accelerator that takes as long for 32 rows as for one, batches
+// may take aloneFactor times as long as one row, but not more than patience. A shared container
+// counts whole: rows that arrive at the other servers are counted there.
 func (r *Replica) capacity(c *core, patience float64) float64 {
 	most := patience / 2
 	if one := float64(r.profile.planned(1)); one > most {

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestNeeded: as many replicas as are said to be needed hold the deadlines of what arrives, the
-// figure does not grow once they are there, and it is 0 when nothing has arrived for a minute.
+// TestNeeded: as many replicas as Need reports meet the deadlines of the arriving requests, the
+// number does not grow once they are live, and it is 0 when no request has arrived for a minute.
 func TestNeeded(t *testing.T) {
 	rates := []int{100, 1000, 4000} // rows per second; one replica does 800 in time
 	if !budgettest.Whole() {
@@ -46,7 +46,7 @@ func TestNeeded(t *testing.T) {
 		for range n - 1 {
 			add()
 		}
-		arrive(5) // the new ones learn their times
+		arrive(5) // the new replicas learn their times
 		if share := arrive(5); share < 0.99 {
 			t.Errorf("%d rows/s: with %d replicas %.3f are in time", rate, n, share)
 		}
@@ -61,7 +61,7 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// A crowd asks one model for rows at random, so many a second in the mean.
+// A crowd asks one model for rows at random, at a mean rate.
 type crowd struct {
 	t     *testing.T
 	clock *schedtest.Clock
@@ -74,7 +74,7 @@ type crowd struct {
 	refused  int
 }
 
-// newCrowd has replicas, each of which takes exec for a batch.
+// newCrowd returns a crowd with replicas, each of which takes exec for a batch.
 func newCrowd(t *testing.T, exec func(rows int) time.Duration, replicas int, deadline time.Duration) *crowd {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
 	c := &crowd{t: t, clock: clock, sched: s, rand: rand.New(rand.NewPCG(1, 2)), deadline: deadline}
@@ -84,7 +84,7 @@ func newCrowd(t *testing.T, exec func(rows int) time.Duration, replicas int, dea
 	return c
 }
 
-// ask asks for a time with rate rows per second, and looks every second at what is needed.
+// ask submits rate rows per second for the span, and passes the Need to look every second.
 func (c *crowd) ask(rate float64, span time.Duration, look func(scheduler.Need)) {
 	end := c.clock.Now().Add(span)
 	next := c.clock.Now().Add(time.Second)
@@ -114,10 +114,10 @@ func (c *crowd) ask(rate float64, span time.Duration, look func(scheduler.Need))
 	}
 }
 
-// TestNeededAfterStep: after a step from nothing to three times what a replica can do, the number
-// is right within seconds, also if the model has answered single rows until then, and although
-// most requests are refused. It does not rise while new replicas are being tried, nor while a
-// minute goes on.
+// TestNeededAfterStep: after a step from nothing to three times the rate of a replica, the number
+// is right within seconds, also if the model has answered single rows until then, and although most
+// requests are refused. It does not rise while new replicas are being tried, nor during the rest of
+// a minute.
 func TestNeededAfterStep(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -127,11 +127,13 @@ func TestNeededAfterStep(t *testing.T) {
 		even     bool
 	}{
 		{"in batches", schedtest.Linear(10*time.Millisecond, 4*time.Millisecond), 100 * time.Millisecond, 200, false},
-		// As long for 32 rows as for one. By batches of one row it would be 32 times as many.
+		// It takes as long for 32 rows as for one. Judged by batches of one row, it would need 32
+		// times as many.
 		{"accelerator", schedtest.Linear(120*time.Millisecond, 0), 400 * time.Millisecond, 32 / 0.12, false},
 		{"accelerator in a hurry", schedtest.Linear(120*time.Millisecond, 0), 200 * time.Millisecond, 32 / 0.12, false},
 		{"row by row", schedtest.Linear(0, 20*time.Millisecond), 200 * time.Millisecond, 50, false},
-		// So few arrive that chance could explain much, were they not as even as cameras send them.
+		// So few rows arrive that chance could explain much, if they were not as even as those of
+		// cameras.
 		{"few rows", schedtest.Linear(0, 200*time.Millisecond), 600 * time.Millisecond, 5, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -143,7 +145,7 @@ func TestNeededAfterStep(t *testing.T) {
 				}
 			})
 			crowd.clock.Advance(2 * time.Minute)
-			// A replica that comes and goes is no request.
+			// A replica that registers and leaves does not count as a request.
 			addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec}).Remove(errors.New("gone"))
 			crowd.clock.Advance(10 * time.Second)
 			seconds := 0
@@ -191,8 +193,8 @@ func TestNeededUpAndDown(t *testing.T) {
 	}
 }
 
-// TestNeededInNoise: five minutes of a load that is random, and of another mean in each second,
-// change the number at most once, wherever the mean is.
+// TestNeededInNoise: five minutes of a random load, with a different mean in each second, change
+// the number at most once, whatever the overall mean.
 func TestNeededInNoise(t *testing.T) {
 	span := 20 * time.Second
 	if budgettest.Whole() {
@@ -218,8 +220,8 @@ func TestNeededInNoise(t *testing.T) {
 	}
 }
 
-// TestNeededWithoutAnswers: as long as no replica has answered, one is a guess; one whose replicas
-// have left counts by what they could do.
+// TestNeededWithoutAnswers: as long as no replica has answered, the number is a guess of one; for a
+// model whose replicas have left, the rate that they had counts.
 func TestNeededWithoutAnswers(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
 	silent := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock})

@@ -1,13 +1,13 @@
 package scheduler
 
-// counters count from the creation of the model on.
+// counters count from the creation of the model.
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
-	arrived uint64 // rows asked for, with those of refused requests
-	squares uint64 // of the rows of each request, likewise
-	bound   uint64 // requests that came with a deadline, likewise
-	given   uint64 // µs that they had until then, together
+	arrived uint64 // rows of all requests, including refused ones
+	squares uint64 // sum of the squares of each request's rows, likewise
+	bound   uint64 // requests that arrived with a deadline ahead, likewise
+	given   uint64 // sum of the times that they had left on arrival, in µs
 
 	peak     int
 	outcomes [outcomes]uint64
@@ -39,8 +39,8 @@ func (c *counters) since(old *counters) Counts {
 }
 
 // past stores the counters at several moments of the last minute, so that recent counts can be
-// told from those since the start. The first event after a pause stores a mark before it counts:
-// an event costs one comparison, and an idle model nothing.
+// separated from those since the start. The first event after a pause stores a mark before it
+// counts: an event costs one comparison, and an idle model nothing.
 type past struct {
 	next  int64 // when the next mark is due
 	noted int   // marks stored so far; the latest is noted-1, modulo pastMarks
@@ -81,8 +81,8 @@ func (p *past) raise(requests int) {
 }
 
 // recent returns the mark at which the recent past begins, and the peak of unanswered requests
-// since. It is the earliest mark of the last minute or, if nothing was counted in that, the last
-// one before something was.
+// since. It is the earliest mark of the last minute or, if nothing was counted in that minute, the
+// last mark before the latest event that was counted.
 func (p *past) recent(now int64, c *counters) (from *mark, peak int) {
 	but := 0
 	for ; but+1 < min(p.noted, pastMarks); but++ {

@@ -10,28 +10,28 @@ import "slices"
 // upper quantile.
 //
 // Forgetting: a class that is not measured loses half its weight with every four seconds and 32
-// batches, and in the end the next measurement replaces it. Contradicted measurements are
-// corrected at once. Where all sizes deviate by a common factor (a false alarm is rarer than one
-// in hundreds of thousands of batches), earlier measurements are scaled by it (drift). Where one
-// size deviates, its class forgets its earlier measurements (deviation). A point that a larger
-// size has refuted is replaced by the next measurement (refute). After the first two the other
+// batches; once it is stale, the next measurement replaces it. Contradicted measurements are
+// corrected at once. Where all sizes deviate by a common factor (a false alarm is rarer than one in
+// hundreds of thousands of batches), earlier measurements are scaled by it (drift). Where one size
+// deviates, its class forgets its earlier measurements (deviation). A point that a larger size has
+// refuted is replaced by the next measurement (refute). After a drift or a deviation the other
 // classes are hearsay: they count only where nothing else is known.
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
-	max            int  // sizes are at most this
+	max            int  // the largest size allowed
 	shared         bool // several servers decide which sizes are executed; see dropStale
 	classes        []sizeClass
 	largest        int // the largest measured size
 	count          int // measurements ever
 	contradictions int // number of contradictions so far
 
-	recent [spreadSize]measurement // the last ones, the newest first
-	n      int                     // of them in use
+	recent [spreadSize]measurement // the latest measurements, the newest first
+	n      int                     // how many of recent are in use
 	off    deviation               // of all sizes
 
 	// Derived by update.
-	updated int64     // when it ran last
+	updated int64     // when update ran last
 	median  []float64 // by size; median[0] is unused, larger sizes are extrapolated
 	eager   []float64 // the median less its standard error
 	slope   float64   // per row, beyond the last size
@@ -41,7 +41,7 @@ type profile struct {
 
 const (
 	updatePause = 1_000_000 // ns between updates once enough is known; see update
-	// Bounds a ratio, so that one absurd measurement cannot overflow anything.
+	// Bound of a ratio, so that one absurd measurement cannot overflow anything.
 	maxFactor = 1 << 10
 	maxExec   = 1 << 50 // ns, likewise
 	// Above this factor the replica has changed altogether, and nothing is scaled.
@@ -70,13 +70,13 @@ func (p *profile) typical(n int) float64 {
 	return p.median[last] + p.slope*float64(n-last)
 }
 
-// planned is the upper quantile of a batch of n rows.
+// planned is the upper quantile of the time of a batch of n rows.
 func (p *profile) planned(n int) int64 { return int64(min(p.spread.upper.of(p.typical(n)), maxExec)) }
 
-// unstalled is the upper quantile without the stalls, which smaller batches would not avoid.
+// unstalled is that quantile without the stalls, which smaller batches would not avoid.
 func (p *profile) unstalled(n int) int64 { return int64(min(p.typical(n)*p.spread.body, maxExec)) }
 
-// optimistic is a lower quantile, the optimistic time.
+// optimistic is a lower quantile of the time of a batch of n rows.
 func (p *profile) optimistic(n int) int64 { return int64(min(p.typical(n)*p.spread.down, maxExec)) }
 
 // learn adds the measurement that a batch of rows took ns, at time now.
@@ -85,8 +85,8 @@ func (p *profile) learn(rows int, ns, now int64) {
 		return
 	}
 	ns = min(max(ns, 1), maxExec)
-	// The first batch of a replica includes one-time costs: loading, compiling, filling caches.
-	// It is used to plan the second one, and then forgotten.
+	// The first batch of a replica includes one-time costs: loading, compiling, filling caches. Its
+	// time is used to plan the second batch, and then forgotten.
 	if p.count == 1 {
 		*p = profile{max: p.max, shared: p.shared, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
 	}
@@ -121,7 +121,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 	c.last, c.count, c.hearsay = now, p.count, false
 
 	upset := true
-	// The transport time of a batch is not known more precisely than that.
+	// The transport time of a batch is not known more precisely than minOverhead.
 	sigma := p.spread.sigma + float64(minOverhead)/p.typical(rows)
 	// A size without measurements of its own is no evidence about the others.
 	drifted := 0
@@ -144,11 +144,11 @@ func (p *profile) learn(rows int, ns, now int64) {
 	}
 }
 
-// drift scales earlier measurements by the deviation of the latest run of them. Earlier means
-// before the last time that one of their sizes was measured without deviating. A size that was
-// first measured after that is not scaled: it may have been measured after the drift, or there
-// was no drift and its first measurement was stale. Scaling other sizes that were right held a
-// container of 120 ms at a tenth of its goodput for eight seconds.
+// drift scales earlier measurements by the deviation of the latest run measurements. Earlier means
+// before the last time that one of the sizes in the run was measured without deviating. A size that
+// was first measured after that is not scaled: it may have been measured after the drift, or there
+// was no drift and the earlier measurement of the deviating size was stale. Scaling the other
+// sizes, which were right, held a container of 120 ms at a tenth of its goodput for eight seconds.
 func (p *profile) drift(run int) {
 	var buf [spreadSize]float64
 	off := buf[:run]
@@ -161,7 +161,7 @@ func (p *profile) drift(run int) {
 	for _, m := range p.recent[:run] {
 		since = max(since, p.classes[classOf(m.rows)].before(p.count-run))
 	}
-	if since == 0 { // their sizes have no other measurements
+	if since == 0 { // the sizes in the run have no other measurements
 		since = p.count - run
 	}
 	for i := range p.classes {
@@ -174,8 +174,8 @@ func (p *profile) drift(run int) {
 			c.sorted[j] = min(max(c.sorted[j]*factor, 1), maxExec)
 		}
 	}
-	// The latest measurements are in their classes, too, and were scaled with the rest: there
-	// only they remain.
+	// The latest measurements are in their classes, too, and were scaled with the rest. In these
+	// classes, only they remain, unscaled.
 	for i := run - 1; i >= 0; i-- {
 		p.classes[classOf(p.recent[i].rows)].forget(0)
 	}

@@ -6,9 +6,9 @@ import "math"
 // estimates the batch size from the time left: src/libclipper/include/clipper/containers.hpp,
 // get_batch_size). The paper's section 4.3.1 describes quantile regression of latency on size;
 // Clipper shipped the regression of size on latency, as here: least squares with forgetting,
-// evaluated at the time that the head of the queue has left, less the residuals' upper quantile.
+// evaluated at the time left to the head of the queue, less the residuals' upper quantile.
 //
-// It is here for comparison. Since it follows the time left of the head, it collapses under
+// It exists for comparison. Since it follows the time left to the head, it collapses under
 // overload.
 type regression struct {
 	// Weighted sums over finished batches, with x the execution time and y the rows.
@@ -18,7 +18,7 @@ type regression struct {
 const (
 	regressionForget = 0.98 // weight of a batch per batch after it
 	regressionMin    = 4    // batches before the line is believed
-	// Standard deviations of the residuals: the 96th percentile of a normal one.
+	// In standard deviations of the residuals: the 96th percentile of a normal distribution.
 	regressionZ = 1.75
 )
 

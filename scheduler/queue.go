@@ -8,7 +8,7 @@ type item struct {
 	req    *Request
 	lo, hi int // rows of the request
 	place
-	queue   *queue // that it waits in; nil: it does not wait
+	queue   *queue // the queue it waits in; nil: it does not wait
 	bucket  *bucket
 	retried bool // its rows were on a lost replica
 	inTurn  bool // it waits as a frame of a stream that takes turns
@@ -21,8 +21,8 @@ func (it *item) rows() int { return it.hi - it.lo }
 
 func (it *item) bytes() int64 { return it.req.bytesOf(it.lo, it.hi) }
 
-// A place is where an item stands in a queue. A frame that superseded another of its stream has
-// the place of that one; its request's own deadline is later.
+// A place is where an item stands in a queue. A frame that superseded another frame of its stream
+// has that frame's place; its request's own deadline is later.
 type place struct {
 	deadline int64
 	seq      uint64 // order of arrival; makes places unique
@@ -157,7 +157,7 @@ func (q *queue) removeRange(bi, from, to int) {
 }
 
 // tidy merges block bi with a neighbour if both are small, so that the number of blocks stays in
-// proportion to that of items, whatever is removed.
+// proportion to the number of items, whatever is removed.
 func (q *queue) tidy(bi int) {
 	small := func(i int) bool { return i >= 0 && i < len(q.blocks) && q.blocks[i].len() < blockSize/4 }
 	switch {
@@ -177,7 +177,7 @@ func (q *queue) shrink(it *item, n int) {
 	q.blocks[q.blockOf(it)].rows -= n
 }
 
-// blockOf is the index of the first block whose last item is not before it.
+// blockOf is the index of the first block whose last item is not before the given one.
 func (q *queue) blockOf(it *item) int {
 	return sort.Search(len(q.blocks), func(i int) bool {
 		b := q.blocks[i]
@@ -214,7 +214,7 @@ func (q *queue) newBlock() *block {
 	return new(block)
 }
 
-// find is the index of the first item in b that is not before it.
+// find is the index of the first item in b that is not before the given one.
 func (b *block) find(it *item) int {
 	lo, hi := b.lo, b.hi
 	for lo < hi {
@@ -325,7 +325,7 @@ func (q *queue) seek(c cursor, d int64) cursor {
 // first is the first item with a deadline of at least d.
 func (q *queue) first(d int64) cursor {
 	if n := len(q.blocks); n > 4 {
-		// The rows before a block are counted by walking there; from the end the way is often
+		// The rows before a block are counted by walking to it; walking from the end is often
 		// shorter.
 		c := cursor{block: n, before: q.rows}
 		for c.block > 0 {
@@ -344,7 +344,7 @@ func (q *queue) first(d int64) cursor {
 	return q.seek(q.start(), d)
 }
 
-// back is the last position from which on there are at least n rows.
+// back is the last position with at least n rows from there on.
 func (q *queue) back(n int) cursor {
 	c := cursor{block: len(q.blocks), before: q.rows}
 	for rows := 0; c.block > 0; {

@@ -31,7 +31,7 @@ func TestQueueAgainstSlice(t *testing.T) {
 			case op < 5+int(seed%3) || len(ref) == 0:
 				it := &item{req: &Request{Rows: 9}, hi: 1 + rng.IntN(3)*rng.IntN(2), place: place{seq: uint64(step), deadline: int64(rng.IntN(500))}}
 				if seed%2 == 0 {
-					it.deadline = int64(step / 3) // all of one SLO
+					it.deadline = int64(step / 3) // all with one SLO
 				}
 				q.insert(it)
 				i, _ := slices.BinarySearchFunc(ref, it, order)

@@ -49,13 +49,13 @@ type chaos struct {
 	spec    scheduler.Spec
 	workers []*chaosWorker
 	open    map[*scheduler.Request]*chaosOwner
-	spare   []*scheduler.Request // answered ones, to be used again
+	spare   []*scheduler.Request // answered requests, to be used again
 	next    uint32               // payload of the next row
 	answers map[scheduler.Outcome]int
 	depth   int
 	streams bool             // most requests are frames of streams
 	latest  map[string]int64 // number of the frame of each stream that was answered last
-	keeps   map[string]int   // how many frames of it may wait
+	keeps   map[string]int   // how many frames of a stream may wait
 }
 
 type chaosWorker struct {
@@ -193,7 +193,7 @@ func (c *chaos) step() {
 
 func cameraName(camera int) string { return fmt.Sprint("camera ", camera) }
 
-// connectionOf is 0 of two cameras, and another for each of two.
+// connectionOf returns 0 for two of the cameras, and a number of its own for each of the other two.
 func connectionOf(camera int) uint64 { return uint64(max(0, camera-1)) }
 
 func (c *chaos) worker() *chaosWorker {
@@ -218,7 +218,7 @@ func (c *chaos) addWorker() {
 	w.Concurrency = 1 + c.rng.IntN(3)
 	rep, err := c.sched.AddReplica(c.id, c.spec, w, scheduler.ReplicaOptions{
 		Slots: c.rng.IntN(4), Concurrency: c.rng.IntN(4), Serial: c.rng.IntN(4) == 0,
-		Offer: func(o scheduler.Offer) { // as a container does that others share, or has forgotten it
+		Offer: func(o scheduler.Offer) { // as a shared container does, unless it forgets the offer
 			if o.Grant == 0 && c.rng.IntN(20) > 0 {
 				c.clock.AfterFunc(time.Duration(c.rng.IntN(10_000_000)), func() { c.grant(w) })
 			}
@@ -363,7 +363,7 @@ func (o *chaosOwner) Complete(r *scheduler.Request) {
 	for i := range r.Inputs {
 		r.Inputs[i].Release()
 	}
-	clear(r.Inputs) // nothing may read them any more
+	clear(r.Inputs) // the scheduler must not read them any more
 	c.spare = append(c.spare, r)
 	if c.depth < 3 && c.rng.IntN(20) == 0 && r.Err == nil {
 		c.depth++

@@ -21,7 +21,7 @@ type Replica struct {
 
 	state       replicaState
 	concurrency int // batches that it executes at once
-	// Batches in flight: executing ones, and others that are queued in the container.
+	// The most batches in flight: executing ones, and others that are queued in the container.
 	slots       int
 	max         int // most rows per batch
 	profile     profile
@@ -34,8 +34,8 @@ type Replica struct {
 	ends        []ending // scratch of next
 	failures    int      // consecutive failed batches
 	failed      uint64   // batches that failed or were not answered in time
-	lastError   error    // of the latest of those; nil: none
-	lastFailed  int64    // its time
+	lastError   error    // of the latest of these batches; nil: none
+	lastFailed  int64    // when that was
 	round       uint64   // the last round of dispatching that considered it
 	retries     int      // consecutive batches that were retries
 	ceiling     ceiling
@@ -47,7 +47,7 @@ type Replica struct {
 	drained     []func()
 	batches     uint64
 	rows        uint64
-	busied      int64 // ns that it executed them, one after the other
+	busied      int64 // ns of execution, summed over batches
 }
 
 // ReplicaOptions are the options of a replica. The zero value is valid.
@@ -56,8 +56,8 @@ type ReplicaOptions struct {
 	// Concurrency is the number of batches that it executes at once, each of which is planned on
 	// its own. 0 means 1, more than 64 means 64.
 	Concurrency int
-	// Slots is the number of batches that it wants in flight. 0: ModelConfig.Slots, or if that is
-	// 0, too, Concurrency and one more.
+	// Slots is the number of batches that it wants in flight. 0: ModelConfig.Slots or, if that is
+	// also 0, Concurrency and one more.
 	Slots int
 	// Serial makes the default of Slots 1: the next batch is sent only after the answer.
 	Serial bool
@@ -68,8 +68,9 @@ type ReplicaOptions struct {
 	// Feedback is called, with no lock held, with the feedback for the model; see
 	// [Model.Feedback]. It must not block. nil: the replica does not want feedback.
 	Feedback func(*Feedback)
-	// Offer is called, with no lock held, with what waits for the replica while its container is
-	// shared, see [Replica.Share]. It must not block. nil: the container is never shared.
+	// Offer is called, with no lock held, to report the rows waiting for the replica while its
+	// container is shared, see [Replica.Share]. It must not block. nil: the container is never
+	// shared.
 	Offer func(Offer)
 }
 
@@ -114,8 +115,8 @@ func (r *Replica) bound(c *core) {
 }
 
 // plan returns the bounds of the next batch, for rows of the given size in bytes (0: any). The
-// result is valid until the next call: strategies take it through an interface, so a new one each
-// time would be allocated.
+// result is valid until the next call: strategies take it through an interface, so a new plan for
+// each call would be allocated on the heap.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
 	*p = plan{share: r.sharing.share, granted: r.sharing.on, target: r.sharing.target, start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
@@ -150,8 +151,8 @@ func (r *Replica) executing() (n int) {
 // busy reports whether the container executes as many batches as it can.
 func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 
-// begin records which batches the container starts on, in the order in which they were sent. It
-// is called whenever a batch is sent or answered.
+// begin records which batches the container starts, in the order in which they were sent. It is
+// called whenever a batch is sent or answered.
 func (r *Replica) begin(now int64) {
 	for _, b := range r.overdue { // they were sent before those in flight
 		if b.began == unbegun && r.held() < r.concurrency {
@@ -170,8 +171,8 @@ func (r *Replica) begin(now int64) {
 	}
 }
 
-// took is the execution time so far of a batch in flight. A batch that is answered out of order
-// cannot have started before the latest answer, unless it was sent later.
+// took is the execution time so far of a batch in flight. A batch that is answered before it was
+// recorded as begun cannot have started before the latest answer, nor before it was sent.
 func (r *Replica) took(b *Batch, now int64) int64 {
 	if b.began == unbegun {
 		return now - max(b.sent, r.free)
@@ -182,9 +183,10 @@ func (r *Replica) took(b *Batch, now int64) int64 {
 // An ending is when a batch is predicted to be answered, and how much later it may plausibly be.
 type ending struct{ at, slack int64 }
 
-// next is the ending after which a busy replica is predicted to start on another batch; at is
-// never if nothing is known. It derives from the start of each batch, so every answer corrects
-// it. It leaves in r.ends the endings of the batches that the replica executes at once by then.
+// next is the ending after which a busy replica is predicted to start another batch; at is never if
+// nothing is known. The prediction derives from the start of each batch, so every answer corrects
+// it. next leaves in r.ends the endings of the batches that the replica will be executing at once
+// by then.
 func (r *Replica) next() ending {
 	r.ends = r.ends[:0]
 	for _, b := range r.inflight {
@@ -196,7 +198,7 @@ func (r *Replica) next() ending {
 		}
 	}
 	for _, b := range r.inflight {
-		if b.began == unbegun { // it starts after the earliest of the others
+		if b.began == unbegun { // it starts after the batch that ends first
 			first := slices.MinFunc(r.ends, ending.compare)
 			r.ends[slices.Index(r.ends, first)] = ending{first.at + b.typical, b.predicted - b.typical}
 		}
@@ -206,7 +208,7 @@ func (r *Replica) next() ending {
 
 func (e ending) compare(o ending) int { return cmp.Compare(e.at, o.at) }
 
-// begins is when the replica could start on a batch that is sent now; never if unknown.
+// begins is when the replica could start a batch that is sent now; never if unknown.
 func (r *Replica) begins(now int64) int64 {
 	if r.sharing.on && !r.sharing.granted {
 		return never
@@ -217,20 +219,20 @@ func (r *Replica) begins(now int64) int64 {
 	return max(r.next().at, now)
 }
 
-// fastBatch is the execution time, in ns, below which the next batch is sent at once behind the
-// one in flight: no timer is that precise.
+// fastBatch is the execution time, in ns, below which the next batch is sent at once behind the one
+// in flight: no timer is precise enough to hold it back.
 const fastBatch = 200_000
 
-// ready is when the replica may be sent another batch, and when it could start on it. at is never
-// if it must answer first. A replica that is not busy may get one at once. The next batch of a
-// busy one is held back, so that more rows can join it, until twice the dispatch overhead before
-// the predicted end of those in flight, so that the container does not wait for it. That holds
-// only if the end is known more precisely than the gain. Otherwise the batch would be planned
-// with the uncertainty of two executions, which costs more rows than the container's pause. See
-// also waits.
+// ready is when the replica may be sent another batch, and when it could start that batch. at is
+// never if the replica must answer first. A replica that is not busy may get a batch at once. The
+// next batch of a busy replica is held back, so that more rows can join it, until twice the
+// dispatch overhead before the predicted end of the batches in flight, so that the container does
+// not wait for it. If the end is not known that precisely, the batch waits for the answer: it would
+// be planned with the uncertainty of two executions, which costs more rows than the container's
+// pause. See also waits.
 //
-// A shared replica may be sent one when it is granted, also while the answer before is on its way.
-// Its times are from the grant to the answer, whatever they consist of.
+// A shared replica may be sent a batch when it has a grant, also while the previous answer is on
+// its way. Its times are measured from the grant to the answer, whatever they consist of.
 func (r *Replica) ready(now int64) (at, start int64) {
 	switch {
 	case r.state != replicaLive || r.sharing.on && !r.sharing.granted:
@@ -257,9 +259,9 @@ func (r *Replica) ready(now int64) (at, start int64) {
 	return max(now, end.at-2*over), max(end.at, now+over)
 }
 
-// A replica that fails toleratedFailures batches in a row gets one only now and then, while
-// others do better. A replica that fails at once would otherwise look like the fastest, and get
-// nearly every request.
+// A replica that fails toleratedFailures batches in a row gets a batch only now and then, while
+// another replica does better. Otherwise a replica that fails at once would look like the fastest,
+// and get nearly every request.
 const (
 	toleratedFailures = 3
 	// After the last tolerated failure; doubled with each further failure.
@@ -267,12 +269,13 @@ const (
 	maxHoldOff   = int64(5 * time.Second)
 )
 
-// sound reports whether the replica is live and below toleratedFailures.
+// sound reports whether the replica is live and has fewer than toleratedFailures failures in a row.
 func (r *Replica) sound() bool { return r.state == replicaLive && r.failures < toleratedFailures }
 
-// heldOff is until when a replica that is not sound gets nothing while another one is.
+// heldOff is the time until which a replica that is not sound gets nothing while another one is
+// sound.
 func (r *Replica) heldOff() int64 {
-	const most = 6 // doublings, which is above maxHoldOff
+	const most = 6 // doublings: the result is above maxHoldOff
 	return r.free + min(firstHoldOff<<min(r.failures-toleratedFailures, most), maxHoldOff)
 }
 
@@ -301,9 +304,9 @@ func (r *Replica) condition() string {
 	return r.state.String()
 }
 
-// waits reports whether the next batch of a busy replica, of rows out of room, should wait for
-// the answer to the one in flight. Rows that join it gain the time of a batch; the others lose
-// one dispatch overhead.
+// waits reports whether the next batch of a busy replica, with rows of the room rows that it could
+// have, should wait for the answer to the one in flight. Rows that join it gain the time of a
+// batch; the others lose one dispatch overhead.
 func (r *Replica) waits(rows, room int) bool {
 	return r.busy() && rows < room && !r.fast() && !r.sharing.on
 }
@@ -311,9 +314,9 @@ func (r *Replica) waits(rows, room int) bool {
 // fast reports whether the batches in flight are too short to hold the next one back.
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
-// timeout is when the first of the executing batches exceeds the limit; never if there is none.
-// Batches that are queued in the container do not count yet. Answers to other batches do not
-// extend it.
+// timeout is when the first of the executing batches exceeds the limit; never if none is executing.
+// Batches that are queued in the container do not count yet. Answers to other batches do not extend
+// it.
 func (r *Replica) timeout(limit time.Duration) int64 {
 	at := int64(never)
 	for _, b := range r.inflight {
@@ -327,12 +330,12 @@ func (r *Replica) timeout(limit time.Duration) int64 {
 // learn adds the execution time of an answered batch to the profile.
 func (r *Replica) learn(b *Batch, now int64) {
 	took, rows := r.took(b, now), b.Rows
-	if b.executed.rows > 0 { // by a shared container, with others'
+	if b.executed.rows > 0 { // by a shared container, with other servers' rows
 		rows = max(rows, min(b.executed.rows, r.max))
 		took = max(took-b.executed.queued, took/8)
 	}
 	if b.idle {
-		// Its time includes the transport both ways, during which the replica was idle.
+		// The batch's time includes the transport both ways, during which the replica was idle.
 		r.overhead.alone.observe(took, b.typical)
 		r.profile.learn(rows, max(took-b.lead, took/2), now)
 	} else {
@@ -355,7 +358,7 @@ func (r *Replica) done(b *Batch, now int64) {
 	if i := slices.Index(r.inflight, b); i >= 0 {
 		r.inflight = slices.Delete(r.inflight, i, i+1)
 	} else {
-		// Batches sent since, to a replica that looked dead, were queued behind it.
+		// Batches sent since, while the replica looked dead, were queued behind this one.
 		if r.held() >= r.concurrency {
 			for _, behind := range r.inflight {
 				if behind.began != unbegun {
@@ -371,13 +374,13 @@ func (r *Replica) done(b *Batch, now int64) {
 // overhead estimates the time of a batch on its way to the container and back, without its
 // execution. A single batch does not show it. But a batch that was queued in the container behind
 // another shows its execution only, from answer to answer, while a batch to an idle replica shows
-// both; the difference is the overhead.
+// execution and overhead; the difference is the overhead.
 //
-// Both kinds are compared with the current profile, which is made of both; its errors cancel out
-// in the difference. The noise of executions is often ten times the overhead, so only the lower
+// Both kinds are compared with the current profile, which is learned from both; its errors cancel
+// out in the difference. The noise of executions is often ten times the overhead, so only the lower
 // bound of the difference counts: its mean less two standard errors.
 type overhead struct {
-	alone, behind residuals // of batches to an idle replica, and of those behind another
+	alone, behind residuals // of batches to an idle replica, and of batches behind another
 }
 
 // residuals are the differences between the times of batches and their typical times, in ns,

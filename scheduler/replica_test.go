@@ -9,7 +9,7 @@ import (
 )
 
 // TestOverhead: the dispatch overhead is the difference between batches to an idle replica and
-// those behind others, as far as it exceeds the noise, and within bounds.
+// batches behind others, as far as that exceeds the noise, and within bounds.
 func TestOverhead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	const typical, shortest = 20 * ms, float64(20 * ms)

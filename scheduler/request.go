@@ -19,10 +19,10 @@ func (id ModelID) String() string { return id.Name + "/" + id.Version }
 //
 // The submitter fills the first group of fields and calls [Scheduler.Submit]. From then on until
 // Owner.Complete is called the request belongs to the scheduler, and the submitter must not touch
-// it, except to pass it to [Scheduler.Cancel]. After Complete it is the submitter's again, which
-// may submit it once more. The submitter must hold its references to the inputs until Complete.
-// After that the scheduler uses nothing of the request, its slices or its inputs' memory (batches
-// that still execute have references and copies of their own). The names of inputs must be
+// it, except to pass it to [Scheduler.Cancel]. After Complete the request is the submitter's again,
+// which may submit it once more. The submitter must hold its references to the inputs until
+// Complete. After that the scheduler uses nothing of the request, its slices or its inputs' memory
+// (batches that still execute have references and copies of their own). The names of inputs must be
 // ordinary strings, not views of reused memory.
 //
 // A request takes 512 bytes plus its inputs, and 18 more bytes in the queue while it waits.
@@ -41,14 +41,14 @@ type Request struct {
 	// JSON object passed to the container with this request's rows, or nil.
 	Parameters []byte
 	Frame      *Frame // its place in a stream; nil: none
-	Trace      *Trace // what is noted of its way; nil: nothing
+	Trace      *Trace // record of its way; nil: it is not traced
 	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.
 
-	// Outputs each have Shape[0] == Rows, but for ragged ones; the slice is empty if Err is set.
-	// The owner must release each output. The slice and the shapes live as long as the request. A
-	// slice left here from an earlier use is overwritten.
+	// Outputs each have Shape[0] == Rows, except ragged ones; the slice is empty if Err is set. The
+	// owner must release each output. The slice and the shapes live as long as the request. A slice
+	// left here from an earlier use is overwritten.
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  Timing
@@ -78,35 +78,35 @@ type Request struct {
 	dims [4]int
 }
 
-// A Trace is what is noted of the way of a request that somebody follows. The scheduler sets all
-// but Parent and State before Owner.Complete, for the last batch that had rows of the request.
+// A Trace records the way of a traced request. The scheduler sets all fields except Parent and
+// State before Owner.Complete, for the last batch that had rows of the request.
 type Trace struct {
 	Parent Parent // passed on with the rows (see [Part]), to name them to the container
-	State  string // likewise: what others keep of the trace; "": nothing
+	State  string // likewise: state that other programs keep for the trace; "": none
 
 	Sent      bool // some of its rows were in a batch; else the rest is not set
 	Reason    CloseReason
 	BatchRows int
 	Replica   string // its label
-	// Batch are the Parents of all requests in the batch that are followed, in the order of their
-	// rows: of the first of very many. It is shared by them. nil: this is the only one.
+	// Batch has the Parents of all traced requests in the batch, in the order of their rows, up to
+	// a limit. These requests share the slice. nil: this is the only one.
 	Batch []Parent
 }
 
-// A Parent is a span whose children are those of a container. The zero Parent is none.
+// A Parent is a span whose children are the spans of a container. The zero Parent is none.
 type Parent struct {
 	Trace [16]byte
 	Span  [8]byte // all zeros: none
 }
 
-// Append appends the Parent in the form of W3C's traceparent, which says that it is followed.
+// Append appends the Parent in the form of W3C's traceparent, with the flag for a sampled trace.
 func (p *Parent) Append(b []byte) []byte {
 	b = hex.AppendEncode(append(b, "00-"...), p.Trace[:])
 	b = hex.AppendEncode(append(b, '-'), p.Span[:])
 	return append(b, "-01"...)
 }
 
-// executing reports whether a container has any of its rows.
+// executing reports whether a container has any rows of the request.
 func (r *Request) executing() bool {
 	for s := r.spans; s != nil; s = s.next {
 		if s.retry == nil {
@@ -136,10 +136,10 @@ func (r *Request) bytesOf(lo, hi int) int64 {
 	return r.bytes*int64(hi)/int64(r.Rows) - r.bytes*int64(lo)/int64(r.Rows)
 }
 
-// Timing is where the time of a request went.
+// Timing tells where the time of a request went.
 type Timing struct {
 	Queue time.Duration // from Submit until its first row was sent to a container
-	// Of the batch with its last row: from when the container could start on it to the answer.
+	// Of the batch with its last row: from when the container could start that batch to the answer.
 	Exec      time.Duration
 	BatchRows int // rows of that batch
 }
@@ -148,7 +148,7 @@ type Timing struct {
 //
 // Complete is called exactly once for each submitted request, on any goroutine and with no lock
 // held: often that of the worker that answered, and before Submit returns if the request is
-// refused. It must not block. It may submit other requests, and this one again unless it was
+// refused. It must not block. It may submit other requests, and this one again unless that was
 // refused at once.
 type Completer interface{ Complete(*Request) }
 

@@ -12,8 +12,8 @@ import (
 // two for each doubling. Trying the requests one by one took one batch for each: with one bad row
 // in a hundred most of the others missed their deadlines, and with a size at fault all of them.
 //
-// If batches of that size have been answered before, one half is tried. If it is answered, the
-// other half must be to blame, and is halved itself without being tried; if it fails, nothing is
+// If batches of that size have been answered before, one half is tried. If that half is answered,
+// the other one must be to blame, and is halved itself without being tried; if it fails, nothing is
 // known of the other half, whose rows return to the queue. If no batch of that size was answered
 // before, both halves are tried. In either case the size was at fault if all parts of a failed
 // batch were answered (see ceiling).
@@ -36,25 +36,25 @@ const clarity = 8
 type retry struct {
 	of       *failure
 	spans    []span
-	rows     int   // those that still wait
+	rows     int   // rows that still wait
 	tightest int64 // a lower bound of their deadlines
 	since    int64
-	// The other half, which waits for the outcome and is to blame if this one is not.
+	// The other half, which waits for the outcome and is to blame if this half is answered.
 	rest *retry
 }
 
 // retriesAtOnce is how many retries in a row a replica gets while other rows wait.
 const retriesAtOnce = 7
 
-// hopeless is the number of consecutive failed batches after which rows are answered with the
-// error at once, without retries: finding one bad row in a batch of 32,768 takes as many. From
-// then on, one batch in this number has a single row, to find out whether the size is at fault.
+// hopeless is the number of consecutive failed batches after which rows are answered with the error
+// at once, without retries: finding one bad row in a batch of 32,768 takes that many. From then on,
+// one batch in this number has a single row, to find out whether the size is at fault.
 const hopeless = 16
 
-// sizeLimit bounds a batch that begins at start by the failures so far.
+// sizeLimit bounds a batch that begins at start, according to the failures so far.
 func (c *core) sizeLimit(rep *Replica, start int64) int {
 	most := math.MaxInt
-	if c.cfg.Pad { // all have one size
+	if c.cfg.Pad { // all batches have one size
 		return most
 	}
 	if rep.ceiling.rows > 0 {
@@ -101,7 +101,7 @@ func (c *core) passed(b *Batch, named bool, now int64) {
 // failed handles the requests of a batch that failed in the container.
 func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	rep := b.replica
-	// Otherwise the container is not at fault.
+	// If err is of another kind, the container is not at fault.
 	ours := outcomeOfFailure(err) == OutcomeContainerFailed
 	plausible := ours && rep.ceiling.plausible(b.Rows)
 	if ours {
@@ -195,7 +195,7 @@ func halve(spans []span, rows int) (one, other []span) {
 	return spans[:i], spans[i:]
 }
 
-// try makes a retry of spans. rest is the half that is to blame if they are not.
+// try makes a retry of spans. rest is the half that is to blame if they are answered.
 func (c *core) try(f *failure, spans, rest []span, now int64) {
 	f.parts++
 	r := c.hold(f, spans, now)
@@ -259,7 +259,7 @@ func takeSpans(spans []span) (live []span, rows int) {
 	return live, rows
 }
 
-// feedRetry sends the first retry. It returns false if there is none for this replica.
+// feedRetry sends the first retry that fits the replica. It returns false if there is none.
 func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 	for c.dropRetries(now); len(c.retries) > 0; c.dropRetries(now) {
 		r := c.retries[0]
@@ -273,7 +273,7 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 		first := r.spans[slices.IndexFunc(r.spans, func(s span) bool { return s.req != nil })].req
 		limit := max(1, rep.strategy.limit(rep.plan(c, start, first.bytes/int64(first.Rows))))
 		if r.rows > limit {
-			// The replica is another than the one that failed, or the ceiling is lower now.
+			// The replica is not the one that failed, or its ceiling is lower now.
 			c.unretry(r, now)
 			continue
 		}
@@ -314,7 +314,7 @@ func (c *core) dropRetries(now int64) {
 	}
 }
 
-// shedDoomed answers rows of a retry that are late even by optimistic times.
+// shedDoomed answers rows of a retry that would be late even by optimistic times.
 func (c *core) shedDoomed(r *retry, end int64, fx *effects) {
 	if r.tightest >= end {
 		return

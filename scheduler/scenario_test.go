@@ -20,9 +20,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario files")
 
-// TestScenarios plays the stories in testdata/*.txt. A story is a list of scenes: commands, a
-// line of four dashes, and what happens, up to an empty line. Lines with # are for the reader.
-// Time stands still but for "advance", "answer … after=D" and "teach".
+// TestScenarios plays the stories in testdata/*.txt. A story is a list of scenes: commands, a line
+// of four dashes, and what happens, up to an empty line. Lines with # are for the reader. Time
+// stands still except for "advance", "answer … after=D" and "teach".
 //
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
 //	replica A batch=4 slots=1 concurrency=2  A registers
@@ -150,7 +150,7 @@ func (s *story) play(text string) string {
 	return told.String()
 }
 
-// state tells what waits, the state of each replica, and how many streams are known.
+// state prints the waiting rows, the state of each replica, and how many streams are known.
 func (s *story) state() {
 	st := s.model.Stats()
 	s.say("%d rows wait, %d live", st.QueueRows, st.Live)
@@ -369,7 +369,7 @@ func (s *story) Complete(r *scheduler.Request) {
 	s.say("%s: ok", name)
 }
 
-// teach has a replica answer batches of growing size, so that it has a profile.
+// teach lets a replica answer batches of growing size, so that it has a profile.
 func (s *story) teach(name string, rep *storyReplica, args []string) error {
 	if len(args) != 3 {
 		return errors.New("want: teach replica a b rows")

@@ -37,7 +37,7 @@ type Scheduler struct {
 	defaults ModelConfig
 	configs  map[string]ModelConfig
 	models   map[ModelID]*Model
-	retired  []*Model // replaced or forgotten, but with replicas
+	retired  []*Model // replaced or forgotten, but may still have replicas
 }
 
 // New returns a scheduler without models: AddReplica creates them. An invalid configuration is an
@@ -62,7 +62,7 @@ func New(cfg Config) (*Scheduler, error) {
 		s.clock = realClock{}
 	}
 	s.epoch = s.clock.Now()
-	// Random, so that an answer to an earlier process of this server matches no batch.
+	// Random, so that an answer meant for an earlier process of this server matches no batch.
 	s.batchID.Store(rand.Uint64() >> 1)
 	return s, nil
 }
@@ -70,8 +70,8 @@ func New(cfg Config) (*Scheduler, error) {
 func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
 
 // MaxAbsent is the number of models without a replica that stay known. Replicas choose their
-// models' names, so the number must be bounded: one more forgets the model that has been absent
-// for longest.
+// models' names, so the number must be bounded: for one more, the model that has been absent for
+// longest is forgotten.
 const MaxAbsent = 256
 
 // AddReplica registers a worker as a replica of a model, which it creates if it is new. It fails
@@ -150,7 +150,7 @@ func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 	return oldest
 }
 
-// absent reports whether a model has no replica, and since when.
+// absent reports whether a model has no replica and awaits none, and since when.
 func (m *Model) absent() (since int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,8 +203,8 @@ func (s *Scheduler) Models() []*Model {
 	return all
 }
 
-// ModelConfig returns the effective configuration for models of a name. MaxBatch is 0 if the
-// containers decide.
+// ModelConfig returns the effective configuration for all versions of the named model. MaxBatch is
+// 0 if the containers decide.
 func (s *Scheduler) ModelConfig(name string) ModelConfig {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,9 +229,9 @@ func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	return nil
 }
 
-// Reconfigure changes the configuration of all models, as Configure does for one: models gives
-// that of each named model, other that of all others. The scheduler takes ownership of the map.
-// After an error nothing has changed.
+// Reconfigure changes the configuration of all models, as Configure does for one: models has the
+// configurations of the named models, other is that of all other models. The scheduler takes
+// ownership of the map. After an error nothing has changed.
 func (s *Scheduler) Reconfigure(other ModelConfig, models map[string]ModelConfig) error {
 	if err := other.Validate(); err != nil {
 		return fmt.Errorf("the default: %w", err)
@@ -278,8 +278,8 @@ func (s *Scheduler) reconfigure(set func()) {
 	}
 }
 
-// warn logs the serial replicas to which the configuration gives several batches at once: all of
-// them, or only the given one.
+// warn logs the serial replicas that the configuration gives several batches at once: all such
+// replicas, or only the given one.
 func (m *Model) warn(only *Replica) {
 	m.mu.Lock()
 	var labels []string
@@ -296,10 +296,10 @@ func (m *Model) warn(only *Replica) {
 	}
 }
 
-// Submit submits requests. It never blocks and returns no error: each request gets exactly one
-// call of its owner's Complete, possibly before Submit returns. Requests of one model in one call
-// are dispatched together, after the last one: the requests that an event loop has read in one
-// turn make one batch.
+// Submit submits requests. It never blocks and returns no error: each request gets exactly one call
+// of its owner's Complete, possibly before Submit returns. Requests of one model in one call are
+// dispatched together, after the last one: the requests that an event loop has read in one turn
+// make one batch.
 func (s *Scheduler) Submit(rs ...*Request) {
 	if len(rs) == 0 {
 		return

@@ -6,27 +6,27 @@ import (
 
 // Replicas whose containers are shared by several servers.
 //
-// Such a container has rounds: when it can execute a batch it asks the servers in which rows wait,
-// and executes what they send, together. So the replica has no free slot until it is granted one
-// ([Replica.Grant]), and its batch is made then, not before. A server with rows offers them, once
-// ([ReplicaOptions.Offer]), and gives back a grant for which it has no rows left.
+// Such a container has rounds: when it can execute a batch, it asks the servers in which rows wait
+// for batches, and executes these together. So the replica has no free slot until it is granted one
+// ([Replica.Grant]), and its batch is made then, not before. A server with waiting rows offers
+// them, once ([ReplicaOptions.Offer]), and gives back a grant for which it has no rows left.
 //
-// All servers of a round send at the same time, and none knows the others' rows, only their
-// number. Rows reach the servers at random, so those elsewhere have deadlines like those here. If a
-// third of all rows waits here, an execution of n rows has n/3 from here, and the best window of
-// rows here is this server's part of the best window of all rows. So the sizes in a plan are rows
-// of this server, and its times are those of the whole execution (plan.whole). The replica's
-// profile, too, goes by the rows of whole executions, which answers tell.
+// All servers of a round send at the same time, and none knows the others' rows, only their number.
+// Rows reach the servers at random, so rows elsewhere have deadlines like those here. If a third of
+// all rows waits here, an execution of n rows has n/3 from here, and the best window of rows here
+// is this server's part of the best window of all rows. So the sizes in a plan are rows of this
+// server, and its times are those of the whole execution (plan.whole). The replica's profile, too,
+// goes by the rows of whole executions, which answers report.
 //
 // No state is absorbing. An offer without an answer is repeated (repeatOffer), which also ends a
 // grant that was lost. A container that grants nothing is reported as silent after the same time as
-// one that answers nothing. What was measured long ago counts for nothing (profile.dropStale).
+// one that answers nothing. Stale measurements count for nothing (profile.dropStale).
 
-// A Turn is what the container of a shared replica is told with a batch. It is zero in batches of
-// other replicas.
+// A Turn is the information for the container of a shared replica that accompanies a batch. It is
+// zero in batches of other replicas.
 type Turn struct {
 	Grant uint64 // the grant that the batch uses; 0: none
-	Best  int    // rows of the execution that this server would find best
+	Best  int    // rows of the execution that would be best for this server
 	Left  int    // rows that still wait here
 }
 
@@ -45,18 +45,17 @@ type sharing struct {
 	grant   uint64 // the grant's id
 	told    bool   // the container knows that rows wait, and has not granted them
 	offered int64  // time of the latest offer
-	repeats int64  // how often that was repeated
-	paused  int64  // until then nothing is offered
+	repeats int64  // consecutive repetitions of the offer
+	paused  int64  // until this time nothing is offered
 	share          // of the latest grant
 	target  int    // rows of its execution that all servers expect; 0: unknown
 }
 
 const (
 	repeatOffer = int64(time.Second) // an offer without a grant is repeated after this time
-	// maxElsewhere bounds the numbers that a container sends, before anything is computed with
-	// them.
+	// maxElsewhere bounds the numbers that a container sends, before they are used.
 	maxElsewhere = 1 << 20
-	offerPause   = int64(time.Millisecond) // from a grant given back to the next offer
+	offerPause   = int64(time.Millisecond) // from returning a grant to the next offer
 )
 
 // Share sets whether the container is shared: then batches are only sent when granted. The worker
@@ -71,10 +70,10 @@ func (r *Replica) Share(on bool) {
 }
 
 // Grant gives a shared replica a free slot. It sends waiting rows at once, or gives the grant back
-// by an [Offer]. id names the grant. here and elsewhere are the rows that wait in this server and
+// with an [Offer]. id names the grant. here and elsewhere are the rows that wait in this server and
 // in the others that were granted the same execution, as the container last heard; target is how
-// many rows all of them expect it to have, 0 if that is unknown. The worker calls it, from any
-// goroutine but not from within Send.
+// many rows all of these servers expect the execution to have, 0 if that is unknown. The worker
+// calls it, from any goroutine but not from within Send.
 func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	fx, now := r.m.begin()
 	c, s := &r.m.core, &r.sharing
@@ -98,8 +97,8 @@ type replicaOffer struct {
 	Offer
 }
 
-// take uses a replica's grant for a batch. The container is told that an execution of best rows
-// would be best, and that left rows still wait.
+// take uses a replica's grant for a batch. The result tells the container that an execution of best
+// rows would be best, and that left rows still wait.
 func (r *Replica) take(best, left int, now int64) Turn {
 	s := &r.sharing
 	if !s.on || !s.granted {
@@ -155,8 +154,8 @@ func (r *Replica) ungranted(now int64, limit time.Duration) bool {
 	return s.on && s.repeats*repeatOffer >= most && now-r.free >= most
 }
 
-// A share is this server's part of the rows of an execution: mine of mine+others. Without others it
-// is all of them.
+// A share is this server's part of the rows of an execution: mine of mine+others. Without others,
+// the share is the whole.
 type share struct{ mine, others int }
 
 // whole returns how many rows an execution is expected to have if n of them are this server's.
@@ -176,7 +175,7 @@ func (s share) own(n int) int {
 	return max(1, n*s.mine/(s.mine+s.others))
 }
 
-// near is own, rounded to the nearest number.
+// near is own, but rounded to nearest instead of down.
 func (s share) near(n int) int { return s.own(n + (s.mine+s.others)/max(1, 2*s.mine)) }
 
 // part returns this server's share of a time.

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A sharedOne is a replica whose container is shared, with what it is told.
+// A sharedOne is a replica whose container is shared, with the offers that it receives.
 type sharedOne struct {
 	t      *testing.T
 	clock  *schedtest.Clock
@@ -63,7 +63,7 @@ func (x *sharedOne) sent(batches, offers int) {
 }
 
 // TestBatchAtTheGrant: rows for a shared container wait, and are offered once; its batch is made at
-// the grant, of what waits then, and a grant that no row needs is given back.
+// the grant, of the rows that wait then, and a grant that no row needs is given back.
 func TestBatchAtTheGrant(t *testing.T) {
 	x := newShared(t, 0)
 	x.ask(50 * time.Millisecond)
@@ -96,7 +96,7 @@ func TestBatchAtTheGrant(t *testing.T) {
 }
 
 // TestGrantBeforeTheAnswer: a container grants its next execution before it answers this one. The
-// batch is sent, also where one is in flight at most, and its time is that from the grant.
+// batch is sent, even if only one may be in flight, and its time counts from the grant.
 func TestGrantBeforeTheAnswer(t *testing.T) {
 	x := newShared(t, 1)
 	for id := range uint64(40) {
@@ -107,7 +107,7 @@ func TestGrantBeforeTheAnswer(t *testing.T) {
 		}
 		x.turns, x.offers = nil, nil
 		x.clock.Advance(time.Millisecond)
-		if id > 0 { // that of the grant before
+		if id > 0 { // answers the batch of the grant before
 			if err := x.worker.Answer(); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestGrantBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestShareEnds: once the container is this server's alone, batches are sent as ever.
+// TestShareEnds: once the container is this server's alone, batches are sent without grants again.
 func TestShareEnds(t *testing.T) {
 	x := newShared(t, 0)
 	x.ask(0)
@@ -127,7 +127,7 @@ func TestShareEnds(t *testing.T) {
 	x.rep.Share(false)
 	x.sent(1, 0)
 	x.ask(0)
-	x.rep.Grant(3, 1, 1, 1) // one that crossed
+	x.rep.Grant(3, 1, 1, 1) // a grant that crossed the change
 	if len(x.offers) != 1 || x.offers[0].Grant != 3 {
 		t.Errorf("offers %+v, expected grant 3 back", x.offers)
 	}
@@ -155,8 +155,8 @@ func TestLostOffer(t *testing.T) {
 	}
 }
 
-// TestShareOfExecution: with three times as many rows elsewhere a batch has a quarter of the rows
-// of an execution, and its time is learned as that of the whole.
+// TestShareOfExecution: with three times as many rows elsewhere, a batch has a quarter of the rows
+// of an execution, and its time is learned as that of the whole execution.
 func TestShareOfExecution(t *testing.T) {
 	x := newShared(t, 0)
 	for range 40 {
@@ -186,8 +186,8 @@ func TestShareOfExecution(t *testing.T) {
 	}
 }
 
-// TestNeedOfShared: a container that others share is worth what it executes for all of them. By the
-// rows of this server alone, as many times the containers would be started as there are servers.
+// TestNeedOfShared: a shared container is worth the rows that it executes for all servers. By the
+// rows of this server alone, N servers would start N times the containers.
 func TestNeedOfShared(t *testing.T) {
 	x := newShared(t, 0)
 	seen := x.worker.Seen
@@ -203,7 +203,7 @@ func TestNeedOfShared(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// It executes 10 rows in 20 ms, and more in no more than so many times as long.
+	// It executes 10 rows in 20 ms, and more rows in at most proportionally longer.
 	if n := x.rep.Model().Need(); n.Worth < 490 || n.Worth > 1000 {
 		t.Errorf("a container that executes 10 rows in 20 ms is worth %.0f rows a second", n.Worth)
 	}

@@ -177,8 +177,8 @@ func TestWorkerThatAnswersInSend(t *testing.T) {
 	}
 }
 
-// TestPanics: a worker's panic removes its replica only; an owner's costs nobody else an answer,
-// and the model continues. Both are logged.
+// TestPanics: a worker's panic removes only its replica; an owner's panic costs no other request
+// its answer, and the model continues. Both are logged.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -317,7 +317,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// A failure that is not the container's keeps its name.
+// A failure that is not the container's fault keeps its error.
 func TestBlamelessFailure(t *testing.T) {
 	for _, tt := range []struct{ err, want error }{
 		{errors.New("model raised"), scheduler.ErrContainerFailed},
@@ -344,8 +344,8 @@ func TestBlamelessFailure(t *testing.T) {
 	}
 }
 
-// TestAlone: Request.Alone is set for an answer that no other follows: that of a batch of one
-// request, and a single expiry.
+// TestAlone: Request.Alone is set for an answer that no other answer follows: that of a batch of
+// one request, and a single expiry.
 func TestAlone(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
 	w := &schedtest.Worker{}

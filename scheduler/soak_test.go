@@ -52,7 +52,7 @@ func TestSoak(t *testing.T) {
 	if *soakFlag == 0 && !budgettest.Whole() && !budgettest.Race {
 		length /= 4
 	}
-	time.Sleep(length) // as long as it is wanted
+	time.Sleep(length) // as long as the flag asks for
 	budgettest.Until(t, "a request to have a result", func() bool { return s.good.Load() > 0 })
 	close(stop)
 	wg.Wait()
@@ -79,7 +79,7 @@ var soakSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Sha
 
 // replicas runs one replica after another.
 func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
-	var mu sync.Mutex // of rng: a replica that is gone may still be computing
+	var mu sync.Mutex // guards rng: a removed replica may still be computing
 	random := func(n int) int {
 		mu.Lock()
 		defer mu.Unlock()
@@ -240,9 +240,9 @@ func (o *soakOwner) Complete(r *scheduler.Request) {
 	r.Inputs[0].Release()
 }
 
-// TestThroughputWhileDeadlinesFire: a minute in which three of five rows expire costs nothing
-// with time (Triton's issue 8870: with timeouts firing, its batcher slowed down until the model
-// was loaded anew).
+// TestThroughputWhileDeadlinesFire: a minute in which three of five rows expire does not slow the
+// scheduler down (Triton's issue 8870: with timeouts firing, its batcher became slower until the
+// model was loaded anew).
 func TestThroughputWhileDeadlinesFire(t *testing.T) {
 	s := cell("deadline", 2.5)
 	s.length = 5 * time.Second

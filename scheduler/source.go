@@ -10,19 +10,19 @@ type source struct {
 	index  int // in the heap; -1: it has no rows waiting
 }
 
-// sources counts each source's share of the queue, and has the one with the largest at the top of
-// a heap.
+// sources counts each source's share of the queue, and keeps the source with the largest share at
+// the top of a heap.
 //
 // It serves one rule: at a limit, the newest rows of the sources with the largest shares make room
 // for a source with a smaller one. (That is longest queue drop, Suter et al., "Design
-// Considerations for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of
-// the shares of rows and of bytes is dominant resource fairness, Ghodsi et al., NSDI 2011.) It
-// guarantees that a source with at most its equal share of a full queue is never refused because
-// of others, however much they send.
+// Considerations for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of the
+// shares of rows and of bytes is dominant resource fairness, Ghodsi et al., NSDI 2011.) It
+// guarantees that a source with at most its equal share of a full queue is never refused because of
+// other sources, however much they send.
 type sources struct {
 	byID  map[uint64]*source
 	heap  []*source // by share, the largest first
-	last  *source   // looked up last: requests arrive in bursts from one connection
+	last  *source   // the latest looked up: requests arrive in bursts from one connection
 	rows  float64   // bounds
 	bytes float64
 }
@@ -119,7 +119,7 @@ func (ss *sources) bound(rows int, bytes int64) {
 	}
 }
 
-// heavy is at most n sources with large shares. The first has the largest of all.
+// heavy returns at most n sources with large shares. The first one's is the largest of all.
 func (ss *sources) heavy(n int) []*source { return ss.heap[:min(n, len(ss.heap))] }
 
 func (ss *sources) drop(s *source) {

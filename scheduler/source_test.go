@@ -54,7 +54,7 @@ func TestSourceOfSplitRequest(t *testing.T) {
 	submit(1, 1)
 	submit(1, 2)
 	submit(2, 2)
-	// Alone: it is not tried again, and the next two go together.
+	// The request is alone in its batch: it is not tried again, and the next two go together.
 	(*out)[0].Fail(errors.New("in order"))
 	for source := range uint64(2 * keepSources) {
 		submit(10+source, 1)

@@ -5,13 +5,13 @@ import "slices"
 // A spread is the distribution of the last 64 batches around the typical times of their sizes.
 //
 // It has a part that multiplies, the model's own variation, and one that adds: a busy machine, a
-// garbage collection or another process's time slice holds up a batch for as long whatever its
-// size. A single factor for all sizes has a second stable state: a stall of 33 ms beside a batch
-// of one row that takes 0.3 ms is a factor of 100, by which two rows are planned beyond any
-// objective; so batches stay small, and the stalls as large beside them. Therefore measurements
-// far from the median are taken to add. If they do multiply, larger batches are underestimated
-// until they have been measured, and smaller ones overestimated. Neither lasts, and neither keeps
-// batches from growing.
+// garbage collection or another process's time slice holds up a batch for the same time whatever
+// its size. A single factor for all sizes has a second stable state: a stall of 33 ms in a batch of
+// one row that takes 0.3 ms is a factor of 100, by which two rows are planned beyond any objective;
+// so batches stay small, and the factor large. Therefore measurements far from the median are
+// treated as added time. If they really multiply, larger batches are underestimated until they have
+// been measured, and smaller ones overestimated. Neither error lasts, and neither keeps batches
+// from growing.
 type spread struct {
 	upper level // the 96th percentile, where a single figure is needed
 	// Evenly spaced quantiles, rising, for the deadline strategy's expected values.
@@ -21,13 +21,13 @@ type spread struct {
 	// The standard deviation of the part that multiplies, taken as normal.
 	sigma  float64
 	stalls int     // how many of the last 64 count as stalls
-	stall  float64 // median of what they add, in ns
+	stall  float64 // median of the time that they add, in ns
 }
 
 // A level is one quantile of the spread.
 type level struct{ mul, add float64 }
 
-// of is the time at this level of a batch that typically takes ns.
+// of is the time, at this level, of a batch that typically takes ns.
 func (l level) of(ns float64) float64 { return ns*l.mul + l.add }
 
 const (
@@ -41,7 +41,8 @@ const (
 	stallSigmas  = 4    // standard deviations above the median: what counts as a stall
 )
 
-// derive computes it from the latest measurements of a profile, whose curve is up to date.
+// derive computes the spread from the latest measurements of a profile, whose curve must be up to
+// date.
 func (s *spread) derive(p *profile) {
 	var ratioBuf, addBuf [spreadSize]float64
 	ratios := ratioBuf[:p.n]

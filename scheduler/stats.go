@@ -5,7 +5,7 @@ import "time"
 // Counts are the counts of a span of time.
 type Counts struct {
 	Submitted      uint64 // accepted requests
-	Arrived        uint64 // rows that were asked for, with those of refused requests
+	Arrived        uint64 // rows of all requests, including refused ones
 	Peak           int    // peak of unanswered requests
 	Outcomes       map[Outcome]uint64
 	Closed         map[CloseReason]uint64
@@ -15,7 +15,7 @@ type Counts struct {
 	BatchesFailed  uint64
 	Retried        uint64 // requests, or parts of split ones, tried again
 	Frames         uint64 // accepted requests that are frames of streams
-	FramesAnswered uint64 // of them, with outputs
+	FramesAnswered uint64 // frames answered with outputs
 	Reordered      uint64 // frames whose number was not above that of the one before
 	Suspected      uint64 // times that a replica did not answer within ExecTimeout
 }
@@ -30,22 +30,22 @@ type Stats struct {
 	QueueRows   int
 	QueueBytes  int64
 	Requests    int           // unanswered, waiting or executing
-	Pending     int           // of them, those of which no container has got a row
+	Pending     int           // requests of which no container has received a row
 	Shapes      int           // different shapes that wait
 	Sources     int           // sources that have rows waiting
-	Streams     int           // known: with a frame in the last minute, or one unanswered
+	Streams     int           // with a frame in the last minute, or an unanswered one
 	OldestWait  time.Duration // age of the oldest waiting row, since its submission
 	OldestBatch time.Duration // age of the oldest batch in flight, since it was sent
 	Live        int
 	Failing     int // live replicas that fail on every batch
 	Replicas    []ReplicaStats
 	Predictable bool // all profiles have enough measurements to refuse requests by prediction
-	Need        Need // how many replicas would answer in time what arrives
+	Need        Need // how many replicas would meet the deadlines
 
 	Counts // since the model was made
 
-	// Recent are the counts of the last minute or, after a pause, of the last minute with any.
-	// They begin Span ago.
+	// Recent are the counts of the last minute or, after a pause, of the last minute with any
+	// events. They begin Span ago.
 	Recent Counts
 	Span   time.Duration
 }
@@ -55,15 +55,15 @@ type ReplicaStats struct {
 	Label       string
 	State       string        // live, failing, suspect, draining
 	InFlight    int           // batches
-	Executing   int           // of them, those that it has begun
-	GivenUp     int           // batches not answered in time; each takes a slot until it is
+	Executing   int           // batches in flight that it has begun
+	GivenUp     int           // batches not answered in time; each takes a slot until answered
 	OldestBatch time.Duration // age of the oldest batch in flight or given up, since it was sent
 	Failed      uint64        // batches that failed or were not answered in time
-	LastError   error         // of the latest of those
+	LastError   error         // of the latest of these batches
 	LastFailed  time.Duration // time since then
 	MaxBatch    int           // effective, in rows
 	Declared    int           // the container's declared maximum, in rows; 0: none
-	// Largest batch that does not fail, as far as known; 0: no limit known.
+	// Largest batch that does not fail, as far as is known; 0: no limit is known.
 	Ceiling     int
 	Concurrency int // effective number of batches that it executes at once
 	AtOnce      int // the container's declared concurrency
@@ -74,7 +74,7 @@ type ReplicaStats struct {
 	Largest  int           // largest batch measured
 	Batches  uint64        // answered
 	Rows     uint64        // in them
-	Busy     time.Duration // execution of these, one after the other
+	Busy     time.Duration // summed execution times of the answered batches
 	Overhead time.Duration
 	// Share of its latest batches that stalled, beyond the variation of the model.
 	Stalls  float64
@@ -92,7 +92,7 @@ const (
 	ReplicaDraining = "draining" // it gets nothing more
 )
 
-// A ProfilePoint is the execution time of a batch of Rows.
+// A ProfilePoint is the execution time of a batch of Rows rows.
 type ProfilePoint struct {
 	Rows    int
 	Typical time.Duration // median
@@ -134,9 +134,9 @@ func (m *Model) Stats() Stats {
 	return s
 }
 
-// waiting is the age of the oldest waiting row, since its submission, and how many requests have
-// not been sent yet. It visits every request: rows are in the order of their deadlines, and those
-// of lost replicas return late.
+// waiting returns the age of the oldest waiting row, since its submission, and how many requests
+// have not been sent yet. It visits every request: rows are in the order of their deadlines, and
+// those of lost replicas return late.
 func (c *core) waiting(now int64) (oldest time.Duration, pending int) {
 	first := now
 	for _, bk := range c.buckets.ordered {
@@ -144,7 +144,7 @@ func (c *core) waiting(now int64) (oldest time.Duration, pending int) {
 			for _, b := range bk.queues[i].blocks {
 				for _, it := range b.items[b.lo:b.hi] {
 					first = min(first, it.req.submitted)
-					if it.req.sent == unsent { // it has one item
+					if it.req.sent == unsent { // counted once: an unsent request has one item
 						pending++
 					}
 				}

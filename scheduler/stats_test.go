@@ -64,7 +64,7 @@ func TestStatsNameTheSick(t *testing.T) {
 	hung, hungReplica := model("hung")
 	submit(hungReplica, time.Minute)
 	clock.Advance(100 * time.Millisecond)
-	submit(hungReplica, 30*time.Second) // the head of the queue, and not what waits longest
+	submit(hungReplica, 30*time.Second) // the head of the queue, but not the row that waits longest
 	clock.Advance(100 * time.Millisecond)
 	submit(hungReplica, 5*time.Second)
 	clock.Advance(300 * time.Millisecond)

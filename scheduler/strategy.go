@@ -9,19 +9,19 @@ type strategy interface {
 	// pick chooses a window of q, which is not empty, for a batch under plan p. It returns false
 	// if none of the rows is worth sending to this replica now.
 	pick(q *queue, p *plan) (window, bool)
-	// learn is called for a finished batch: it could have had limit rows, had rows, and took ns.
+	// learn is called for a finished batch that could have had limit rows, had rows, and took ns.
 	learn(rows, limit int, ns int64)
 	// limit is the largest batch that the strategy would make now, for admission and statistics.
 	limit(p *plan) int
 }
 
-// A plan is the bounds of the next batch of a replica.
+// A plan has the bounds of the next batch of a replica.
 type plan struct {
-	share           // rows are this server's, times those of the whole execution
-	target    int   // rows of the execution that others count on; 0: unknown
-	best      int   // rows of the execution that is best as seen from here, set by pick
-	granted   bool  // the replica is shared, and has a grant that ends
-	start     int64 // when the replica could begin with it
+	share           // sizes are of this server's rows, times of the whole execution
+	target    int   // rows of the execution that all servers expect; 0: unknown
+	best      int   // rows of the execution that is best for this server, set by pick
+	granted   bool  // the replica is shared, and its grant must be used or given back
+	start     int64 // when the replica could begin the batch
 	max       int   // most rows, by the model, the container and batch_bytes
 	maxWhy    CloseReason
 	ceiling   int // of the replica, if a larger batch may be tried now; else 0
@@ -39,7 +39,7 @@ type window struct {
 	cap  int         // the most rows of any batch: larger requests are split
 	why  CloseReason // the bound that determines room
 	left CloseReason // why waiting rows that have room are not in it
-	// Of a trial: time of as many rows in batches of the best known size, in ns; else 0.
+	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
 	par  float64
 	half int64 // of a trial: the median deadline of its rows
 }
@@ -58,7 +58,7 @@ func newStrategy(name string) strategy {
 }
 
 // explored bounds a batch by the maximum, and by double the largest measured size: the time of a
-// larger one is a guess.
+// larger batch is a guess.
 func (p *plan) explored() (int, CloseReason) {
 	if e := p.own(p.prof.explored()); e < p.max {
 		return e, CloseLimit
@@ -73,8 +73,9 @@ const (
 	growth      = 2.0 / 3
 )
 
-// allowed is how long a batch may take: the objective, or aloneFactor times one row alone where
-// that is more. alone reports that one row takes more than aloneShare of the objective.
+// allowed is how long a batch may take: the objective or, if one row takes more than aloneShare of
+// that, aloneFactor times one row where that is longer. alone reports that one row takes more than
+// aloneShare of the objective.
 func (p *plan) allowed() (ns int64, alone bool) {
 	one := p.unstalled(1)
 	if float64(one) <= aloneShare*float64(p.objective) {
@@ -84,9 +85,9 @@ func (p *plan) allowed() (ns int64, alone bool) {
 }
 
 // bounded bounds a batch by exploration and by the objective. A batch of one is always allowed.
-// Where one row takes more than half of the objective, larger sizes are allowed, too, if their
-// rate makes up for their length: it must grow at least with the cube root of the rows, by a
-// quarter for the double.
+// Where one row takes more than half of the objective, larger sizes are allowed, too, if their rate
+// makes up for their length: it must grow at least with the cube root of the rows, by a quarter for
+// each doubling.
 func (p *plan) bounded() (int, CloseReason) {
 	limit, why := p.explored()
 	allowed, alone := p.allowed()

@@ -10,25 +10,26 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// A Frame places a request in a stream: one source of frames, such as a camera, of which newer
-// ones replace older ones.
+// A Frame places a request in a stream: the frames of one source, such as a camera, in which newer
+// frames replace older ones.
 //
-// The answers of a stream leave in the order in which its frames were submitted, but for errors,
-// which leave at once. A frame belongs to its request, and to whom that belongs.
+// The answers of a stream are delivered in the order in which its frames were submitted, except
+// errors, which are delivered at once. A Frame belongs to the submitter or the scheduler together
+// with its request.
 type Frame struct {
 	// Set by the submitter.
 
 	// The client, perhaps a view of reused memory. Clients do not share streams.
 	Client string
-	Stream string // its name, likewise; each model has its own streams
-	// How many frames of the stream may wait; more supersede the oldest. 0: as the model is
+	Stream string // its name, perhaps also such a view; each model has its own streams
+	// How many frames of the stream may wait; one more supersedes the oldest. 0: as the model is
 	// configured.
 	Keep setting.Keep
 	Seq  int64  // the client's number of the frame; negative: it has none
 	ID   string // names the frame in errors if it has no number
 
-	// Connection, if not 0, makes the stream that of a connection, which no name means that other
-	// requests bring. It lasts until [Model.EndStream].
+	// Connection, if not 0, ties the stream to a connection: requests without that number cannot
+	// name it. It lasts until [Model.EndStream].
 	Connection uint64
 
 	// Captured is when the frame was taken, for [Model.Streams]; zero: when it was submitted.
@@ -36,22 +37,23 @@ type Frame struct {
 
 	// Set by the scheduler before Owner.Complete.
 
-	// Frames of the stream that were superseded between the one executed before and this one.
+	// Frames of the stream that were superseded between the previously executed frame and this one.
 	Skipped   int
-	Reordered bool // its number was not above that of the one before
+	Reordered bool // its number was not above that of the frame before
 
 	// Guarded by the model's mutex between Submit and the answer.
 
 	req          *Request
 	stream       *stream
 	older, newer *Frame // of the same stream, unanswered
-	held         bool   // its answer is there and waits for that of an older frame
+	held         bool   // its answer is complete and waits for that of an older frame
 	leaving      bool   // its answer is being delivered
 	captured     int64
-	number       uint64 // in the order in which the frames of the stream were submitted, from 1
+	number       uint64 // position in the stream in order of submission, from 1
 }
 
-// waits reports whether no row of it has been sent to a container, or all have come back.
+// waits reports whether no row of the frame is with a container: none was sent, or all have
+// returned.
 func (f *Frame) waits() bool { return !f.held && !f.req.executing() }
 
 // A SupersededError is an [ErrSuperseded] that names the newer frame.
@@ -83,26 +85,26 @@ type streamKey struct {
 // is closed.
 type stream struct {
 	key    streamKey
-	client *client // nil: a connection is the stream
+	client *client // nil: the stream is that of a connection
 	keep   int     // of the frame that was submitted last
-	// Numbers of the frames that were submitted last, and sent to a container as the newest.
+	// Numbers of the frame submitted last, and of the newest frame sent to a container.
 	last, sent     uint64
-	sentSeq        int64  // the client's number of the latter
-	oldest, newest *Frame // unanswered ones, in the order in which they were submitted
+	sentSeq        int64  // the client's number of the newest frame sent
+	oldest, newest *Frame // unanswered frames, in order of submission
 	held           int    // of these
-	leaving        int    // answers that are being delivered; until they are, no other one leaves
-	batch          *Batch // that all of those were in; nil: they were not in one
-	captured       int64  // when the first of those frames was taken
+	leaving        int    // answers being delivered, before which no other answer leaves
+	batch          *Batch // the batch of all of those; nil: they are of several
+	captured       int64  // earliest capture time of those frames
 	queued         int    // items in queues
 	served         int64  // when a frame was sent last
-	number         uint64 // in the order in which they became known
-	priority       int    // of its turns
-	turn           int    // index in these, or -1
-	cut            uint64 // the batch that it last had a frame in, by streams.cuts
+	number         uint64 // position in the order in which streams became known
+	priority       int    // of the turns that it is in
+	turn           int    // index in those turns, or -1
+	cut            uint64 // streams.cuts of the latest batch with a frame of it
 	skipped        int    // frames superseded since a frame was sent last
-	seq            int64  // number of the frame that was submitted last
+	seq            int64  // the client's number of the frame submitted last
 	active         int64  // when a frame was submitted last
-	silent         bool   // it stands in silent lines
+	silent         bool   // it is in silent lists
 	ended          bool   // its connection is closed: it is forgotten when it falls silent
 	recent         streamRecent
 	neighbours     [2]struct{ before, after *stream }
@@ -111,33 +113,33 @@ type stream struct {
 // streams are the streams of one model.
 type streams struct {
 	byKey   map[streamKey]*stream
-	known   uint64            // so far
-	turns   [priorities]turns // those with frames in a queue that bound how many wait
-	turning int               // of all priorities
+	known   uint64            // number of streams known so far
+	turns   [priorities]turns // streams that bound how many frames wait, and have one in a queue
+	turning int               // number of streams in turns, of all priorities
 	cuts    uint64
 	first   []*item  // frames that go first in the batch that is being made, in turn
-	share   float64  // of a place, that streams are entitled to and have not had
+	share   float64  // fraction of a place that streams are entitled to and have not had
 	held    queue    // items of frames whose answers wait, by deadline
 	chosen  []*item  // scratch
-	back    []*Frame // whose rows came back to wait since the last dispatch
+	back    []*Frame // frames whose rows returned to the queue since the last dispatch
 
 	silent  silence
 	clients map[string]*client
 }
 
-// A client is known as long as one of the streams that it has named.
+// A client is known as long as one of its streams is.
 type client struct {
 	name    string
 	streams int
 	silent  silence // of these
 }
 
-// A silence is a line of streams without an unanswered frame, in the order in which they fell
-// silent. Each is in that of the model and in that of its client.
+// A silence is a list of streams without an unanswered frame, in the order in which they fell
+// silent. Each such stream is in the list of its model and in that of its client.
 type silence struct {
 	oldest, newest *stream
 	count          int
-	ofClient       int // 1; that of a model: 0
+	ofClient       int // index in neighbours: 1 for a client's list, 0 for a model's
 }
 
 func (l *silence) add(s *stream) {
@@ -168,13 +170,13 @@ func (l *silence) remove(s *stream) {
 }
 
 const (
-	// A stream that has been silent is forgotten after a while, or when too many are.
+	// A silent stream is forgotten after silentTime, or when more than silentMost are silent.
 	silentTime = int64(time.Minute)
 	silentMost = 16 << 10
 )
 
-// of returns the stream of r, a new one if it is not known yet; nil: its client has named as many
-// streams as it may, and each has an unanswered frame.
+// of returns the stream of r, a new one if it is not known yet; nil: its client has as many streams
+// as it may have, and each has an unanswered frame.
 func (ss *streams) of(r *Request, most int, now int64) *stream {
 	f := r.Frame
 	key := streamKey{f.Client, f.Stream, f.Connection}
@@ -194,9 +196,9 @@ func (ss *streams) of(r *Request, most int, now int64) *stream {
 	key.client, key.name = strings.Clone(key.client), strings.Clone(key.name)
 	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, active: now}
 	s.recent.begin(now)
-	// A new stream joins half-way: it should not wait for all others, and clients that name a new
-	// stream in each frame must not keep others from their turn. Whoever has waited longest is
-	// before all that join later.
+	// A new stream joins half-way: it should not wait for all other streams, and clients that name
+	// a new stream in each frame must not keep other streams from their turn. The stream that has
+	// waited longest stays ahead of all that join later.
 	if t := ss.turns[r.Priority]; len(t) > 0 {
 		s.served = t[0].served + (now-t[0].served)/2
 	}
@@ -207,8 +209,8 @@ func (ss *streams) of(r *Request, most int, now int64) *stream {
 	return s
 }
 
-// admit counts a new stream of f's client, and forgets the client's oldest silent one if there are
-// too many. A connection counts as one stream, however many it names.
+// admit counts a new stream of f's client, and forgets the client's oldest silent stream if there
+// are too many. The stream of a connection has no client and is not counted.
 func (ss *streams) admit(f *Frame, most int) (c *client, ok bool) {
 	if f.Connection != 0 {
 		return nil, true
@@ -245,7 +247,7 @@ func (ss *streams) remove(s *stream) {
 	}
 }
 
-// end forgets the stream of a connection, at once or when it has no unanswered frame any more.
+// end forgets the stream of a connection, at once or when its last frame is answered.
 func (ss *streams) end(key streamKey) {
 	if s := ss.byKey[key]; s != nil {
 		if s.ended = true; s.silent {
@@ -255,16 +257,17 @@ func (ss *streams) end(key streamKey) {
 	}
 }
 
-// EndStream forgets the stream of a connection that is closed, by the name that its frames had,
-// when the last of them is answered: at once, if all are. Any goroutine may call it, after Submit
-// of the last frame.
+// EndStream forgets the stream of a closed connection, given the name that its frames had, when the
+// last frame is answered: at once, if all are. Any goroutine may call it, after Submit of the last
+// frame.
 func (m *Model) EndStream(name string, connection uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.core.streams.end(streamKey{name: name, connection: connection})
 }
 
-// forget drops the streams that have been silent for long, and the oldest of too many.
+// forget drops the streams that have been silent for too long, and the oldest if too many are
+// silent.
 func (ss *streams) forget(now int64) {
 	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost || old.active < now-silentTime); old = ss.silent.oldest {
 		ss.drop(old)
@@ -277,7 +280,7 @@ func (ss *streams) recent(now int64) int {
 	return len(ss.byKey)
 }
 
-// wakeUp removes a stream from the silent ones.
+// wakeUp removes a stream from the silent lists.
 func (ss *streams) wakeUp(s *stream) {
 	ss.silent.remove(s)
 	if s.client != nil {
@@ -347,13 +350,13 @@ func (ss *streams) fallSilent(s *stream) {
 	}
 }
 
-// count notes that items of a stream have come into queues, or left them.
+// count records that items of a stream have entered queues, or left them.
 func (ss *streams) count(s *stream, items int) {
 	s.queued += items
 	ss.place(s)
 }
 
-// sent notes that rows of f are sent to a container.
+// sent records that rows of f are sent to a container.
 func (ss *streams) sent(f *Frame, now int64) {
 	s := f.stream
 	s.served = now
@@ -368,12 +371,12 @@ func (ss *streams) sent(f *Frame, now int64) {
 	}
 }
 
-// mayLeave reports whether the answer of f, which b has brought, can be delivered now.
+// mayLeave reports whether the answer of f, which arrived with b, can be delivered now.
 func (s *stream) mayLeave(f *Frame, b *Batch) bool {
 	return s.oldest == f && (s.leaving == 0 || s.batch == b)
 }
 
-// leave notes that the answer of f is being delivered.
+// leave records that the answer of f is being delivered.
 func (ss *streams) leave(f *Frame, b *Batch) {
 	s := f.stream
 	f.leaving = true
@@ -387,7 +390,8 @@ func (ss *streams) leave(f *Frame, b *Batch) {
 // keepOf returns how many frames of f's stream may wait; 0: any number.
 func (c *core) keepOf(f *Frame) int { return max(0, int(cmp.Or(f.Keep, c.cfg.Keep))) }
 
-// supersedes calls f for each waiting frame of s that one more would supersede, the newest first.
+// supersedes calls f for each waiting frame of s that one more frame would supersede, the newest
+// first.
 func (s *stream) supersedes(keep int, f func(*Frame)) {
 	if keep == 0 {
 		return
@@ -404,9 +408,9 @@ func (s *stream) supersedes(keep int, f func(*Frame)) {
 	}
 }
 
-// follow makes r, which is admitted, a frame of its stream, and answers those that it supersedes.
-// It says where r is to wait if it takes the place of one; else it is nil, and has moved the
-// frame that does.
+// follow adds r, which is admitted, to its stream, and answers the frames that it supersedes. The
+// oldest frame that still waits inherits the place of the oldest of these: if it is r, follow
+// returns the place; otherwise follow moves that frame there and returns nil.
 func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 	f := r.Frame
 	f.req = r
@@ -441,23 +445,23 @@ func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 	return &at
 }
 
-// supersede answers an older frame, since a newer one of its stream has come.
+// supersede answers an older frame, since a newer one of its stream has arrived.
 func (c *core) supersede(old, by *Frame, fx *effects) {
 	old.stream.skipped++
 	old.stream.recent[0].superseded++
 	c.answer(old.req, OutcomeSuperseded, &SupersededError{Seq: by.Seq, ID: strings.Clone(by.ID)}, fx)
 }
 
-// returned notes that rows of r have come back from a container without an answer.
+// returned records that rows of r have returned from a container without an answer.
 func (ss *streams) returned(r *Request) {
 	if r.Frame != nil {
 		ss.back = append(ss.back, r.Frame)
 	}
 }
 
-// supersedeReturned answers the frames that came back from a container if as many newer ones are
-// there as may wait. Those that are executing count, too, and the last one that was, even if it has
-// its answer: a frame that is executed after a newer one shows the past.
+// supersedeReturned answers the frames that returned from a container if their stream has as many
+// newer frames as may wait. Executing frames count, too, and so does the newest frame sent, even if
+// it has its answer: a frame that is executed after a newer one shows the past.
 func (c *core) supersedeReturned(fx *effects) {
 	for _, f := range c.streams.back {
 		s := f.stream
@@ -480,9 +484,10 @@ func (c *core) supersedeReturned(fx *effects) {
 	c.streams.back = c.streams.back[:0]
 }
 
-// holdBack keeps the answer of f, which is whole, until those of older frames have left. When
-// more answers wait for an older frame than frames may wait, that one is superseded, although it
-// is executing: a replica that hangs would hold up a stream that another one serves.
+// holdBack keeps the answer of f, which is complete, until the answers of older frames have left.
+// When more answers wait for an older frame than frames may wait, that frame is superseded,
+// although it is executing: otherwise a replica that hangs would hold up a stream that another
+// replica serves.
 func (c *core) holdBack(f *Frame, fx *effects) {
 	s := f.stream
 	f.held = true
@@ -504,7 +509,7 @@ func (s *stream) newestHeld() *Frame {
 	return f
 }
 
-// release answers the frames of s whose answers have no other to wait for.
+// release answers the frames of s whose held answers no longer wait for an older one.
 func (c *core) release(s *stream, fx *effects) {
 	if s.leaving > 0 {
 		return
@@ -517,7 +522,7 @@ func (c *core) release(s *stream, fx *effects) {
 	}
 }
 
-// delivered notes that an answer of s has been.
+// delivered records that an answer of s has been delivered.
 func (c *core) delivered(s *stream, now int64, fx *effects) {
 	c.stats.shown++
 	s.answered(now)

@@ -8,8 +8,9 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 )
 
-// The stream of a connection is none that has its name, and is forgotten when the connection is
-// closed and its last frame is answered. A stream that anyone may name lasts a minute.
+// The stream of a connection is distinct from other streams of its name, and is forgotten when the
+// connection is closed and its last frame is answered. A stream that any connection may name lasts
+// a minute.
 func TestConnectionStreamEnds(t *testing.T) {
 	c := newCameras(t, 3, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	send := func(camera int, connection uint64) {

@@ -8,25 +8,25 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// StreamStats is a snapshot of a stream. What is counted is of the last Span, which is a minute or
-// so, or less for a new stream.
+// StreamStats is a snapshot of a stream. Counts and ages are those of the last Span, which is a
+// minute or so, or less for a new stream.
 type StreamStats struct {
 	Name       string
-	Connection uint64       // not 0: it is that of a connection
+	Connection uint64       // not 0: the stream is that of a connection
 	Keep       setting.Keep // of its newest frame
 	Waiting    int          // frames without an answer, waiting or executing
 	Span       time.Duration
 	Frames     int           // accepted
 	Answered   int           // with outputs
 	Superseded int           // frames
-	Age        time.Duration // worst of the frames that were answered with outputs, when they were
-	// Worst time between the capture of a frame and its arrival, of all accepted.
+	Age        time.Duration // worst age of a frame when its outputs were delivered
+	// Worst time between the capture of an accepted frame and its arrival.
 	Late   time.Duration
 	Silent time.Duration // since its newest frame
 }
 
-// Streams returns the streams of the model, at most that many: first those that wait for answers
-// and get none, then those with the oldest frames.
+// Streams returns the streams of the model, at most the given number: first those that wait for
+// answers and get none, then those with the oldest frames.
 func (m *Model) Streams(most int) []StreamStats {
 	now := m.sched.now()
 	m.mu.Lock()
@@ -42,8 +42,8 @@ func (m *Model) Streams(most int) []StreamStats {
 	return slices.Clone(all[:min(most, len(all))])
 }
 
-// OldestFrame is the age of the oldest frame that was answered with outputs in the last minute or
-// so, when it was; 0: there is none.
+// OldestFrame returns the worst age of a frame when its outputs were delivered, in the last minute
+// or so; 0: no frame was answered with outputs.
 func (m *Model) OldestFrame() time.Duration {
 	now := m.sched.now()
 	m.mu.Lock()
@@ -80,15 +80,15 @@ func (s *stream) stats(now int64) StreamStats {
 	return t
 }
 
-// streamCounts are those of a stream in a span of time.
+// streamCounts are the counts of a stream in a span of time.
 type streamCounts struct {
 	since                        int64
 	frames, answered, superseded int
 	age, late                    int64 // the worst
 }
 
-// streamRecent are the counts of a stream of the span that began last, and of the one before. So
-// the memory of a stream is bounded, and an event costs a comparison.
+// streamRecent has the counts of a stream for the current span and for the one before. So the
+// memory of a stream is bounded, and an event costs a comparison.
 type streamRecent [2]streamCounts
 
 const streamSpan = int64(30 * time.Second)
@@ -96,7 +96,7 @@ const streamSpan = int64(30 * time.Second)
 // begin begins the first span.
 func (r *streamRecent) begin(now int64) { r[0].since, r[1].since = now, now }
 
-// now is the span of that time.
+// now returns the current span, which it begins if the last one is over.
 func (r *streamRecent) now(now int64) *streamCounts {
 	if now-r[0].since >= streamSpan {
 		r[1], r[0] = r[0], streamCounts{since: now}
@@ -104,7 +104,7 @@ func (r *streamRecent) now(now int64) *streamCounts {
 	return &r[0]
 }
 
-// accepted notes a frame that has come.
+// accepted records a frame that has arrived.
 func (s *stream) accepted(f *Frame, now int64) {
 	f.captured = min(f.captured, now) // the clock of a camera may be ahead of ours
 	n := s.recent.now(now)
@@ -112,7 +112,7 @@ func (s *stream) accepted(f *Frame, now int64) {
 	n.late = max(n.late, now-f.captured)
 }
 
-// answered notes that an answer of those that are being delivered has been.
+// answered records that one of the answers being delivered has been delivered.
 func (s *stream) answered(now int64) {
 	n := s.recent.now(now)
 	n.answered++

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// What operators are shown of streams: how many frames arrive and are answered, and how old the
+// Statistics of streams show operators how many frames arrive and are answered, and how old the
 // frames are.
 func TestStreamStats(t *testing.T) {
 	c := newCameras(t, 2, scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Keep: setting.KeepLatest}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
@@ -45,11 +45,10 @@ func TestStreamStats(t *testing.T) {
 	}
 }
 
-// Captured is what ages are counted from; a clock that is ahead, or of another century, harms
-// nothing.
+// Ages count from Captured; a clock that is ahead, or of another century, does no harm.
 func TestAgeSinceCapture(t *testing.T) {
 	for _, tt := range []struct {
-		captured  time.Duration // since now; 0: not said
+		captured  time.Duration // relative to now; 0: not set
 		late, age time.Duration
 	}{
 		{0, 0, 100 * time.Millisecond},
@@ -74,7 +73,7 @@ func TestAgeSinceCapture(t *testing.T) {
 	}
 }
 
-// A stream that gets no answer is the first that is shown.
+// A stream that gets no answer is listed first.
 func TestStreamWithoutAnswers(t *testing.T) {
 	w := &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)}
 	c := newCameras(t, 3, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, w)
@@ -91,8 +90,8 @@ func TestStreamWithoutAnswers(t *testing.T) {
 	c.clock.Advance(time.Second)
 }
 
-// BenchmarkStreamStats is how long a model's lock is held, and the sorting beside it, for a look at
-// its streams, which are as many as may be silent.
+// BenchmarkStreamStats measures how long a model's lock is held, and the sorting outside it, for a
+// look at its streams, which are as many as may be silent.
 func BenchmarkStreamStats(b *testing.B) {
 	sched, err := scheduler.New(scheduler.Config{})
 	if err != nil {

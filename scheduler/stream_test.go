@@ -28,17 +28,17 @@ type cameras struct {
 	clock  *schedtest.Clock
 	model  *scheduler.Model
 	sent   []int // frames of each camera
-	done   []int // of which answered
-	shown  []int // of which executed
+	done   []int // of these, answered
+	shown  []int // of these, executed
 	shows  []time.Time
-	worst  []time.Duration // between two answers of a camera
-	last   []int           // number of the frame of which the last answer is
+	worst  []time.Duration // longest time between two answers of a camera
+	last   []int           // number of the frame last answered
 	ages   []time.Duration
 	within time.Duration
 	rows   []int // of each frame of a camera
 	width  []int // of each row of it
-	crowd  bool  // others ask for more than the model can do: frames may be refused
-	faulty bool  // containers fail, hang and go: frames may have errors of that
+	crowd  bool  // ordinary requests overload the model: frames may be refused
+	faulty bool  // containers fail, hang and leave: frames may get such errors
 	seen   func(camera, frame int)
 }
 
@@ -67,7 +67,7 @@ func (c *cameras) add(w *schedtest.Worker) *scheduler.Replica {
 				c.t.Fatal(err)
 			}
 			if int(x[0]) >= len(c.sent) {
-				continue // of no camera
+				continue // from no camera
 			}
 			if streams[x[0]] && c.seen != nil {
 				c.t.Errorf("a batch has two frames of camera %d", x[0])
@@ -97,7 +97,7 @@ func (c *cameras) frame(camera int, keep setting.Keep) {
 	c.sched.Submit(r)
 }
 
-// request is one of rows that are all the same: numbers, and zeros up to a width.
+// request returns a request whose rows are all the same: numbers, and zeros up to a width.
 func (c *cameras) request(rows, width int, row ...uint32) *scheduler.Request {
 	row = append(row, make([]uint32, width-len(row))...)
 	in, err := tensor.FromSlice(tensor.Shape{rows, width}, slices.Repeat(row, rows))
@@ -134,7 +134,8 @@ func (c *cameras) Complete(r *scheduler.Request) {
 	c.ages = append(c.ages, now.Sub(r.Deadline.Add(-c.within)))
 }
 
-// film lets cameras send a frame every 1/fps seconds, a fraction of that apart, for a while.
+// film lets cameras send a frame every 1/fps seconds, a fraction of that apart, for a length of
+// time.
 func (c *cameras) film(fps int, length time.Duration, keep setting.Keep, others func()) {
 	start := c.clock.Now()
 	interval := time.Second / time.Duration(fps)
@@ -152,12 +153,12 @@ func (c *cameras) film(fps int, length time.Duration, keep setting.Keep, others 
 	c.clock.Advance(2 * c.within)
 }
 
-// TestNewestFrame: of a stream that keeps one frame the newest one is executed that there was when
-// the batch was closed, none twice, and each frame has one answer; whatever the number of streams,
-// replicas and batches in flight, and however fast frames come. Where containers fail, hang and go,
-// a frame may be executed again, but still none that is not the newest.
+// TestNewestFrame: of a stream that keeps one frame, a batch executes the newest frame at the time
+// when the batch was closed, no frame is executed twice, and each frame has one answer; whatever
+// the number of streams, replicas and batches in flight, and however fast frames arrive. Where
+// containers fail, hang and leave, a frame may be executed again, but still only the newest.
 func TestNewestFrame(t *testing.T) {
-	frames, most := *framesFlag, 20_000 // of a round
+	frames, most := *framesFlag, 20_000 // in a round
 	if frames == 0 {
 		frames = 50_000
 		if !budgettest.Whole() {
@@ -230,7 +231,7 @@ func TestNewestFrame(t *testing.T) {
 }
 
 // TestStreamOrderAcrossGoroutines: answers that several replicas give at once leave in the order of
-// their stream, also when the owner of one is slow.
+// their stream, even if the owner of one answer is slow.
 func TestStreamOrderAcrossGoroutines(t *testing.T) {
 	sched, err := scheduler.New(scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 2, Slots: 2}})
 	if err != nil {
@@ -322,8 +323,8 @@ func TestAnswersOfAStreamTakeNoStack(t *testing.T) {
 	}
 }
 
-// TestStreamsOfManyShapes: the bucket of a shape is known as long as a row waits in it, also when
-// the only one is superseded.
+// TestStreamsOfManyShapes: the bucket of a shape is known as long as a row waits in it, even when
+// its only row is superseded.
 func TestStreamsOfManyShapes(t *testing.T) {
 	sched, err := scheduler.New(scheduler.Config{})
 	if err != nil {
@@ -350,8 +351,9 @@ func TestStreamsOfManyShapes(t *testing.T) {
 	}
 }
 
-// TestStreamsOfClients: a name is one of a client's. Of its streams a model knows so many: a
-// further one has the oldest silent one forgotten, and is refused if none is. Nobody else notices.
+// TestStreamsOfClients: a stream's name belongs to its client. A model knows a bounded number of
+// streams of a client: for one more, the client's oldest silent stream is forgotten, and the new
+// one is refused if none is silent. Other clients are not affected.
 func TestStreamsOfClients(t *testing.T) {
 	sched, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Streams: 3}})
 	spec := scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}
@@ -424,8 +426,8 @@ func TestStreamsOfClients(t *testing.T) {
 	}
 }
 
-// TestManyStreams: streams without end, of one client and of a client each, are forgotten as others
-// come.
+// TestManyStreams: an endless number of streams, all of one client or each of its own, are
+// forgotten as new ones arrive.
 func TestManyStreams(t *testing.T) {
 	for _, clients := range []bool{false, true} {
 		most := 1024
@@ -449,7 +451,8 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
-// newStreams returns a function that sends a frame of a new stream, of a new client or the same.
+// newStreams returns a function that sends a frame of a new stream, of a new client or the same
+// one.
 func newStreams(t testing.TB) (*scheduler.Model, func(clients bool)) {
 	sched, err := scheduler.New(scheduler.Config{})
 	if err != nil {
@@ -481,8 +484,8 @@ func newStreams(t testing.TB) (*scheduler.Model, func(clients bool)) {
 	}
 }
 
-// BenchmarkNewStreams is what a frame of a new stream costs, with the longest name that doors take,
-// and what the memory of them is after a million.
+// BenchmarkNewStreams measures the cost of a frame of a new stream, with the longest name that
+// doors take, and the memory of the streams after a million.
 func BenchmarkNewStreams(b *testing.B) {
 	for _, clients := range []bool{false, true} {
 		b.Run(fmt.Sprint("clients=", clients), func(b *testing.B) {

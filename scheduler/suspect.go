@@ -9,15 +9,14 @@ import (
 // Batches that are not answered within the execution timeout, and their replicas.
 //
 // The batch is given up: its requests are tried again or answered. It still takes a slot, and one
-// of the batches that the container executes at once, until it is answered after all or the
-// replica is removed. That is its only effect on others; otherwise one request that hangs would
-// hang its model. A batch of one request is not tried again, since the next container would hang
-// as well.
+// of the batches that the container executes at once, until it is answered after all or the replica
+// is removed. It has no other effect; otherwise one request that hangs would hang its model. A
+// batch of one request is not tried again, since the next container would hang as well.
 //
-// If the replica has answered nothing since that batch began, it is suspect, and gets only
-// probes: one small batch at a time while it has slots, since only an answer can show that it
-// works. Any answer makes it live again. If it stays silent for several execution timeouts it is
-// reported by ReplicaOptions.Silent, which ends it.
+// If the replica has answered nothing since that batch began, it is suspect, and gets only probes:
+// one small batch at a time while it has slots, since only an answer can show that it works. Any
+// answer makes it live again. If it stays silent for several execution timeouts, it is reported
+// through ReplicaOptions.Silent, which ends it.
 
 const (
 	// Execution timeouts without an answer after which a suspect replica is reported.
@@ -26,7 +25,7 @@ const (
 	probePatience  = 4  // times its planned time: after that a probe is given up as well
 )
 
-// room is how many more batches the replica may have. A live one without a batch in flight may
+// room is how many more batches the replica may have. A live replica without a batch in flight may
 // always have one, however many it has not answered: its slots may have been reduced since.
 func (r *Replica) room() int {
 	n := r.slots - len(r.inflight) - len(r.overdue)
@@ -46,7 +45,7 @@ func (r *Replica) held() (n int) {
 	return n
 }
 
-// lanes is how many batches the replica can execute at once beside those given up, at least one.
+// lanes is how many batches the replica can execute at once besides those given up, at least one.
 func (r *Replica) lanes() int { return max(1, r.concurrency-r.held()) }
 
 // expireReplica gives up the batches of a replica that have taken too long, and sets the wake-up
@@ -141,7 +140,7 @@ func (c *core) revive(rep *Replica, fx *effects) {
 	}
 }
 
-// silentSince is when a suspect replica should have answered something.
+// silentSince is the time since which a suspect replica has owed an answer and given none.
 func (r *Replica) silentSince() int64 {
 	since := int64(never)
 	for _, b := range r.overdue {
@@ -152,8 +151,8 @@ func (r *Replica) silentSince() int64 {
 	return max(since, r.free)
 }
 
-// hopeful reports whether waiting rows may still be answered: by a live replica, or by a suspect
-// one that is being probed or would be with the next row, or by one that is started for them.
+// hopeful reports whether waiting rows may still be answered: by a live replica, by a suspect one
+// that is being probed or would be with the next row, or by one that is being started for them.
 func (c *core) hopeful(now int64) bool {
 	return c.live > 0 || c.awaited != "" || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
 		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
@@ -165,8 +164,8 @@ func (r *Replica) probes(now int64) bool {
 	return r.state == replicaSuspect && len(r.inflight) == 0 && r.room() > 0 && now >= r.probeAt
 }
 
-// probeOf is the request to probe with: the one with most time left, as it may have to be tried
-// again elsewhere. One that was tried again before is not risked while there is a live replica.
+// probeOf returns the item to probe with: the one with most time left, as it may have to be tried
+// again elsewhere. An item that was tried again before is not risked while there is a live replica.
 func (c *core) probeOf(q *queue) *item {
 	at := q.back(probeLook)
 	var best *item

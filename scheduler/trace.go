@@ -1,9 +1,9 @@
 package scheduler
 
-// maxFollowed bounds what is noted of the other requests of a batch that are followed.
+// maxFollowed bounds how many traced requests of a batch Trace.Batch lists.
 const maxFollowed = 128
 
-// follow notes in the traces of a batch's requests, n of them, which batch they are in.
+// follow records the batch in the traces of its n traced requests.
 func (b *Batch) follow(n int) {
 	var parents []Parent
 	if n > 1 {

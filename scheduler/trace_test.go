@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 )
 
-// TestTrace: a request that is followed learns which batch it was in and who else that is followed
-// was; its worker learns its parent. One that was never sent learns nothing.
+// TestTrace: the trace of a request names the batch that it was in and the other traced requests in
+// it; the worker gets the request's parent. The trace of a request that was never sent stays empty.
 func TestTrace(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 8}})
 	parentOf := func(name string) (p scheduler.Parent) {

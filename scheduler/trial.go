@@ -11,11 +11,11 @@ package scheduler
 // number of failures ends the trials.
 //
 // The best known size may itself be wrong. So a debt is not stored as time but as time spent and
-// rows answered, and is recomputed whenever a trial is considered. Otherwise a container of 120
-// ms for any number of rows, of which 14 ms were believed, owed seven seconds of work for a trial
-// of 117 ms that was worth its time.
+// rows answered, and is recomputed whenever a trial is considered. Otherwise a container that took
+// 120 ms for any number of rows, and was believed to take 14 ms, owed seven seconds of work for a
+// trial of 117 ms that was worth its time.
 type trials struct {
-	spent          float64 // ns that trials took, as far as they are not paid off
+	spent          float64 // ns that trials took and that are not paid off
 	rows           float64 // rows answered in time by those trials
 	turn           int     // of trialSteps
 	best           int     // the best known size at the latest trial
@@ -45,8 +45,8 @@ func (t *trials) next(rate float64) int {
 	return trialSteps[t.turn]
 }
 
-// unmoved reports whether a trial had a gain, yet n rows still are the best known size; then it
-// is their turn to be measured. Otherwise a size that is wrongly believed to be the largest
+// unmoved reports whether a trial had a gain, yet n rows still are the best known size; then a
+// batch of n rows is measured next. Otherwise a size that is wrongly believed to be the largest
 // within the objective was never sent itself: each batch was a trial of twice its rows, with a
 // gain.
 func (t *trials) unmoved(n int) bool {
@@ -69,7 +69,7 @@ func (t *trials) work(ns int64, contradictions int) {
 
 // settle counts the cost of a trial that took ns for rows. par is the time of as many rows in
 // batches of the best known size. late: at least half of the rows were answered too late. A stall
-// of the usual length does not count: it would have hit another batch.
+// of the usual length does not count: it would have hit any other batch as well.
 func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	took, had := float64(ns), float64(rows)
 	if took-par > stall/2 {
@@ -106,8 +106,8 @@ func (t *trials) failed(b *Batch, ns int64) {
 	}
 }
 
-// trying is the window for a trial. best is the best known window, and rate its expected rows per
-// nanosecond.
+// trying returns the window for a trial. best is the best known window, and rate its expected rows
+// per nanosecond.
 func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	n, rows := best.rows, q.rows
 	if p.ceiling > 0 && (n >= p.ceiling || rows <= p.ceiling) {
@@ -146,9 +146,9 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
 }
 
-// raising is the window for a trial above the ceiling, if the best known size is the ceiling. It
-// is no debt to pay off: the ceiling's pauses bound such trials. A belief about the time of sizes
-// that were never answered must not prevent it either.
+// raising returns the window for a trial above the ceiling, if the best known size is the ceiling.
+// Such trials add no debt: the ceiling's pauses bound them. A belief about the time of sizes that
+// were never answered must not prevent them either.
 func (p *plan) raising(q *queue, best window) (window, bool) {
 	m := min(p.max, q.rows)
 	if m <= p.ceiling || best.rows != p.ceiling {

@@ -8,15 +8,15 @@ import "container/heap"
 // ago, among those with a frame that would be in time. Deadlines cannot decide this. The deadlines
 // of waiting frames from cameras with the same frame rate differ only by the cameras' phases, which
 // do not change: with a model that takes a multiple of the frame interval, one camera would always
-// be first, and others never.
+// be first, and the other cameras never.
 //
-// Whether the next one is a frame is decided by places in the queue, which ordinary requests have,
-// too. A frame that supersedes another takes its place: its own would be at the end, and so would
-// that of the next frame, so that a stream beside a queue of ordinary requests would never be
-// served. But an inherited place can make a frame look late that is not: where a batch takes two
-// thirds of the time until the deadlines, the place is too early for the next batch from the moment
-// that it is inherited. So a frame whose stream is first in turn goes first, wherever its place is,
-// and as many follow it as the streams are entitled to.
+// Places in the queue, which ordinary requests have, too, decide whether the next request is a
+// frame. A frame that supersedes another takes that frame's place: a new place would be at the end,
+// and so would the place of each later frame, so that a stream beside a queue of ordinary requests
+// would never be served. But an inherited place can make a frame look late that is not: where a
+// batch takes two thirds of the time until the deadlines, the place is too early for the next batch
+// from the moment that it is inherited. So a frame whose stream is first in turn goes first,
+// wherever its place is, and as many frames follow it as the streams are entitled to.
 
 // turns are the streams of one priority that have a waiting frame, as a heap: the one that was
 // served longest ago is first.
@@ -67,7 +67,7 @@ func (ss *streams) place(s *stream) {
 const turnsTried = 32
 
 // inTurn calls visit with the streams of a priority, the one that was served longest ago first,
-// until it returns false. blocked reports that it never did, and that there are more streams.
+// until visit returns false. blocked reports that visit never did, and that there are more streams.
 // visit must change neither streams nor queues.
 func (ss *streams) inTurn(priority int, visit func(*stream) (more bool)) (blocked bool) {
 	t := &ss.turns[priority]
@@ -96,8 +96,8 @@ func (s *stream) waiting(priority int, good func(*item) bool) *item {
 }
 
 // nextFrame returns the frame whose turn it is, among those of a priority that rep could answer in
-// time; nil: there is none. If so many streams in front have none that the search ends before all
-// were considered, they go to the back.
+// time; nil: there is none. If the streams in front have none and the search ends before all
+// streams were considered, those in front go to the back.
 func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) {
 	ss := &c.streams
 	inTime := func(it *item) bool {
@@ -126,8 +126,8 @@ func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) 
 // chosen the window w of q, and how many may follow it in turn; nil: the window's own rows go
 // first. q is nil if the strategy has chosen none.
 //
-// It always goes before another frame. Before an ordinary request it goes if its place is before
-// that of the request, and then only as often as streams are entitled to: where deadlines are
+// The frame always goes before another frame. It goes before an ordinary request if its place is
+// before that of the request, but only as often as streams are entitled to: where deadlines are
 // hardly longer than a batch, all inherited places are too early, and ordinary requests would never
 // be served.
 func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start int64) (it *item, places int) {
@@ -163,15 +163,15 @@ func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start 
 	return it, places
 }
 
-// entitled returns the share of places that streams of a priority have a right to where ordinary
-// requests have one, too: the share of streams among the rows that will be late unless they are
-// served now, and half at most.
+// entitled returns the share of places that streams of a priority may take from ordinary requests:
+// the share of streams among the rows that will be late unless they are served now, and half at
+// most.
 func (ss *streams) entitled(priority, due int) float64 {
 	return min(0.5, float64(len(ss.turns[priority]))/float64(max(due, 1)))
 }
 
 // windowOf returns a window for a batch of rep in which a frame goes first, followed, in turn, by
-// others that are in time, up to a number of places.
+// other frames that are in time, up to a number of places.
 func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan, window) {
 	ss := &c.streams
 	q := it.queue
@@ -217,8 +217,9 @@ func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan,
 	return p, w
 }
 
-// chanceInTurn returns the item that a replica gets instead of it although none is predicted to be
-// in time: the frame whose turn it is, if it is a frame or streams are entitled to a place.
+// chanceInTurn returns the item that a replica gets although none is predicted to be in time: the
+// frame whose turn it is, if the given item is a frame or streams are entitled to a place, else the
+// given item.
 func (c *core) chanceInTurn(it *item) *item {
 	ss, priority := &c.streams, it.req.Priority
 	if len(ss.turns[priority]) == 0 {
@@ -250,9 +251,10 @@ func (c *core) renew(it *item) {
 	c.enqueue(it, since)
 }
 
-// instead returns the item of at most room rows that goes to a container instead of it. Among the
-// streams with a frame in the same queue that fits, and is answered by end or as late as it, the
-// one that was served longest ago is chosen. nil: each has a frame in the batch.
+// instead returns the item of at most room rows that goes to a container instead of the given
+// frame. It chooses the stream that was served longest ago, among those with a frame in the same
+// queue that fits, and whose deadline is not before the earlier of end and the given frame's
+// deadline. nil: each has a frame in the batch.
 func (c *core) instead(it *item, room int, end int64) *item {
 	ss := &c.streams
 	var best *item
@@ -275,8 +277,8 @@ func (c *core) instead(it *item, room int, end int64) *item {
 	return best
 }
 
-// fillInTurn is fill where streams take turns: frames that go first do so, each place in the batch
-// that a frame would get goes to the stream whose turn it is, and no stream gets two.
+// fillInTurn is fill where streams take turns: it takes the frames in ss.first first, each further
+// place that a frame would get goes to the stream whose turn it is, and no stream gets two.
 func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
 	ss := &c.streams
 	chosen, rest := ss.chosen[:0], (*item)(nil)

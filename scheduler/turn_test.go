@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestStreamsTakeTurns: four cameras of 30 frames a second on a model that executes ten, whose time
-// is a multiple of their interval. By deadlines one camera would always be first.
+// TestStreamsTakeTurns: four cameras of 30 frames a second on a model that executes ten a second,
+// which takes a multiple of the frame interval. By deadlines one camera would always be first.
 func TestStreamsTakeTurns(t *testing.T) {
 	for _, within := range []time.Duration{150 * time.Millisecond, time.Second, 10 * time.Second} {
 		t.Run(within.String(), func(t *testing.T) {
@@ -39,8 +39,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestNewStream: a stream that begins while others keep the model busy is soon served, and one that
-// has a new name for each frame does not keep the others from their turn.
+// TestNewStream: a stream that begins while others keep the model busy is soon served, and a client
+// that names a new stream for each frame does not keep the others from their turn.
 func TestNewStream(t *testing.T) {
 	c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	c.film(30, 30*time.Second, 1, nil)
@@ -75,8 +75,8 @@ func TestNewStream(t *testing.T) {
 	}
 }
 
-// TestStreamBesideQueue: a stream is served beside ordinary requests that are more than the model
-// can do, although each of its frames is newer than all of them.
+// TestStreamBesideQueue: a stream is served alongside more ordinary requests than the model can
+// execute, although each of its frames is newer than all of them.
 func TestStreamBesideQueue(t *testing.T) {
 	for _, strategy := range scheduler.Strategies() {
 		t.Run(strategy, func(t *testing.T) {
@@ -94,11 +94,11 @@ func TestStreamBesideQueue(t *testing.T) {
 	}
 }
 
-// A scene is one of cameras that send 30 frames a second, more than a model can do, perhaps beside
-// ordinary requests.
+// A scene has cameras that send 30 frames a second, more than a model can execute, perhaps
+// alongside ordinary requests.
 type scene struct {
-	fixed, row  time.Duration // of an execution
-	batch       int           // the most rows of one
+	fixed, row  time.Duration // times of an execution
+	batch       int           // the most rows of an execution
 	rows, width []int         // of the frames of each camera
 }
 
@@ -123,9 +123,9 @@ func (s scene) film(t *testing.T, length, within time.Duration, crowd int) (c *c
 	return c, executed
 }
 
-// TestNoStreamStarves: whatever the deadlines, the sizes and the shapes of their frames, a stream
-// whose frames a batch of their own would answer in time has its turn, and so has a crowd of
-// ordinary requests beside them. With deadlines of one and a half times a batch, all places that
+// TestNoStreamStarves: whatever the deadlines, sizes and shapes of the frames, each stream whose
+// frames could be answered in time in a batch of their own has its turn, and so has a crowd of
+// ordinary requests alongside. With deadlines of one and a half times a batch, all places that
 // frames inherit are too early for the next batch when it is made.
 func TestNoStreamStarves(t *testing.T) {
 	const ms = time.Millisecond
@@ -167,8 +167,8 @@ func TestNoStreamStarves(t *testing.T) {
 	}
 }
 
-// TestLateStreamsStepBack: streams whose frames can never be in time, and which wait longest
-// therefore, do not keep others from their turn, however many they are.
+// TestLateStreamsStepBack: streams whose frames can never be in time, and which therefore wait
+// longest, do not keep other streams from their turn, however many there are.
 func TestLateStreamsStepBack(t *testing.T) {
 	s := scene{fixed: 60 * time.Millisecond, row: 10 * time.Millisecond, batch: 8, rows: make([]int, 44), width: make([]int, 44)}
 	for i := range s.rows {

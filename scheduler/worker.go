@@ -52,8 +52,8 @@ type Spec struct {
 	User            bool   // it receives the user of each request, as "user" among the parameters
 
 	// MixedRows marks a worker that sends each row by itself. So rows of different shapes share
-	// batches, and the configuration may set that each request is one row, whose shapes are then
-	// without the first dimension.
+	// batches, and the configuration may declare that each request is one row, whose shapes then
+	// lack the first dimension.
 	MixedRows bool
 	Adapter   Adapter // nil: clients use the declaration itself
 }
@@ -78,9 +78,9 @@ type Adapter interface {
 	Text(value any) (string, error)
 }
 
-// Batched reports whether the model takes more than one row at once. A model that does not gets
-// one request of one row per batch. Its tensors have a leading dimension of 1 in the scheduler,
-// which the container does not see.
+// Batched reports whether the model takes more than one row at once. A model that is not batched
+// gets one request of one row per batch. In the scheduler its tensors have a leading dimension of
+// 1, which the container does not see.
 func (s Spec) Batched() bool {
 	if s.Batching != BatchingUnsaid {
 		return s.Batching == BatchingRows
@@ -100,7 +100,7 @@ func (s Spec) leading() (n int) {
 	return n
 }
 
-// settle applies the configuration's answer to what the replica did not declare.
+// settle applies the configuration where the replica did not declare its batching.
 func (s *Spec) settle(batched *bool) error {
 	if batched == nil || *batched || s.Batching == BatchingNone {
 		return nil
@@ -232,9 +232,8 @@ func counts(t tensor.Spec) bool {
 	return (t.DType == tensor.Int32 || t.DType == tensor.Int64) && t.Ragged == "" && t.Shape.Equal(tensor.Shape{-1})
 }
 
-// Raggeds returns, for every output, the index of the one with the number of its values for each
-// row, or -1; nil if no output is ragged. The spec must be one that [Scheduler.AddReplica] has
-// accepted.
+// Raggeds returns, for every output, the index of the output with the number of its values for each
+// row, or -1; nil if no output is ragged. [Scheduler.AddReplica] must have accepted the spec.
 func (s Spec) Raggeds() []int {
 	var by []int
 	for i, t := range s.Outputs {

@@ -1,16 +1,16 @@
 // Package naming has the rules for the names of models, versions and applications. They are the
 // same for names from containers, files and operators: a name becomes a path element of a route,
 // the label of a metric, a key in the store and a word in a log line, and operators tell models
-// apart by it.
+// apart by their names.
 //
 // A name has 1 to 128 bytes of printable characters without a slash. It neither begins nor ends
 // with a space, and is neither "." nor "..", which HTTP clients and proxies treat as directories.
-// It must not be confusable with another name. So it is in Unicode form NFKC, which has a single
-// spelling for "é" (one character or two) and for full-width letters, and all its letters are of
-// one script, which rejects "pаypal" with a Cyrillic а. Latin letters may be mixed with Chinese,
-// Japanese or Korean ones, with which they are never confused. Source: Unicode Technical Standard
-// 39, "Highly Restrictive". Two names that look alike as a whole, each in a script of its own,
-// are not detected.
+// It must not be confusable with another name. So it must be in Unicode form NFKC, which has a
+// single spelling for "é" (one character or two) and for full-width letters, and all its letters
+// must be of one script, which rejects "pаypal" with a Cyrillic а. Latin letters may be mixed with
+// Chinese, Japanese or Korean ones, with which they are never confused. Source: Unicode Technical
+// Standard 39, "Highly Restrictive". Two names that look alike as a whole, each in a script of its
+// own, are not detected.
 package naming
 
 import (

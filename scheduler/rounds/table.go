@@ -1,24 +1,26 @@
-// Package rounds decides whose rows a container executes next that several servers share.
+// Package rounds decides whose rows a container that several servers share executes next.
 //
-// A container has sessions with several servers, each of which has rows waiting for it, and knows
-// nothing of the others. If each made batches for itself, an execution would have the rows of one
-// server only: with N servers a Nth of those that wait, and with deadlines of a few executions
-// there is no time for N of them one after the other. So an execution takes rows of all of them:
+// A container has sessions with several servers. Each server has rows waiting for the container,
+// and knows nothing of the other servers. If each made batches for itself, an execution would have
+// the rows of one server only: with N servers, one Nth of the waiting rows, and deadlines of a few
+// executions leave no time for N executions one after the other. So an execution takes rows of all
+// servers:
 //
 //	offer: rows wait here ──► grant: send now ──► batch, or the grant back ──► execution of all
 //
 // A round begins when the container can execute and has been offered rows: every server that has
-// offered some is granted a batch, and told how many rows wait elsewhere. Its batch is made then,
-// with what has arrived until then. The round ends when each has sent a batch or given the grant
-// back, or with its patience. What has come is executed together, as far as there is room and the
-// inputs can be joined; the rest goes first in the next one.
+// offered some is granted a batch, and told how many rows wait elsewhere. It makes its batch then,
+// of the rows that have arrived by then. The round ends when each server has sent a batch or given
+// its grant back, or when the round's patience runs out. The batches that have arrived are executed
+// together, as far as there is room and the inputs can be joined; the rest go first in the next
+// execution.
 //
-// Where an execution has no room for all servers, those with the most urgent deadlines are granted,
-// but none whose executions are ahead of another's by more than [Lead] times what one takes. So a
-// server that always claims to be urgent gains that much, once.
+// Where an execution has no room for all servers, those with the most urgent deadlines get grants,
+// but servers that are ahead of another by more than [Lead] executions' rows come last. So a server
+// that always claims to be urgent gains that much, once.
 //
-// A [Table] is pure: it has no clock, no lock and no goroutine, and calls no other code. What is to
-// be done is returned.
+// A [Table] is pure: it has no clock, no lock and no goroutine, calls no other code, and returns
+// the actions to take.
 package rounds
 
 import (
@@ -27,40 +29,42 @@ import (
 )
 
 const (
-	// Lead is by how many of its rows' executions a server may be ahead of others.
+	// Lead is how many executions' rows a server may be ahead of other servers.
 	Lead = 4
-	// A claim of rows counts up to trust times what the server has sent lately, and trustMore.
+	// A claim of rows counts up to trust times the rows that the server sent lately, plus
+	// trustMore.
 	trust     = 4
 	trustMore = 16
 
 	leastPatience = 1 * time.Millisecond
 	mostPatience  = 20 * time.Millisecond
 	firstPatience = 5 * time.Millisecond
-	quick         = 500 * time.Microsecond // executions that are so short are asked for ahead
+	quick         = 500 * time.Microsecond // behind shorter executions, the next is granted ahead
 )
 
-// A Batch is what a server sends for an execution.
+// A Batch has the rows that a server sends for an execution.
 type Batch[B any] struct {
 	Rows  int
-	Grant uint64 // the grant that it uses; 0: none, from a server that waits for none
-	// Best is how many rows of an execution would be best as seen from the server; 0: unknown.
+	Grant uint64 // the grant that it uses; 0: none, the server does not wait for grants
+	// Best is how many rows of an execution would be best for the server; 0: unknown.
 	Best int
 	Left int // rows that still wait at the server
 	Body B
 
 	seat *Seat[B]
 	came time.Duration // when it arrived
-	held bool          // an execution went before it that it was there for
+	held bool          // an execution began without it while it was queued
 }
 
-// An Execution is batches that are executed together, in one call.
+// An Execution has the batches that are executed together, in one call.
 type Execution[B any] struct {
 	Batches []Batch[B]
 	Rows    int
 	began   time.Duration
 }
 
-// Queued is how long a batch has waited for an execution before this one.
+// Queued returns how long batch i waited because an earlier execution began without it; 0: none
+// did.
 func (e *Execution[B]) Queued(i int) time.Duration {
 	if b := &e.Batches[i]; b.held {
 		return e.began - b.came
@@ -72,31 +76,32 @@ func (e *Execution[B]) Queued(i int) time.Duration {
 type Grant[B any] struct {
 	Seat *Seat[B]
 	ID   uint64
-	// Rows that wait in the server and in the others of the same round, as far as is known. Both
-	// are as old, so that the shares of all servers add up to one execution.
+	// Rows that wait at the server and at the others of the same round, as far as is known. Both
+	// counts are equally old, so that the shares of all servers add up to one execution.
 	Here, Elsewhere int
-	Target          int // rows of the execution, for all to expect; 0: unknown
+	Target          int // rows of the execution, for all servers to expect; 0: unknown
 }
 
 // A Seat is a session with a server.
 type Seat[B any] struct {
 	grants bool // it waits for grants
 	wants  bool // rows wait, as far as is known
-	// How many wait, as far as it is believed: the mean of what it said with its answers to grants,
-	// and what it has offered since the latest of them.
+	// How many rows wait, as far as the server is believed: the mean over its answers to grants,
+	// and the rows that it has offered since the latest of these answers.
 	mean    float64
 	offered int
 	due     time.Duration // the most urgent deadline; 0: none
-	sent    int           // rows of its latest batches, the most of them
+	sent    int           // rows of the largest of its latest batches
 	grant   uint64        // outstanding; 0: none
 	asked   time.Duration // when it was granted
 	reply   time.Duration // how long it takes to answer a grant, smoothed
-	served  float64       // rows executed, less what all others had when it joined
-	round   uint64        // in which it was granted last
-	waited  bool          // the open round waits for it
+	served  float64       // rows executed, counted from the least of all seats at its joining
+	round   uint64        // the latest round in which it was granted
+	waited  bool          // the open round waits for its answer
 }
 
-// A Table has the seats of a container, and what they have sent. The zero value is not usable.
+// A Table has the seats of a container, and the batches that they have sent. The zero value is not
+// usable.
 type Table[B any] struct {
 	fit    func(a, b B) bool // whether two batches can be in one execution
 	lanes  int               // executions at once
@@ -109,18 +114,18 @@ type Table[B any] struct {
 	round  uint64 // the latest
 	number uint64
 	took   time.Duration // the latest execution
-	size   float64       // rows of executions, smoothed
-	best   float64       // rows of them that servers find best, smoothed; 0: unknown
+	size   float64       // rows of an execution, smoothed
+	best   float64       // rows of an execution that servers find best, smoothed; 0: unknown
 }
 
 // New returns a table for a container that executes lanes batches at once, each of at most max
-// rows; 0: as many as the servers send. fit says whether two batches can be in one execution.
+// rows; 0: as many as the servers send. fit reports whether two batches can be in one execution.
 func New[B any](lanes, max int, fit func(a, b B) bool) *Table[B] {
 	return &Table[B]{fit: fit, lanes: lanes, max: max, took: quick}
 }
 
-// Join adds a session with a server. grants says whether it waits for grants; one that does not
-// sends when it likes.
+// Join adds a session with a server. grants says whether the server waits for grants; a server that
+// does not may send at any time.
 func (t *Table[B]) Join(grants bool) *Seat[B] {
 	s := &Seat[B]{grants: grants, reply: firstPatience / 4}
 	for i, o := range t.joined {
@@ -132,13 +137,14 @@ func (t *Table[B]) Join(grants bool) *Seat[B] {
 	return s
 }
 
-// Leave removes a session, which is granted nothing more. What it has sent is executed.
+// Leave removes a session, which is granted nothing more. The batches that it has sent are
+// executed.
 func (t *Table[B]) Leave(s *Seat[B]) {
 	t.joined = slices.DeleteFunc(t.joined, func(o *Seat[B]) bool { return o == s })
 	s.waited, s.wants, s.grants = false, false, false
 }
 
-// Drop returns what a session has sent and is not being executed, which will not be.
+// Drop removes the batches of a session that are not being executed, and returns them.
 func (t *Table[B]) Drop(s *Seat[B]) (dropped []B) {
 	t.queue = slices.DeleteFunc(t.queue, func(b Batch[B]) bool {
 		if b.seat == s {
@@ -149,11 +155,11 @@ func (t *Table[B]) Drop(s *Seat[B]) (dropped []B) {
 	return dropped
 }
 
-// Offer says that rows wait at a server, the most urgent for as long as due; 0: they have no
+// Offer records that rows wait at a server. Their most urgent deadline is in due; 0: they have no
 // deadline.
 func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	if s.grant != 0 && now-s.asked > time.Second {
-		s.grant = 0 // it has no grant, or it would not offer
+		s.grant = 0 // it has no grant any more, or it would not offer
 	}
 	s.wants, s.offered, s.due = s.grants, max(1, s.believed(rows)), 0
 	if due > 0 {
@@ -161,13 +167,13 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	}
 }
 
-// Pass takes a grant back.
+// Pass takes a grant back from a server.
 func (t *Table[B]) Pass(s *Seat[B], grant uint64, now time.Duration) {
 	t.answered(s, grant, now)
 	s.had(0)
 }
 
-// Arrive takes a batch, with a grant or without.
+// Arrive queues a batch that has arrived, with a grant or without.
 func (t *Table[B]) Arrive(s *Seat[B], b Batch[B], now time.Duration) {
 	b.seat, b.came = s, now
 	t.answered(s, b.Grant, now)
@@ -186,10 +192,10 @@ func (t *Table[B]) answered(s *Seat[B], grant uint64, now time.Duration) {
 	s.waited = false
 }
 
-// had is told how many rows waited at the server when it answered a grant. Until the next one other
-// containers take rows there, so that one number tells little of how many wait then, and the mean
-// more: by the latest alone one with many rows was asked for few and another for more than it had,
-// and executions were a sixth smaller than all servers had expected.
+// had records how many rows waited at the server when it answered a grant. Until the next grant,
+// other containers take rows there, so the latest number alone tells little, and the mean more:
+// with the latest number, a server with many rows was asked for few and another for more than it
+// had, and executions were a sixth smaller than all servers had expected.
 func (s *Seat[B]) had(rows int) {
 	now := float64(s.believed(rows))
 	if s.mean == 0 {
@@ -199,21 +205,22 @@ func (s *Seat[B]) had(rows int) {
 	s.offered = 0
 }
 
-// believed is how many of the rows count that a server says it has.
+// believed returns how many of the rows that a server claims to have count.
 func (s *Seat[B]) believed(rows int) int { return min(rows, trust*s.sent+trustMore) }
 
-// Done says that an execution is over.
+// Done records that an execution is over.
 func (t *Table[B]) Done(e *Execution[B], now time.Duration) {
 	t.busy--
 	t.took = now - e.began
 	t.size += (float64(e.Rows) - t.size) / 8
 }
 
-// Idle reports whether nothing waits to be executed, and nothing is.
+// Idle reports whether no batch is queued or being executed.
 func (t *Table[B]) Idle() bool { return t.busy == 0 && len(t.queue) == 0 }
 
-// Next is what is to be done after any of the above: it is called until it returns nothing. wake is
-// when to call it again at the latest; 0: it need not be.
+// Next returns the actions that follow from any of the calls above: call it until it returns
+// neither grants nor an execution. wake is when to call it again at the latest; 0: it need not be
+// called.
 func (t *Table[B]) Next(now time.Duration) (grants []Grant[B], e *Execution[B], wake time.Duration) {
 	if t.busy < t.lanes || t.busy == t.lanes && t.took < quick {
 		if len(t.queue) > 0 {
@@ -247,7 +254,8 @@ func (t *Table[B]) begins(now time.Duration) {
 	}
 }
 
-// grant grants a batch of the open round to those that want one, and opens one if there is none.
+// grant grants a batch of the open round to the servers that want one, and opens a round if none is
+// open.
 func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 	var asked []*Seat[B]
 	places := t.max
@@ -287,8 +295,8 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 // claim is how many rows wait at the server, as far as is known.
 func (s *Seat[B]) claim() int { return max(s.offered, int(s.mean+0.5)) }
 
-// choose returns as many of the seats as there are places for: the most urgent of those that are
-// not ahead of others by more than lead rows.
+// choose returns as many of the seats as there are places: first the most urgent of those that are
+// not ahead of another seat by more than lead rows.
 func choose[B any](asked []*Seat[B], places int, lead float64) []*Seat[B] {
 	least := asked[0].served
 	for _, s := range asked {
@@ -312,7 +320,7 @@ func choose[B any](asked []*Seat[B], places int, lead float64) []*Seat[B] {
 }
 
 // begin takes as many batches from the queue as may be in one execution, in the order in which they
-// arrived. So one that had no place in the last execution is in this one.
+// arrived. So a batch that had no place in the last execution is in this one.
 func (t *Table[B]) begin(now time.Duration) *Execution[B] {
 	e := &Execution[B]{began: now}
 	best, of := 0, 0

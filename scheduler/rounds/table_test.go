@@ -23,7 +23,7 @@ func newTable(lanes, most, seats int) (*table, []*seat) {
 	return t, all
 }
 
-// granted is the grants that are due, and fails the test if there is an execution.
+// granted returns the grants that are due, and fails the test if an execution is.
 func granted(t *testing.T, x *table, now time.Duration, want int) []Grant[int] {
 	t.Helper()
 	grants, e, _ := x.Next(now)
@@ -67,8 +67,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestPatience: a server that offers and does not send, or has died, costs the others their
-// patience once. It gets no other grant until it offers again, a second later.
+// TestPatience: a server that offers and does not send, or has died, delays the other servers by
+// the round's patience once. It gets no other grant until it offers again, a second later.
 func TestPatience(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	x.Offer(s[0], 1, 0, 0)
@@ -92,7 +92,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestLate: a batch that comes after its round goes into the next one.
+// TestLate: a batch that arrives after its round goes into the next one.
 func TestLate(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	x.Offer(s[0], 1, 0, 0)
@@ -107,7 +107,8 @@ func TestLate(t *testing.T) {
 }
 
 // TestRoom: an execution has at most as many rows as the container takes, and batches that cannot
-// be joined are executed one after the other; what had no place goes first in the next one.
+// be joined are executed one after the other; a batch that had no place goes first in the next
+// execution.
 func TestRoom(t *testing.T) {
 	x, s := newTable(1, 4, 3)
 	for i, rows := range []int{3, 2, 1} {
@@ -126,8 +127,8 @@ func TestRoom(t *testing.T) {
 	executed(t, x, 9*ms, 1)
 }
 
-// TestTurns: where an execution has room for one server only, the most urgent goes first, but one
-// that always claims to be is Lead executions ahead at most.
+// TestTurns: where an execution has room for one server only, the most urgent goes first, but a
+// server that always claims to be urgent is at most Lead executions ahead.
 func TestTurns(t *testing.T) {
 	x, s := newTable(1, 1, 3)
 	var served [3]int
@@ -152,7 +153,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestClaims: rows that a server says it has count only as far as it sends some.
+// TestClaims: the rows that a server claims count only in proportion to the rows that it sends.
 func TestClaims(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	x.Offer(s[0], 1, 0, 0)
@@ -162,8 +163,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsAreSmoothed: what a server says once, also a lie, tells little of the rows that it has
-// when it is asked next.
+// TestClaimsAreSmoothed: a single claim, even a lie, has little effect on the rows that the server
+// is believed to have at its next grant.
 func TestClaimsAreSmoothed(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	round := func(rows, left int) (claim int) {
@@ -200,7 +201,8 @@ func TestClaimsAreSmoothed(t *testing.T) {
 	}
 }
 
-// TestLeave: nobody waits for a session that has ended, and what it sent is executed or dropped.
+// TestLeave: no round waits for a session that has ended, and the batches that it sent are executed
+// or dropped.
 func TestLeave(t *testing.T) {
 	x, s := newTable(1, 0, 2)
 	x.Offer(s[0], 1, 0, 0)
@@ -208,7 +210,7 @@ func TestLeave(t *testing.T) {
 	g := granted(t, x, 0, 2)
 	x.Arrive(s[0], batch{Rows: 1, Grant: g[0].ID}, 0)
 	x.Leave(s[1])
-	x.Offer(s[1], 9, 0, 0) // which has arrived before
+	x.Offer(s[1], 9, 0, 0) // sent before the session ended
 	x.Done(executed(t, x, 0, 1), ms)
 	if grants, e, _ := x.Next(ms); len(grants) > 0 || e != nil {
 		t.Error("a session that has ended is granted a batch")
@@ -221,7 +223,8 @@ func TestLeave(t *testing.T) {
 }
 
 // TestEverythingIsExecuted: whatever servers do, every batch is executed once, in an execution of
-// at most so many rows, of as many at once as there are lanes, and those who behave are served.
+// at most the allowed rows, with at most as many executions at once as there are lanes, and servers
+// that behave are served.
 func TestEverythingIsExecuted(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 0))

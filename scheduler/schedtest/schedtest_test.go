@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestClock: timers fire at their times, in their order, once; stopped and reset ones as
-// time.Timer's do.
+// TestClock: timers fire at their times, in order, once; Stop and Reset behave as those of
+// time.Timer.
 func TestClock(t *testing.T) {
 	c := NewClock()
 	start := c.Now()

@@ -21,7 +21,7 @@ import (
 type Worker struct {
 	Clock scheduler.Clock              // for Exec; nil: the real one
 	Exec  func(rows int) time.Duration // execution time of a batch; nil: until Answer or Fail
-	Model Model                        // what it answers; nil: Echo
+	Model Model                        // computes its answers; nil: Echo
 	Seen  func(b *scheduler.Batch)     // called in Send with each batch, before anything else
 
 	Concurrency int                           // with Exec; 0 means 1
@@ -196,7 +196,7 @@ func (w *Worker) Pending() []int {
 	return rows
 }
 
-// Sent returns the number of batches that have arrived, and of their rows.
+// Sent returns the number of batches that have arrived, and the number of their rows.
 func (w *Worker) Sent() (batches, rows int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package setting is for the validation of settings: sizes and durations in their written form,
-// bounds of values, and faults by the names in the configuration file. Each room declares and
-// validates its own settings with it, so that every rule exists once. The reader of a file puts
-// the name of the table before a fault.
+// Package setting validates settings: sizes and durations in their written form, bounds of values,
+// and faults by the names in the configuration file. Each room declares and validates its own
+// settings with it, so that every rule exists once. The reader of a file puts the name of the table
+// before a fault.
 package setting
 
 import (
@@ -16,14 +16,14 @@ import (
 // 34 years, which fits a [time.Duration].
 const (
 	MaxBytes = Bytes(16 << 40)
-	MaxWait  = 24 * time.Hour       // of times that somebody waits for: no deadline is longer
+	MaxWait  = 24 * time.Hour       // of times that a caller waits for: no deadline is longer
 	MaxIdle  = 365 * 24 * time.Hour // of other times
 )
 
 // A Fault is one fault of a setting.
 type Fault struct {
 	Key  string // of the setting, such as "max_batch"; "" if no single one is at fault
-	Text string // what was expected and the value
+	Text string // the expectation and the value
 }
 
 func (f Fault) String() string {

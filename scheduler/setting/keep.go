@@ -7,15 +7,15 @@ import (
 )
 
 // Keep is how many frames of a stream may wait for a model, of which the newest stay. Where several
-// rooms may say it, the zero value leaves it to the next one.
+// rooms may set it, the zero value leaves it to the next one.
 type Keep int
 
 const (
 	KeepAll    Keep = -1 // any number
 	KeepLatest Keep = 1
 
-	// MaxKeep is the upper bound of a number. Each frame that is submitted walks those of its
-	// stream that wait.
+	// MaxKeep is the upper bound of a number. Each submitted frame walks the waiting frames of its
+	// stream.
 	MaxKeep = 1 << 10
 )
 

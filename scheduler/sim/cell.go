@@ -31,10 +31,10 @@ func Profiles() []Profile {
 	}
 }
 
-// Capacity returns the rate with executions of half the SLO, in rows per second: what a replica
-// sustains when every row waits for at most one batch before its own. Batches have at most
-// [MaxBatch] rows. For a kind that is not linear it is the best rate of the sizes that take at
-// most half the SLO, at the initial pace.
+// Capacity returns the rate with executions of half the SLO, in rows per second: the rate that a
+// replica sustains when every row waits for at most one batch before its own. Batches have at most
+// [MaxBatch] rows. For a kind that is not linear it is the best rate of the sizes that take at most
+// half the SLO, at the initial pace.
 func (p Profile) Capacity() float64 {
 	if p.Curve == nil && p.B > 0 && p.Chance == 0 {
 		rows := min(float64(p.SLO/2-p.A)/float64(p.B), MaxBatch)
@@ -58,12 +58,12 @@ type Cell struct {
 	Load    float64 // offered, as a share of the capacity
 	Bursts  bool    // on and off for 200 ms each, with 1.8 and 0.2 times the mean; else Poisson
 	Mixed   bool    // deadlines are 0.5, 1 or 2 times the SLO, a third each; else the SLO
-	Sources int     // connections on which the rows come at random; 0: one
+	Sources int     // connections among which the rows are spread at random; 0: one
 
 	Fault *Fault // nil: no fault
 
 	Light        time.Duration // light load at the beginning (a hundredth), not counted
-	Warm, Length time.Duration // full load that is not counted, and that is
+	Warm, Length time.Duration // full load that is not counted, and that is counted
 	Seed         uint64
 
 	// Replica is called with each replica before the load, for tests that change its profile.

@@ -6,11 +6,11 @@
 //	(trace: times,    on schedtest.Clock          │
 //	 deadlines)             ▲─────────────────────┘
 //
-// [Run] measures one strategy in one [Cell]: a model's profile, a load, a kind of arrivals, a
-// kind of deadlines. [Oracle] is the reference: it shares no code with the scheduler, knows the
-// true profile and the true distribution of the noise, learns nothing, has no dispatch overhead,
-// and tries every window of the waiting rows. [AtOnce] is the other extreme: a free replica gets
-// everything that waits.
+// [Run] measures one strategy in one [Cell]: a model's profile, a load, a kind of arrivals, a kind
+// of deadlines. [Oracle] is the reference: it shares no code with the scheduler, knows the true
+// profile and the true distribution of the noise, learns nothing, has no dispatch overhead, and
+// tries every window of the waiting rows. [AtOnce] is the other extreme: a free replica gets all
+// waiting rows.
 //
 // [RunFleet] has several servers, which share the replicas over a network.
 //

@@ -27,8 +27,8 @@ const (
 	faultRestart = 500 * time.Millisecond // from the end of a replica to its replacement
 )
 
-// Faulty returns the cells of a kind of container with one fault each. A load is a share of what
-// can be served with the fault.
+// Faulty returns the cells of a kind of container with one fault each. A load is a share of the
+// load that can be served with the fault.
 func (p Profile) Faulty() []Cell {
 	var all []Cell
 	for _, f := range []struct {
@@ -36,8 +36,8 @@ func (p Profile) Faulty() []Cell {
 		load     float64
 		replicas int
 	}{
-		// Finding a bad row takes a batch for each doubling of the rows in its batch, for which
-		// there must be time.
+		// Finding a bad row takes a batch for each doubling of the rows in its batch; the load must
+		// leave time for that.
 		{Fault{Name: "poison", Poison: 0.01}, 0.05, 1},
 		{Fault{Name: "above 8", Above: 8}, 0.8, 1},
 		{Fault{Name: "above 8, overload", Above: 8}, 1.5, 1},
@@ -77,8 +77,8 @@ const (
 	rowHanging
 )
 
-// rowKinds returns a function that, called for the rows of the cell in order of arrival, returns
-// the kind of each.
+// rowKinds returns a function to call for the rows of the cell in order of arrival; it returns the
+// kind of each row.
 func (c Cell) rowKinds() func(at time.Duration) int {
 	rng := rand.New(rand.NewPCG(c.Seed, 50))
 	hung := false
@@ -116,7 +116,7 @@ type stage struct {
 	err   error
 }
 
-// compute is the model.
+// compute is the model of the replicas.
 func (s *stage) compute(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 	if f := s.Fault; f != nil {
 		if f.Above > 0 && b.Rows > f.Above {

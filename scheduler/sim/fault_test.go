@@ -15,8 +15,8 @@ var allFaults = flag.Bool("all", false, "run TestFaults for all kinds of contain
 // any fault. The oracle knows the fault.
 const OfFaulty = 0.95
 
-// TestFaults: no fault of a container, and no row, degrades a model permanently: light load, then
-// a load that needs the best sizes, of which the first 5 s do not count.
+// TestFaults: no fault of a container or of a row degrades a model permanently. Light load comes
+// first, then a load that needs the best sizes, of which the first 5 s do not count.
 func TestFaults(t *testing.T) {
 	few := []string{"linear", "steps of 16 rows"}
 	if !budgettest.Whole() {

@@ -12,24 +12,25 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Fleet is servers that share the replicas of a cell, each of which has a session with each of
-// them. The rows come to servers at random.
+// A Fleet has servers that share the replicas of a cell: each server has a session with each
+// replica. The rows arrive at the servers at random.
 type Fleet struct {
 	Cell
 	Servers int
-	// Grants is how containers decide whose rows are next, as they do; false: they execute the
-	// batches of all servers in the order in which they arrive.
+	// Grants makes containers decide whose rows are next, as real ones do; false: they execute the
+	// batches of all servers in order of arrival.
 	Grants bool
 	Most   int           // rows of an execution; 0: MaxBatch
 	Delay  time.Duration // of a message, one way
-	Jitter time.Duration // mean of what is added to it, exponential
-	// Serve is what a server takes for each row of an answer before it reads the next message.
+	Jitter time.Duration // mean of an additional, exponential delay
+	// Serve is the time that a server takes for each row of an answer before it reads the next
+	// message.
 	Serve  time.Duration
-	Lies   int  // times the rows that it has the first server claims; 0: once
-	Uneven bool // two thirds of the rows come to the first server; false: as many to each
+	Lies   int  // factor by which the first server overstates its rows; 0: 1
+	Uneven bool // two thirds of the rows go to the first server; false: an equal share
 }
 
-// A FleetResult is a Result with what the messages were.
+// A FleetResult is a Result with counts of messages, and of rows by server.
 type FleetResult struct {
 	*Result
 	Messages int   // of all servers and containers
@@ -80,7 +81,7 @@ func RunFleet(f Fleet, s Strategy) (*FleetResult, error) {
 	return x.res, nil
 }
 
-// A fleet is the state of a simulation.
+// A fleet is the state of a simulation of a Fleet.
 type fleet struct {
 	Fleet
 	clock      *schedtest.Clock
@@ -134,16 +135,16 @@ type session struct {
 	replica  *scheduler.Replica
 	seat     *rounds.Seat[sent]
 	lies     int
-	to, from time.Duration // when the latest message arrives there
+	to, from time.Duration // when the latest message arrives at the container, at the server
 }
 
-// sent is a batch with the session on which it came.
+// sent is a batch with the session on which it arrived.
 type sent struct {
 	*scheduler.Batch
 	session *session
 }
 
-// carry delivers a message after a while, behind those before it.
+// carry delivers a message after the delay, behind earlier messages.
 func (s *session) carry(last *time.Duration, deliver func()) {
 	s.res.Messages++
 	now := s.now()
@@ -186,7 +187,7 @@ func newHost(x *fleet, w *clockwork) *host {
 	return &host{fleet: x, work: w, table: rounds.New(1, cmp.Or(x.Most, MaxBatch), fit), sessions: make(map[*rounds.Seat[sent]]*session)}
 }
 
-// run does what the table says.
+// run carries out the table's actions.
 func (h *host) run() {
 	for {
 		grants, e, wake := h.table.Next(h.now())

@@ -64,8 +64,8 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestLiar: a server that claims a hundred times the rows that it has, with a hundredth of their
-// time, takes little from the others.
+// TestLiar: a server that claims a hundred times its rows, with a hundredth of the time left, takes
+// little from the others.
 func TestLiar(t *testing.T) {
 	f := shared(3, 1, 1.5)
 	honest := runFleet(t, f)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A Kind is a container whose time is not a line with a little noise: how it depends on the rows,
-// on chance, and on how long it has been serving. The zero value adds nothing to the line of the
-// [Profile].
+// A Kind describes a container whose time is not a line with a little noise: how the time depends
+// on the rows, on chance, and on how long the container has been serving. The zero value adds
+// nothing to the line of the [Profile].
 type Kind struct {
 	IsKind bool                         // it is one of [Kinds]
 	Curve  func(rows int) time.Duration // undisturbed; nil: the line
@@ -19,8 +19,8 @@ type Kind struct {
 }
 
 // Kinds returns the containers for which the promises of package sim hold, besides [Profiles].
-// Their batches take 5 to 30 ms at half the SLO, but for the accelerator's 120 and the small
-// model's 3.
+// Their batches take 5 to 30 ms at half the SLO, except the accelerator's 120 and the small model's
+// 3.
 func Kinds() []Profile {
 	const ms = time.Millisecond
 	line := Profile{A: 5 * ms, B: ms / 2, Noise: 0.05, SLO: 50 * ms, Replicas: 1}
@@ -92,9 +92,9 @@ func (p Profile) within(left, base float64) float64 {
 	return (1-p.Chance)*normal(left/base-1, p.Noise) + p.Chance*disturbed
 }
 
-// normal is the probability that a normal variable of mean 0 is at most x. The oracle asks for it
-// for each waiting row and size of batch: math.Erfc would take half of a simulation. Between the
-// values of the table it is linear, which is wrong by 5e-7 at most.
+// normal is the probability that a normal variable of mean 0 is at most x. The oracle needs it for
+// each waiting row and batch size: math.Erfc would take half of a simulation. Between the values of
+// the table it interpolates linearly, with an error of at most 5e-7.
 func normal(x, sigma float64) float64 {
 	switch z := x / sigma; {
 	case z >= 4:

@@ -14,9 +14,9 @@ func AtOnce(c Cell) *Result {
 	})
 }
 
-// headShares are shares of the best window's rate from which on the head's own window is sent
-// instead. The right one depends on future arrivals, which the oracle does not know: in each cell
-// it uses the best of these.
+// headShares are candidates for the share of the best window's rate that the head's own window must
+// reach to be sent instead. The right share depends on future arrivals, which the oracle does not
+// know: in each cell it uses the best of these.
 var headShares = []float64{0.8, 0.9, 0.95, 0.98, 1}
 
 // Oracle simulates a scheduler that knows the true profile and tries all windows: for every run
@@ -52,7 +52,7 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	likely := func(i int, base float64) float64 { return o.within(float64(look[i].deadline-now), base) }
 	var head float64
 	var headRows int
-	for n := most; n >= 1; n-- { // of equal rates the smallest batch has it
+	for n := most; n >= 1; n-- { // among equal rates the smallest batch wins
 		base := o.at(n, now)
 		mean := o.mean(base)
 		last := likely(n-1, base) // the likeliest, since rows are in deadline order
@@ -63,7 +63,7 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 		good := 0.0
 		for i := range n {
 			p := likely(i, base)
-			if p == last { // as are all between
+			if p == last { // so are all rows between
 				good += float64(n-i) * last
 				break
 			}
@@ -81,12 +81,12 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 		base := o.at(n, now)
 		mean := o.mean(base)
 		last := likely(len(look)-1, base)
-		if float64(n)*last/mean <= best { // not even if all rows are as likely
+		if float64(n)*last/mean <= best { // not even if all rows are as likely as the last
 			continue
 		}
-		// good[j] is the expected number of the first j rows that are in time in a batch of n.
-		// From the first row that is as likely as the last on, all are, so no later row begins a
-		// better window.
+		// good[j] is the expected number of the first j rows that are in time in a batch of n. From
+		// the first row that is as likely as the last, all are, so no later row begins a better
+		// window.
 		o.good = append(o.good[:0], 0)
 		sum := 0.0
 		for j := range look {
@@ -164,7 +164,7 @@ func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows
 			break
 		}
 		// Nothing can be sent before a replica is free, so rows that arrive until then are added
-		// together. An idle replica gets the first arrival at once.
+		// together. An idle replica gets the first row that arrives at once.
 		idle := slices.ContainsFunc(replicas, func(r *replica) bool { return r.free <= now })
 		if idle && len(trace) > 0 {
 			soonest = min(soonest, trace[0].at)

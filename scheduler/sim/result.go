@@ -18,10 +18,10 @@ type Result struct {
 	latency []time.Duration
 }
 
-// Share returns the good rows as a share of those offered.
+// Share returns the good rows as a share of the offered rows.
 func (r *Result) Share() float64 { return float64(r.Good) / float64(max(r.Offered, 1)) }
 
-// Missed returns the share of the other rows.
+// Missed returns the share of the offered rows that were not answered in time.
 func (r *Result) Missed() float64 { return 1 - r.Share() }
 
 // OfCapacity returns the goodput as a share of the profile's capacity.

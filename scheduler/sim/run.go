@@ -16,7 +16,8 @@ type Strategy struct {
 	Config scheduler.ModelConfig // Objective 0 means the cell's longest SLO
 }
 
-// Strategies returns those of the scheduler, and Clipper's AIMD as published, without shedding.
+// Strategies returns the strategies of the scheduler, and Clipper's AIMD as published, without
+// shedding.
 func Strategies() []Strategy {
 	var all []Strategy
 	for _, name := range scheduler.Strategies() {
@@ -103,7 +104,7 @@ type driver struct {
 
 	sources int
 	rng     *rand.Rand // for them
-	good    func()     // called for each row that is counted and answered in time; nil: nobody asks
+	good    func()     // called for each counted row that is answered in time; may be nil
 }
 
 // A question is one row and its request.

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// span is how long a simulation lasts that has four times d in "make unit".
+// span returns how long a simulation lasts: d, or four times d in "make unit".
 func span(d time.Duration) time.Duration {
 	if budgettest.Whole() {
 		return 4 * d
@@ -51,7 +51,7 @@ func TestPromises(t *testing.T) {
 }
 
 // TestStalls: after batches that took ten SLOs longer, the profile is as before, and so is the
-// goodput but for the time lost.
+// goodput, except for the time lost.
 func TestStalls(t *testing.T) {
 	c := Cell{Profile: Profiles()[1], Load: 0.8, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
 	c.Chance, c.Stall = 0.002, 10*c.SLO
@@ -80,7 +80,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestArrivals: bursts have the given mean rate, with 1.8 and 0.2 times of it in their halves.
+// TestArrivals: bursts have the given mean rate, with 1.8 and 0.2 times that rate in their halves.
 func TestArrivals(t *testing.T) {
 	c := Cell{Profile: Profiles()[1], Load: 1, Bursts: true, Length: 40 * time.Second, Seed: 3}
 	halves := [2]float64{}
@@ -95,7 +95,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// TestNormal: the table says what the error function does.
+// TestNormal: the table agrees with the error function.
 func TestNormal(t *testing.T) {
 	for x := -5.0; x < 5; x += 0.00037 {
 		if got, want := normal(2*x, 2), 0.5*math.Erfc(-x/math.Sqrt2); math.Abs(got-want) > 5e-7 && math.Abs(x) < 4 || math.Abs(got-want) > 4e-5 {
@@ -104,8 +104,8 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestSources: that rows come on many connections, of which one has fewer rows waiting than another
-// by chance, costs no goodput: making room for it must not empty the queue of fresh rows.
+// TestSources: rows on many connections, some of which have fewer rows waiting than others by
+// chance, cost no goodput: making room for these must not empty the queue of fresh rows.
 func TestSources(t *testing.T) {
 	share := func(sources int) float64 {
 		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: span(time.Second / 4), Length: span(time.Second / 2), Seed: 1}, Strategies()[0])

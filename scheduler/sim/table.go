@@ -92,15 +92,17 @@ func runCell(c Cell) (*Outcome, error) {
 	return o, nil
 }
 
-// The promises of the default strategy. Shares of the oracle hold in every cell of [Cells], and
-// in those of [KindCells] above the capacity; the others for Poisson arrivals with one SLO.
+// The promises of the default strategy. Shares of the oracle hold in every cell of [Cells], and in
+// those of [KindCells] above the capacity; the other promises hold for Poisson arrivals with one
+// SLO.
 const (
 	OfOracle   = 0.97 // share of the oracle's goodput
 	OfKind     = 0.95 // ... for [Kinds]
 	OfCapacity = 0.97 // share of the capacity, at 1.1 times the capacity and above
-	// Misses beyond those of the best strategy, as a share of the offered rows, at 0.5 and 0.8.
+	// Misses beyond those of the best strategy, as a share of the offered rows, at loads of 0.5 and
+	// 0.8.
 	MoreMisses    = 0.005
-	MedianLatency = 1.01 // times the median of sending at once, at 0.5
+	MedianLatency = 1.01 // times the median of sending at once, at a load of 0.5
 )
 
 // Broken returns the promises that the default strategy breaks in the cell, each with both
