@@ -30,19 +30,19 @@ func splitAddr(addr string) (network, address string, err error) {
 	return "", "", fmt.Errorf("containers: address %q: expected tcp://, tls:// or ipc://", addr)
 }
 
-// A tlsAddr is an address on which TLS is spoken, as a container dials it.
+// A tlsAddr is the address of a TLS listener, in the form that a container dials.
 type tlsAddr struct{ *net.TCPAddr }
 
 func (tlsAddr) Network() string  { return "tls" }
 func (a tlsAddr) String() string { return "tls://" + a.TCPAddr.String() }
 
-// A tlsListener has that address. It accepts plain connections: the handshake is the session's.
+// A tlsListener has a tlsAddr. It accepts plain connections: the session makes the handshake.
 type tlsListener struct{ net.Listener }
 
 func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TCPAddr)} }
 
-// listen opens one address, of TCP by open. It replaces a socket file that a killed server left
-// behind, but not one on which a server listens.
+// listen opens one address; open listens on TCP. It replaces a socket file that a killed server
+// left behind, but not one on which a server listens.
 func listen(addr string, access unixsocket.Access, open func(network, address string) (net.Listener, error)) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {

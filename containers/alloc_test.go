@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestAllocations: a batch there and back costs the server a small, fixed number of
-// allocations, whatever its size.
+// TestAllocations: a batch there and back costs the server a small, fixed number of allocations,
+// whatever its size.
 func TestAllocations(t *testing.T) {
 	r := newNoop(t, "tcp")
 	runs := max(100, budgettest.Rounds(500))

@@ -22,8 +22,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Sizes of a batch: rows, bytes of a row. The two for which DESIGN.md has limits, and a small
-// one.
+// Sizes of a batch: rows, bytes of a row. They are the two for which DESIGN.md has limits, and a
+// small one.
 var benchSizes = []struct {
 	name      string
 	rows, row int
@@ -34,8 +34,8 @@ const warmUps = 10
 
 const benchAddrEnv = "SHIVA_TEST_ADDR"
 
-// serveEcho runs in a process of its own and sends back every message: the limit. A ROUTER learns
-// its identity from a first message.
+// serveEcho runs in a process of its own and sends back every message: the upper bound. A ROUTER
+// learns its identity from a first message.
 func serveEcho(first bool) {
 	network, addr, _ := strings.Cut(os.Getenv(benchAddrEnv), " ")
 	raw, err := net.Dial(network, addr)
@@ -95,10 +95,10 @@ func spawn(tb testing.TB, role, addr string) *exec.Cmd {
 }
 
 // BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container)
-// with a bare exchange of the same bytes over the same kind of connection (via=echo), and that
-// with zmq4's ROUTER as it comes (via=router). The peer is a process of its own. As under load,
-// and as in the bare exchange, the next batch goes out from the goroutine on which the last one
-// arrived; via=waiter shows the cost of waiting on another goroutine.
+// with a bare exchange of the same bytes over the same kind of connection (via=echo), and that with
+// zmq4's unmodified ROUTER (via=router). The peer is a process of its own. As under load, and as in
+// the bare exchange, the next batch is sent from the goroutine on which the last one arrived;
+// via=waiter shows the cost of waiting on another goroutine.
 //
 // bench/run holds the ratios to their limits. To look closer:
 //
@@ -304,8 +304,8 @@ func (r *noopRig) warmUp(tb testing.TB, q *scheduler.Request) {
 	}
 }
 
-// BenchmarkArena compares a frame of 1080p through a container that answers with a copy of it, by
-// shared memory (by=arena) and as bytes. CPU is the time of both processes.
+// BenchmarkArena compares shared memory (by=arena) and bytes for a frame of 1080p through a
+// container that answers with a copy of it. CPU is the time of both processes.
 //
 //	go test ./containers -run '^$' -bench Arena -count 6 | benchstat -col /by -
 func BenchmarkArena(b *testing.B) {

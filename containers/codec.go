@@ -30,10 +30,11 @@ type codec interface {
 	// result parses the answer to b and checks it against the declaration. The outputs hold
 	// references of their own. An error fails this batch.
 	result(m *zmtp.Message, b *scheduler.Batch) (*answer, error)
-	// drop takes note of an answer to no batch.
+	// drop frees the shared memory named by an answer that completes no batch.
 	drop(m *zmtp.Message)
 
-	// These build a message of the server, or return false if the generation has none.
+	// These methods build a message of the server, or return false if the generation has no such
+	// message.
 	heartbeat(o *zmtp.Outgoing, registered bool) bool
 	welcome(o *zmtp.Outgoing, w wire.WelcomeMessage) bool
 	refused(o *zmtp.Outgoing, reason string) bool
@@ -63,7 +64,7 @@ type registration struct {
 	pauses             bool   // an interpreter lock may keep it from answering PINGs
 	arena              bool   // it takes tensors in shared memory
 	grants             bool   // it grants batches while several servers have it
-	subset             Subset // of the servers that it knows; zero: it has sessions with all
+	subset             Subset // its servers, of those that it knows; zero: all of them
 	token              string // "": it shows none, or its generation has none
 }
 
@@ -94,7 +95,7 @@ func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, 
 	a.outputs = append(a.outputs, tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
 }
 
-// release gives the outputs back.
+// release releases the memory of the outputs.
 func (a *answer) release() {
 	for i := range a.outputs {
 		a.outputs[i].Release()
@@ -116,7 +117,7 @@ func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(form
 func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (codec, error) {
 	f := m.Frames
 	if len(f[0].Data) > 0 {
-		return &v4{limits: limits}, nil // its parse refuses a first frame that is no kind
+		return &v4{limits: limits}, nil // its parse refuses unknown kinds
 	}
 	base := legacy{limits: limits, pool: pool}
 	t, typed := messageType(f)

@@ -23,29 +23,29 @@ type Config struct {
 	// 0 picks a free one), "tls://host:port", "ipc://path" or, for a name without a file,
 	// "ipc://@name". It may be empty: [Listener.Add] accepts connections made elsewhere.
 	Addrs []string
-	// Access is to the sockets of "ipc://path", of Others, too.
+	// Access restricts who may connect to the sockets of "ipc://path" in Addrs and Others.
 	Access unixsocket.Access
-	// Others are addresses for containers of old generations that Addrs cannot tell from those it
-	// serves.
+	// Others are addresses for containers of old generations whose first message does not tell them
+	// apart from those that Addrs serves.
 	Others []Address
-	// Open listens on addresses of TCP, also those of TLS; nil is net.Listen.
+	// Open listens on TCP addresses, those of TLS included; nil means net.Listen.
 	Open func(network, address string) (net.Listener, error)
-	// Secure makes the server's handshake of TLS on a connection to an address of TLS, within the
-	// deadline that the connection has; it may be called by many goroutines at once. It must be
-	// set where there is such an address.
+	// Secure performs the server's TLS handshake on a connection to a tls:// address, within the
+	// connection's deadline. Many goroutines may call it at once. It is required if there is such
+	// an address.
 	Secure func(net.Conn) (*tls.Conn, error)
 	// Scheduler gets a replica for each registered session.
 	Scheduler *scheduler.Scheduler
 	// Pool provides the memory into which results are received; nil means the heap, without a
 	// budget.
 	Pool *tensor.Pool
-	// Arena is the shared memory of Pool, for containers on this machine; nil: there is none.
+	// Arena is the shared memory of Pool, for containers on this machine; nil disables it.
 	Arena *arena.Arena
 	// Settings apply until [Listener.Configure] is called.
 	Settings
-	// Allow refuses a registration by returning an error, as Admit does and before it: it is about
-	// who the container is, and the error tells nothing else. identity is how the container is
-	// known from then on. It is called again by [Listener.Review]. It may be nil.
+	// Allow refuses a registration by returning an error. It decides by who the container is, and
+	// its error must disclose nothing else. It is called before Admit, and again by
+	// [Listener.Review]. identity is the container's name from then on. It may be nil.
 	Allow func(Applicant) (identity string, err error)
 	// Admit refuses a registration by returning an error, which is logged, and sent to the
 	// container if its generation has a message for it; nil admits all. It is called on the
@@ -54,7 +54,7 @@ type Config struct {
 	// Registered is called for every session that has become a replica of its model, before its
 	// first batch, on the session's goroutine. It may be nil.
 	Registered func(conn net.Conn, i SessionInfo)
-	// Left is called when a session that was registered has ended. It may be nil.
+	// Left is called when a registered session has ended. It may be nil.
 	Left func(i SessionInfo)
 	// Dismissed is called with the connection of a container just before the goodbye that asks it
 	// not to reconnect. It may be nil.
@@ -69,14 +69,14 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// An Applicant is a container that registers, or has.
+// An Applicant is a container that is registering or has registered.
 type Applicant struct {
 	Conn  net.Conn  // the socket
-	TLS   *tls.Conn // on it; nil: it is plain
+	TLS   *tls.Conn // on Conn; nil: the connection is plain
 	Model scheduler.ModelID
-	Token string // that it has shown; "": none
+	Token string // shown by the container; "": none
 
-	Registered bool // it serves, and is asked about again
+	Registered bool // it serves already, and is under review
 }
 
 // Settings are the part of a Config that can change while the listener is open. Zero fields mean
@@ -93,11 +93,11 @@ type Settings struct {
 	// WriteTimeout ends a session whose container reads no byte for this long while data waits
 	// for it. Default 10 s.
 	WriteTimeout time.Duration
-	// Bytes sends all tensors to containers as bytes, also where shared memory would serve.
+	// Bytes sends all tensors to containers as bytes, even where shared memory is available.
 	Bytes bool
 }
 
-// An Address is one for containers of a dialect.
+// An Address is an address for containers of one dialect.
 type Address struct {
 	Addr    string // as in Config.Addrs
 	Dialect Dialect
@@ -109,8 +109,8 @@ type Dialect uint8
 
 const (
 	DialectV3  Dialect = iota // v1 and v3, as served by Config.Addrs
-	DialectV1b                // v1b and v3: containers of v1 and v1b register alike
-	DialectV2                 // v1 and v2: containers of v2 and v3 beat alike
+	DialectV1b                // v1b and v3: registrations of v1 and v1b look alike
+	DialectV2                 // v1 and v2: heartbeats of v2 and v3 look alike
 	DialectV2a                // v1 and v2a, which is v2 with floats for answers
 )
 
@@ -123,10 +123,10 @@ type Limits struct {
 	// Frames is the largest number of frames in a message; a v3 result has one for each row.
 	// Default 8192.
 	Frames int
-	// Sessions is the largest number of connections; more are closed at once. Default 1024.
+	// Sessions is the largest number of connections; further ones are closed at once. Default 1024.
 	Sessions int
-	// Handshakes is the largest number of connections that have not registered yet. One more ends
-	// the oldest of them, of the host that has the most: real containers register within
+	// Handshakes is the largest number of connections that have not registered yet. A further one
+	// ends the oldest of those from the host that has the most: real containers register within
 	// milliseconds. Default 128.
 	Handshakes int
 }
@@ -147,7 +147,7 @@ const (
 	// helloLimit is the largest message of a connection that has not registered: enough to read a
 	// hello that is far too long and refuse it with a reason.
 	helloLimit = 2 << 20
-	// helloFrames is the largest number of frames of its message: no generation registers with
+	// helloFrames is the largest number of frames of that message: no generation registers with
 	// more than six.
 	helloFrames = 16
 	// queueLimit is the number of messages that may wait for a container to read them: twice the

@@ -7,7 +7,7 @@ import (
 	"github.com/shivad/shivad/containers"
 )
 
-// TestConfig: all faults are named at once.
+// TestConfig: all faults are reported at once.
 func TestConfig(t *testing.T) {
 	_, err := containers.Listen(containers.Config{
 		Addrs: []string{"7000", "udp://x:1", "ipc://"}, Settings: containers.Settings{Heartbeat: -1, Limits: containers.Limits{Sessions: -1}},

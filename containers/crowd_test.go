@@ -68,7 +68,7 @@ func churn(i int) containertest.Model {
 	return m
 }
 
-// TestCrowd: strangers of one host displace each other, and not who connects from elsewhere.
+// TestCrowd: unregistered peers of one host displace each other, and no peer of another host.
 func TestCrowd(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Handshakes: 4}}})
 	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -88,8 +88,8 @@ func TestCrowd(t *testing.T) {
 	c.Close()
 }
 
-// TestTooMany: beyond the limits connections are refused, and unregistered ones give way to new
-// ones.
+// TestTooMany: beyond the limits connections are refused, and unregistered ones are displaced by
+// new ones.
 func TestTooMany(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 12, Handshakes: 4}}})
 	var silent []net.Conn
@@ -123,8 +123,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestIPC: a socket file has its permissions. One that a dead server left is replaced; that of a
-// live server and other files are not.
+// TestIPC: a socket file has its permissions. The file of a dead server is replaced; that of a live
+// server and other files are not.
 func TestIPC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.Listen("unix", path)

@@ -22,9 +22,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and
-// is replaced. Every request is answered once, none wrongly, and hardly any with an error: only
-// those that lost two replicas.
+// TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and is
+// replaced. Every request is answered once, none wrongly, and hardly any with an error: only those
+// that lost two replicas.
 func TestDeathUnderLoad(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	begin := func() *containertest.Container {
@@ -89,7 +89,7 @@ func TestDeathUnderLoad(t *testing.T) {
 // TestStopped: a process that is stopped (SIGSTOP) while it has a batch is detected by a timeout,
 // its request ends at its deadline, and after SIGCONT the container reconnects by itself.
 func TestStopped(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
@@ -109,8 +109,8 @@ func TestStopped(t *testing.T) {
 }
 
 // stopWhileAsked stops the only container of a model and sends it a request, which must end at its
-// deadline. That comes long before the container counts as dead, unless this process stands still
-// meanwhile; then all is done again.
+// deadline. That is long before the container counts as dead, unless this process is delayed that
+// long; then everything is repeated.
 func (r *rig) stopWhileAsked(t *testing.T, cmd *exec.Cmd, id scheduler.ModelID, in tensor.Tensor, timeout time.Duration) {
 	t.Helper()
 	for {
@@ -195,8 +195,8 @@ func (p panicking) Complete(q *scheduler.Request) {
 	panic("an owner's bug")
 }
 
-// TestPanic: a panic of a request's owner, over an answer or over the loss of a container, costs
-// nobody else anything. One of ours ends the session on whose goroutine it happens, and nothing
+// TestPanic: a panic of a request's owner, over an answer or over the loss of a container, affects
+// no other request. A panic of our own ends the session on whose goroutine it happens, and nothing
 // else.
 func TestPanic(t *testing.T) {
 	dies := func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }

@@ -26,17 +26,18 @@ type DialConfig struct {
 	Addr  string // "tcp://host:port", "host:port" or "ipc://path"
 	Model scheduler.ModelID
 	Input tensor.DType // Uint8, Int32, Float64 or Bytes
-	// Connect makes a connection; nil is a net.Dialer.
+	// Connect makes a connection; nil means a net.Dialer.
 	Connect   func(ctx context.Context, network, address string) (net.Conn, error)
 	Scheduler *scheduler.Scheduler
 	Pool      *tensor.Pool // for answers
-	// WriteTimeout ends a connection whose container has not read all of a batch for this long;
-	// see [Dialer.SetWriteTimeout]. Default 10 s.
+	// WriteTimeout ends a connection whose container takes longer than this to read a batch; see
+	// [Dialer.SetWriteTimeout]. Default 10 s.
 	WriteTimeout time.Duration
 	Log          *slog.Logger
 }
 
-// DialRPC is the protocol of containers that Dial connects to. All others connect by themselves.
+// DialRPC is the protocol of the containers that Dial connects to. All others connect to the
+// server.
 const DialRPC = "v0"
 
 // A Dialer connects to one container of RPC v0, retries while it fails, and is a replica of its
@@ -63,12 +64,12 @@ const (
 	// refused the replica.
 	redial        = 500 * time.Millisecond
 	redialRefused = 5 * time.Second
-	// deadPeer is how long a connection may go without an acknowledgement of the other machine.
+	// deadPeer is how long a connection may go without an acknowledgement from the other machine.
 	deadPeer = 15 * time.Second
 )
 
-// Dial starts a Dialer. An unreachable container is no error: the Dialer retries. The error names
-// all faults of cfg.
+// Dial starts a Dialer. An unreachable container is not an error: the Dialer retries. The error
+// names all faults of cfg.
 func Dial(cfg DialConfig) (*Dialer, error) {
 	var faults []error
 	network, address, err := splitAddr(cfg.Addr)
@@ -236,7 +237,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 	writer.Go(l.write) // ends when batches is closed, below
 	reason := l.read()
 	l.kill(reason)
-	close(l.batches) // dead is set: nobody sends on it any more
+	close(l.batches) // dead is set: Send no longer uses it
 	writer.Wait()
 	reason = l.reason()
 	if l.silent.Load() && !l.answers.Load() {
@@ -256,7 +257,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 type link struct {
 	d       *Dialer
 	raw     net.Conn
-	codec   v0 // the writer's
+	codec   v0 // used by write only
 	batches chan *scheduler.Batch
 	written chan struct{} // one for each request that has been written
 	over    chan struct{} // closed at the end of serve
@@ -267,7 +268,7 @@ type link struct {
 	leaving bool             // goodbye was sent
 
 	answers atomic.Bool // it has answered on this connection
-	silent  atomic.Bool // it was given up because it did not answer
+	silent  atomic.Bool // it was ended because it did not answer
 	end     error       // the first reason for its end
 }
 

@@ -25,8 +25,8 @@ func giveUpAfter(d time.Duration) func(network, address string, c syscall.RawCon
 	}
 }
 
-// noticeLoss does the same for a connection that was accepted, if it is one of TCP. A failure
-// leaves the time to the system.
+// noticeLoss does the same for an accepted connection, if it is a TCP connection. If that fails,
+// the system's own timeout stays.
 func noticeLoss(conn net.Conn, d time.Duration) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

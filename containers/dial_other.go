@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// giveUpAfter leaves the time to the system.
+// giveUpAfter leaves the system's own timeout in place.
 func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }
 
 // noticeLoss does the same.

@@ -23,7 +23,7 @@ import (
 
 var oldID = scheduler.ModelID{Name: "old", Version: "1"}
 
-// A v0 listens as the containers of RPC v0 do, and serves one connection at a time.
+// An oldContainer listens as the containers of RPC v0 do, and serves one connection at a time.
 type oldContainer struct {
 	ear   net.Listener
 	conns chan net.Conn
@@ -144,7 +144,7 @@ func (r *rig) sum(v ...float64) (float64, error) {
 // TestDial: a container of RPC v0 serves many requests at once, is reconnected after a loss, and
 // is sent goodbye.
 func TestDial(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	r := newRig(t, containers.Config{})
 	o := newOld(t)
 	d, c := o.call(t, r)
@@ -183,10 +183,9 @@ func TestDial(t *testing.T) {
 	r.logs(t, "container gone", "dismissed")
 }
 
-// TestDialHostile: a misbehaving container of RPC v0 costs its connection or its batch, and no
-// more.
+// TestDialHostile: a misbehaving container of RPC v0 costs only its connection or its batch.
 func TestDialHostile(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	for _, tt := range []struct {
 		name   string
 		do     func(c net.Conn, answered <-chan struct{})
@@ -197,7 +196,7 @@ func TestDialHostile(t *testing.T) {
 		{"answers twice", func(c net.Conn, answered <-chan struct{}) {
 			question(c)
 			c.Write(make([]byte, 8))
-			<-answered // the second is no part of the first
+			<-answered // the second answer is no part of the first
 			c.Write(make([]byte, 8))
 		}, "without a batch to answer"},
 		{"answers a row too many", func(c net.Conn, _ <-chan struct{}) { question(c); c.Write(make([]byte, 16)) }, "1 rows has more than 8 bytes"},
@@ -265,9 +264,9 @@ func TestDialHostile(t *testing.T) {
 	})
 }
 
-// TestDialPanic: a panic of a request's owner costs nobody else anything.
+// TestDialPanic: a panic of a request's owner affects no other request.
 func TestDialPanic(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, containers.Config{})
@@ -293,10 +292,10 @@ func TestDialPanic(t *testing.T) {
 	}
 }
 
-// TestDialStuck: the status of a container that accepts connections and answers on none says what
-// to do, until it answers.
+// TestDialStuck: the status of a container that accepts connections and answers on none gives a
+// remedy, until it answers.
 func TestDialStuck(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
@@ -326,7 +325,7 @@ func TestDialStuck(t *testing.T) {
 	}
 }
 
-// TestDialFaults: all faults are named at once.
+// TestDialFaults: all faults are reported at once.
 func TestDialFaults(t *testing.T) {
 	_, err := containers.Dial(containers.DialConfig{Addr: "udp://x:1", Input: tensor.Float32})
 	for _, want := range []string{"udp", "model is empty", "float32", "no scheduler"} {

@@ -6,19 +6,19 @@
 //		Scheduler: s,
 //	})
 //
-// It speaks every generation of Clipper's protocol, and v4, our own. DESIGN.md documents v4, the
-// life of a session, the lock order and the file map. A connection's first message determines its
-// generation, and its address where that message is ambiguous: see [Dialect]. Package container
-// implements containers of v4 in Go, python/ in Python; containertest has a scripted container
-// for tests.
+// The package speaks every generation of Clipper's protocol, and v4, our own. DESIGN.md documents
+// v4, the life of a session, the lock order and the file map. A connection's first message
+// determines its generation, together with its address where that message is ambiguous: see
+// [Dialect]. Package container implements containers of v4 in Go, python/ in Python; containertest
+// has a scripted container for tests.
 //
 // # What a container can do to the server
 //
-// It can end its own session. Everything it sends is checked before memory is allocated or a
-// batch completed. Invalid frames and violations of the protocol end the session with one logged
-// reason; an invalid answer fails its batch; silence ends the session after a timeout, and a
-// closed socket at once. Whatever ends a session, its batches return to the scheduler, each
-// exactly once.
+// A container can end its own session, and nothing else. Everything that it sends is checked before
+// memory is allocated or a batch completed. Invalid frames and violations of the protocol end the
+// session with one logged reason; an invalid answer fails its batch; silence ends the session after
+// a timeout, and a closed socket at once. Whatever ends a session, its batches return to the
+// scheduler, each exactly once.
 //
 // # Concurrency
 //

@@ -5,9 +5,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Bounds on the feedback that waits to be written to one container. They neither fill the
-// connection's queue, which batches share, nor delay a batch for long. Feedback larger than the
-// bytes is sent only if none waits.
+// Bounds on the feedback that waits to be written to one container, so that it neither fills the
+// connection's queue, which batches share, nor delays a batch for long. Feedback larger than
+// maxLessonBytes is sent only if no other feedback waits.
 const (
 	maxLessons     = 16
 	maxLessonBytes = 1 << 20

@@ -42,7 +42,7 @@ func lesson(values ...float32) *scheduler.Feedback {
 		Inputs: []tensor.Tensor{x}, Outputs: []tensor.Tensor{y}, Truth: []tensor.Tensor{truth}, Label: []byte(`{"y":[1]}`), Loss: new(0.25)}
 }
 
-// next receives the next message that is no heartbeat.
+// next receives the next message that is not a heartbeat.
 func next(t *testing.T, p *containertest.Peer) [][]byte {
 	t.Helper()
 	for {
@@ -56,8 +56,8 @@ func next(t *testing.T, p *containertest.Peer) [][]byte {
 	}
 }
 
-// TestFeedbackReachesThoseThatAsk: every replica that requests feedback gets all of it; others,
-// of any generation, get none.
+// TestFeedbackReachesThoseThatAsk: every replica that requests feedback gets all of it; other
+// replicas, of any generation, get none.
 func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	silent := r.learner(t, false)

@@ -12,10 +12,10 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// atOnce grants whatever is offered.
+// atOnce grants every offer.
 func atOnce(int) containertest.Grant { return containertest.Grant{} }
 
-// never is for a container that says it has other servers, and grants this one nothing.
+// never is for a container that says it has other servers, and grants nothing to this one.
 func never(int) containertest.Grant { return containertest.Grant{Silent: true} }
 
 // granting is echo as a container that several servers share.
@@ -26,8 +26,8 @@ func granting(grant func(rows int) containertest.Grant, answer func(*containerte
 }
 
 // TestGrantsAndNeverTakes: a container that grants and answers nothing, or that is shared and
-// grants nothing, is parted from after three execution timeouts. What waits for it has an error by
-// then, and the next container serves.
+// grants nothing, loses its session after three execution timeouts. By then the waiting requests
+// have an error, and the next container serves.
 func TestGrantsAndNeverTakes(t *testing.T) {
 	silent := func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }
 	for name, c := range map[string]struct {
@@ -62,9 +62,10 @@ func TestGrantsAndNeverTakes(t *testing.T) {
 	}
 }
 
-// TestGrantingBesideOthers: beside a container that others share, whatever it grants, one of an SDK
-// that knows no grants is sent batches as ever, and so is one of generation v3. Nobody waits for
-// the shared one while another is free, and one that grants has its share of the rows.
+// TestGrantingBesideOthers: alongside a container that other servers share, whatever it grants, a
+// container of an SDK without grants gets batches as before, and so does one of generation v3. No
+// request waits for the shared one while another is free, and one that grants has its share of the
+// rows.
 func TestGrantingBesideOthers(t *testing.T) {
 	slowly := func(b *containertest.Batch) containertest.Reply {
 		return containertest.Reply{Outputs: b.Inputs, Delay: 10 * time.Millisecond}

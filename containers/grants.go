@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Containers that several servers share, and that grant batches: see scheduler/rounds.
+// Messages of containers that several servers share and that grant batches: see scheduler/rounds.
 
 // maxQueued bounds, in milliseconds, how long a container may say that a batch has waited.
 const maxQueued = 3_600_000
@@ -38,7 +38,7 @@ func (s *session) granted(m wire.GrantMessage) {
 	replica := s.replica
 	s.mu.Unlock()
 	if replica == nil {
-		return // it was refused
+		return // the registration was refused
 	}
 	if m.Each != nil {
 		replica.Share(*m.Each)
@@ -50,7 +50,8 @@ func (s *session) granted(m wire.GrantMessage) {
 	replica.Grant(m.Grant, m.Here, m.Elsewhere, m.Target)
 }
 
-// offer tells the container what waits for it. It implements scheduler.ReplicaOptions.Offer.
+// offer tells the container how many rows wait for it. It implements
+// scheduler.ReplicaOptions.Offer.
 func (s *session) offer(o scheduler.Offer) {
 	s.life.RLock()
 	defer s.life.RUnlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// hello is a valid registration, with which hostile peers begin.
+// hello is a valid registration, the first message of hostile peers.
 func hello(name string) []byte {
 	m := echo(nil)
 	m.Name = name
@@ -48,7 +48,7 @@ func zmtpGreeting() []byte {
 	return g
 }
 
-// frame is a raw frame header with the long flag.
+// frameHeader returns a raw frame header with the long flag.
 func frameHeader(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
@@ -137,7 +137,7 @@ func TestHostilePeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	meet(late)
-	// A session is forgotten after it has hung up.
+	// A session is removed after the container has hung up.
 	budgettest.Until(t, "only the good session to be left", func() bool { return len(r.Sessions()) == 1 })
 	stop()
 }
@@ -165,7 +165,7 @@ func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 				return
 			}
 			served++
-			time.Sleep(3 * time.Millisecond) // it is to be seen to serve, not to take the processor
+			time.Sleep(3 * time.Millisecond) // it must be seen to serve, not take the processor
 		}
 	})
 	return func() {
@@ -269,8 +269,8 @@ func TestLyingContainers(t *testing.T) {
 }
 
 // TestUnaskedACK: a container of any generation that acknowledges feedback, which is never sent,
-// fails the batch whose id it names; an ACK for no batch counts as a stray answer. Then it
-// serves. In v4 there is no such message: it ends the session.
+// fails the batch whose id it names; an ACK for no batch counts as a stray answer. Then the
+// container serves. v4 has no such message: there it ends the session.
 func TestUnaskedACK(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	long := func(n ...uint64) (b []byte) {
@@ -365,8 +365,8 @@ func TestUnaskedACK(t *testing.T) {
 	})
 }
 
-// TestUnserved: a container that cannot be served as it is stays in the status when its
-// connection is gone, with what to do, until it registers.
+// TestUnserved: a container that cannot be served as it is stays in the status after its connection
+// has closed, with a remedy, until it registers.
 func TestUnserved(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	for _, c := range []struct {
@@ -405,7 +405,7 @@ func TestUnserved(t *testing.T) {
 				}
 				r.logs(t, "ended before it registered", c.want)
 
-				// It follows the advice.
+				// The container is changed as advised.
 				dialect, register := containers.DialectV3, [][]byte{nil, []byte("m"), []byte("1"), []byte("1")}
 				if c.rpc == "v2" {
 					dialect, register = containers.DialectV2, [][]byte{nil, word(0), []byte("m"), []byte("1"), []byte("1")}
@@ -417,7 +417,7 @@ func TestUnserved(t *testing.T) {
 			})
 		})
 	}
-	// A peer that is no ZeroMQ socket, or speaks v4 and is refused, is not listed.
+	// A peer that is not a ZeroMQ socket, or speaks v4 and is refused, is not listed.
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	dial(t, r).Close()
 	p, err := containertest.NewPeer(dial(t, r))
@@ -478,11 +478,11 @@ func TestHostileNames(t *testing.T) {
 	stop()
 }
 
-// largeRow is how many floats are more than the buffers of a connection by dialNarrow hold: 4 MiB
-// where it is sent from, unless somebody has told the kernel otherwise.
+// largeRow is more floats than the buffers of a connection by dialNarrow hold: 4 MiB on the sending
+// side, unless the kernel is configured otherwise.
 const largeRow = 5 << 18
 
-// dialNarrow connects a socket that receives little before it is read.
+// dialNarrow connects a socket that receives only a little before it is read.
 func dialNarrow(t testing.TB, r *rig) net.Conn {
 	t.Helper()
 	c := dial(t, r)
@@ -492,10 +492,10 @@ func dialNarrow(t testing.TB, r *rig) net.Conn {
 	return c
 }
 
-// TestStuckReader: the write timeout ends a container that reads nothing, its rows go to others,
-// and it delays neither clients nor other containers, nor new ones.
+// TestStuckReader: the write timeout ends a container that reads nothing, its rows go to other
+// replicas, and it delays neither clients nor other containers, nor new ones.
 func TestStuckReader(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	settings := containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: settings, Pool: tensor.NewPool(256 << 20)})
 	const row = largeRow
@@ -510,7 +510,7 @@ func TestStuckReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait(t, echoID, 1)
-	// Those that read have time to, however busy the machine is.
+	// Containers that read have time to, however busy the machine is.
 	settings.WriteTimeout = time.Minute
 	if err := r.Configure(settings); err != nil {
 		t.Fatal(err)

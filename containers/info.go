@@ -21,7 +21,7 @@ type SessionInfo struct {
 	Model      scheduler.ModelID `json:"model"`              // zero until it has registered
 	Remote     string            `json:"remote"`             // its address
 	Label      string            `json:"label,omitempty"`    // its own name for itself
-	Identity   string            `json:"identity,omitempty"` // as [Config].Allow has it
+	Identity   string            `json:"identity,omitempty"` // as [Config].Allow returned it
 	Since      time.Time         `json:"since"`              // connected
 	Registered time.Time         `json:"registered"`         // zero until it has
 	LastSeen   time.Time         `json:"last_seen"`          // time of its last message
@@ -29,7 +29,7 @@ type SessionInfo struct {
 	Oldest     time.Duration     `json:"oldest"`             // age of the oldest batch in flight
 	// Most batches in flight; 0 until it has registered.
 	Slots int `json:"slots"`
-	// Batches that it executes at once; likewise.
+	// Batches that it executes at once; 0 until it has registered.
 	AtOnce  int    `json:"at_once"`
 	Batches uint64 `json:"batches"` // sent
 	Rows    uint64 `json:"rows"`    // in them
@@ -37,25 +37,27 @@ type SessionInfo struct {
 	Failures uint64 `json:"failures"`
 	Strays   uint64 `json:"strays"` // answers to batches not in flight
 
-	// Shared says that several servers have the container, which grants each batch.
+	// Shared reports that several servers have sessions with the container, which grants each
+	// batch.
 	Shared bool `json:"shared,omitempty"`
 
-	// Subset is with how many servers the container has sessions; zero: with all that it knows.
+	// Subset is the number of servers with which the container has sessions; zero: all that it
+	// knows.
 	Subset Subset `json:"subset,omitzero"`
 
-	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs".
+	// Arena names the tensors that go by shared memory: "inputs", "outputs" or "inputs, outputs".
 	Arena string `json:"arena,omitempty"`
-	// Readable is the size of the inputs that it may be reading there, Outputs that of its segments
-	// for outputs.
+	// Readable is the size of the inputs that it may be reading there, Outputs the size of its
+	// segments for outputs.
 	Readable int64 `json:"readable_bytes,omitempty"`
 	Outputs  int64 `json:"output_bytes,omitempty"`
-	// Replaced is the memory of segments that were replaced and that it has not unmapped yet, the
-	// first of them for ReplacedFor. Other containers may keep the same inputs.
+	// Replaced is the memory of replaced segments that it has not unmapped yet, and ReplacedFor the
+	// time since the first of them was replaced. Other containers may keep the same inputs.
 	Replaced    int64         `json:"replaced_bytes,omitempty"`
 	ReplacedFor time.Duration `json:"replaced_for,omitempty"`
 
 	Feedback uint64 `json:"feedback,omitempty"` // messages sent
-	// Dropped, as earlier feedback was unread.
+	// Messages dropped because earlier feedback was unread.
 	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"`
 
 	LastFailure string `json:"last_failure,omitempty"`

@@ -206,7 +206,7 @@ func floats(f zmtp.Frame, rows int) (*answer, error) {
 	return a, nil
 }
 
-// texts makes an answer of texts from size bytes, row by row.
+// texts makes an answer of texts, which have size bytes in all; row returns the text of row i.
 func (c *legacy) texts(rows, size int, row func(i int) []byte) (*answer, error) {
 	buf, err := c.pool.Get(4*rows + size)
 	if err != nil {

@@ -70,8 +70,9 @@ func (r *rig) live(id scheduler.ModelID) int {
 	return m.Replicas()
 }
 
-// TestSilence: an idle container that sends heartbeats stays alive; one of which only the ZeroMQ
-// library answers, as its process holds the interpreter lock, lives for thirty intervals.
+// TestSilence: an idle container that sends heartbeats stays alive. One that only answers PINGs
+// through its ZeroMQ library, as its process holds the interpreter lock, lives for thirty
+// intervals.
 func TestSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(nil))
@@ -116,7 +117,7 @@ func TestHangs(t *testing.T) {
 	})
 }
 
-// TestComputing: a container that computes for long answers PINGs and is left alone.
+// TestComputing: a container that computes for long answers PINGs and keeps its session.
 func TestComputing(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
@@ -135,8 +136,8 @@ func TestComputing(t *testing.T) {
 }
 
 // TestSilent: a container that sends heartbeats and no answers is dead after three execution
-// timeouts, and Config.Silent is called. One request that hangs is no reason while it answers
-// others.
+// timeouts, and Config.Silent is called. One request that hangs does not count while the container
+// answers others.
 func TestSilent(t *testing.T) {
 	var told atomic.Pointer[error]
 	cfg := containers.Config{Silent: func(conn net.Conn, reason error) {
@@ -360,7 +361,7 @@ func TestRetire(t *testing.T) {
 }
 
 // TestForbiddenWhileRegistering: a container that a reload forbids while it registers, which no
-// Review saw, leaves as one that Review parts from: it may come again.
+// Review saw, is dismissed as by a Review: it may reconnect.
 func TestForbiddenWhileRegistering(t *testing.T) {
 	r := newRig(t, containers.Config{Allow: func(a containers.Applicant) (string, error) {
 		if a.Registered {

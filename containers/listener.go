@@ -27,7 +27,7 @@ type Listener struct {
 	models   *throttle // log lines about containers, by model
 	unknowns *throttle // log lines about peers that have not registered
 
-	areas *tensor.Pool // where the segments that containers write outputs to count
+	areas *tensor.Pool // budget for the segments that containers write outputs to
 
 	settings atomic.Pointer[Settings]
 
@@ -40,7 +40,7 @@ type Listener struct {
 	closed   bool
 	counts   Stats
 	unserved map[unservedKey]SessionInfo  // see Unserved
-	replicas map[scheduler.ModelID]int    // sessions of each model that has some
+	replicas map[scheduler.ModelID]int    // sessions by model
 	subsets  map[scheduler.ModelID]Subset // see Subset
 }
 
@@ -51,7 +51,7 @@ type Stats struct {
 	Accepted   uint64 `json:"accepted"`    // in all
 	Refused    uint64 `json:"refused"`     // closed at once, above the limit
 	Displaced  uint64 `json:"displaced"`   // ended to make room before they registered
-	Ended      uint64 `json:"ended"`       // of those that had registered
+	Ended      uint64 `json:"ended"`       // registered sessions that ended
 	Strangers  uint64 `json:"strangers"`   // ended without a registration
 	AcceptFail uint64 `json:"accept_fail"` // errors of accept, such as no descriptors
 }
@@ -118,8 +118,9 @@ func (l *Listener) AddrsOf(d Dialect) (addrs []net.Addr) {
 }
 
 // Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc:// and
-// tcp://, with the loopback address in place of a wildcard. Only where there is none of these it
-// returns those of TLS: a container needs to know whom to trust there, and old ones cannot.
+// tcp://, with the loopback address in place of a wildcard. If there are none of these it returns
+// the tls:// ones, for which a container needs certificates to trust, and which old containers
+// cannot dial.
 func (l *Listener) Dialable() []string {
 	var plain, encrypted []string
 	for _, a := range l.Addrs() {
@@ -138,7 +139,7 @@ func (l *Listener) Dialable() []string {
 	return plain
 }
 
-// local is an address as this machine dials it.
+// local returns a as this machine dials it.
 func local(a *net.TCPAddr) string {
 	if a.IP.IsUnspecified() {
 		return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port}).String()
@@ -151,8 +152,8 @@ const (
 	maxAcceptPause = time.Second
 )
 
-// accept accepts connections until its listener is closed. Without descriptors it pauses, longer
-// each time: spinning would cost a core.
+// accept accepts connections until its listener is closed. When accept fails, as it does without
+// free descriptors, it pauses, longer each time: spinning would cost a core.
 func (l *Listener) accept(listener net.Listener, d Dialect) {
 	pause := minAcceptPause
 	_, encrypted := listener.(tlsListener)
@@ -182,7 +183,7 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 }
 
 // Add serves a connection that was made elsewhere, such as one in memory. The listener takes
-// ownership of it, also when it returns an error: the listener is closed or at its limit.
+// ownership of it, even when Add returns an error because the listener is closed or at its limit.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3, false) {
 		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.settings.Load().Limits.Sessions)
@@ -228,8 +229,9 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	return true
 }
 
-// displaceLocked takes a session off the list of those that have not registered: the oldest of the
-// host that has the most of them, so that a crowd displaces itself and not a container elsewhere.
+// displaceLocked removes a session from the list of those that have not registered: the oldest of
+// the host that has the most of them, so that a flood from one host displaces no container of
+// another.
 func (l *Listener) displaceLocked() *session {
 	crowd := make(map[string]int)
 	for _, s := range l.fresh {
@@ -328,11 +330,11 @@ func (l *Listener) all() []*session {
 	return list
 }
 
-// Retire dismisses the containers of a model: each gets no more batches, answers those it has,
-// and is told not to reconnect. dismissed counts them, without those dismissed before. Containers
-// of v1 to v3 have no goodbye message: if their connections were closed they would reconnect at
-// once, or hang until they are restarted (v1). They stay replicas of the model, and remaining has
-// their numbers (see [SessionInfo]).
+// Retire dismisses the containers of a model: each gets no more batches, answers those it has, and
+// is told not to reconnect. dismissed counts them, except those dismissed before. Containers of v1
+// to v3 have no goodbye message: if their connections were closed they would reconnect at once, or
+// hang until they are restarted (v1). They stay replicas of the model, and remaining has their
+// numbers (see [SessionInfo]).
 func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, remaining []uint64) {
 	for _, s := range l.all() {
 		i := s.snapshot()
@@ -347,9 +349,10 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, r
 	return dismissed, remaining
 }
 
-// Drain stops sending batches to the containers whose connections are among those, and returns a
-// channel that is closed once they have answered what they have. Nothing is said to them: they
-// are about to be told to end in another way, which generations without a goodbye know as well.
+// Drain stops sending batches to the containers whose connections satisfy among, and returns a
+// channel that is closed once they have answered the batches they have. It sends them no message:
+// the caller ends them in another way, such as a signal, which works for generations without a
+// goodbye, too.
 func (l *Listener) Drain(among func(net.Conn) bool) <-chan struct{} {
 	var all sync.WaitGroup
 	for _, s := range l.all() {
@@ -369,10 +372,10 @@ func (l *Listener) Drain(among func(net.Conn) bool) <-chan struct{} {
 	return done
 }
 
-// Review asks [Config].Allow about every registered container again, and parts from those that it
-// refuses: they get no more batches, and goodbye with the reason after the last answer. They may
-// come again, with another token, or when they may serve again. Those of generations without a
-// goodbye lose their connection. It returns how many there are.
+// Review asks [Config].Allow about every registered container again and dismisses those that it
+// refuses: they get no more batches, and after the last answer a goodbye with the reason. They may
+// reconnect with another token, or once they are allowed again. Those of generations without a
+// goodbye lose their connection. Review returns the number of containers that it dismissed.
 func (l *Listener) Review() (parted int) {
 	for _, s := range l.all() {
 		i := s.snapshot()
@@ -389,10 +392,10 @@ func (l *Listener) Review() (parted int) {
 	return parted
 }
 
-// Shutdown closes the addresses and ends every session in order: no more batches, answers to
-// those in flight, goodbye with the request to reconnect. If ctx ends first it closes the
-// remaining connections and returns the error of ctx. Drain the scheduler before it, so that
-// queued requests are served.
+// Shutdown closes the addresses and ends every session gracefully: no more batches, answers to
+// those in flight, goodbye with the request to reconnect. If ctx ends first it closes the remaining
+// connections and returns the error of ctx. Drain the scheduler first, so that queued requests are
+// served.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.stop()
 	for _, s := range l.all() {

@@ -78,9 +78,9 @@ func TestNoDescriptors(t *testing.T) {
 	})
 }
 
-// TestDisplaced: one connection too many that has not registered ends the oldest of the host that
-// has the most, so that a crowd makes room for itself and nobody else does; of hosts that have as
-// many the oldest.
+// TestDisplaced: one unregistered connection too many ends the oldest of the host that has the
+// most, so that a flood displaces itself and no other host; among hosts with equally many, the
+// oldest.
 func TestDisplaced(t *testing.T) {
 	for _, c := range []struct {
 		fresh []string
@@ -104,8 +104,8 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
-// TestSocketFile: a file that a killed server left is replaced. One on which a server listens is
-// not, even if that server is stopped or too busy to accept connections.
+// TestSocketFile: the file of a killed server is replaced. The file of a listening server is not,
+// even if that server is stopped or too busy to accept connections.
 func TestSocketFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

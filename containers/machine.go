@@ -38,17 +38,18 @@ type clocks struct {
 	beats bool // the server sends heartbeats, too, instead of only answering them
 	pings bool // the peer answers ZMTP's PING
 	first bool // a hello must come before anything else
-	// pauses: it may be alive and yet answer no PING for a while, since an interpreter lock that
-	// another thread holds keeps it from the socket.
+	// pauses: the container may be alive and yet answer no PING for a while, since an interpreter
+	// lock that another of its threads holds keeps it from the socket.
 	pauses bool
 	mute   bool // the container sends no heartbeats: only PONGs show that it is alive
 }
 
-// silence is when a container that was heard last then is dead. One that pauses is given, while it
-// computes, the time of an idle one without messages: until then a batch has the execution timeout,
-// and the kernel tells whether the machine can be reached. The same between hello and its first
-// heartbeat, and between a heartbeat that announces a pause and the next one. Otherwise nothing of
-// the SDK's holds the lock, and threads of the model's author have the time of two.
+// silence returns when a container that was last heard at the given time is dead. One that pauses
+// has, while it computes, the time of an idle one without messages: until then the execution
+// timeout covers its batch, and the kernel reports whether its machine is reachable. The same holds
+// between hello and its first heartbeat, and between a heartbeat that announces a pause and the
+// next one. At other times nothing in the SDK holds the lock, and threads of the model's author
+// have twice the usual time.
 func (m *machine) silence(heard time.Time) time.Time {
 	c := &m.clocks
 	switch {
@@ -151,7 +152,7 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 		m.pause = time.Time{}
 	}
 	if m.phase == leaving {
-		return 0, nil // it was told to go: its messages no longer matter
+		return 0, nil // it was told to leave: its messages no longer matter
 	}
 	switch {
 	case e == evHello && m.phase == fresh:
@@ -192,14 +193,14 @@ func (m *machine) leave(now time.Time) {
 
 // tick checks the times. lastByte is when the peer's last bytes of any kind arrived.
 //
-// There are two signs of life. Any byte shows that the process runs and is reachable; PINGs,
-// which ZeroMQ's own thread answers, provoke some, so silence soon means death. Messages show
-// that the container itself runs. It may be unable to send any: a model that computes, or one
-// that is being loaded beside it, can hold Python's interpreter lock for many seconds. So no
+// There are two signs of life. Any byte shows that the process runs and is reachable; PINGs, which
+// ZeroMQ's own thread answers, provoke some, so silence soon means death. Messages show that the
+// container itself runs. It may be unable to send any: a model that computes, or another one that
+// is being loaded in its process, can hold Python's interpreter lock for many seconds. So no
 // messages are required of a container that has a batch, which the execution timeout covers, and
-// few of an idle one. A peer that does not know PING has messages only: while it is idle they
-// must arrive as often as bytes otherwise. Containers of v1 send nothing by themselves, so they
-// are treated as if they always had a batch.
+// few of an idle one. A peer that does not know PING has messages only: while it is idle, messages
+// must arrive as often as bytes must from others. Containers of v1 send nothing by themselves, so
+// they are treated as if they always had a batch.
 func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err error) {
 	switch m.phase {
 	case ended:

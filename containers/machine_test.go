@@ -37,7 +37,7 @@ func machineClocks(d codec, pings bool) clocks {
 	return c
 }
 
-// machineLives are the events of sessions, and what the machine makes of each.
+// machineLives are the events of sessions, with the machine's reaction to each.
 var machineLives = []struct {
 	name   string
 	clocks clocks
@@ -89,7 +89,7 @@ var machineLives = []struct {
 	}},
 	{"v4: idle without PING must say something", v4Deaf, []moment{
 		{at: 0, do: "hello", want: actRegister},
-		{at: 2, do: "byte"}, // of a message that never ends
+		{at: 2, do: "byte"}, // part of a message that never ends
 		{at: 3, do: "tick", err: "no message for 3s"},
 	}},
 	{"v4: computes without beating, and its PONGs count", v4Clocks, []moment{
@@ -213,9 +213,9 @@ var machineLives = []struct {
 	}},
 	{"v3: every beat is answered, also before registration", v3Clocks, []moment{
 		{at: 0, do: "heartbeat", want: actBeat},
-		{at: 0, do: "result"}, // of an earlier life of its socket
+		{at: 0, do: "result"}, // from an earlier session of its socket
 		{at: 1, do: "hello", want: actRegister},
-		{at: 2, do: "hello"}, // it was asked twice
+		{at: 2, do: "hello"}, // it was asked to register twice
 		{at: 5, do: "heartbeat", want: actBeat},
 		{at: 5, do: "tick", next: 10},
 		{at: 34.9, do: "tick", next: 35},

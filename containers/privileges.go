@@ -17,25 +17,25 @@ import (
 // need.
 type Privileges struct {
 	// User is the user that they run as, by name or number, with the groups and the home directory
-	// of that user; empty means the user of this process. Changing the user takes root, or
+	// of that user; empty means the user of this process. Changing the user requires root, or
 	// CAP_SETUID and CAP_SETGID, and CAP_KILL and CAP_SYS_PTRACE to end the processes and to
 	// recognise their connections.
 	User string
 	// InheritEnv are the environment variables that they inherit from this process: names, in which
-	// * stands for any rest, so that "*" alone means all. PATH, LANG, LC_*, TZ, TMPDIR and HOME are
-	// always inherited; HOME, USER and LOGNAME are those of User.
+	// a final * matches any rest, so that "*" alone means all. PATH, LANG, LC_*, TZ, TMPDIR and
+	// HOME are always inherited; HOME, USER and LOGNAME are those of User.
 	InheritEnv []string
 	// NewPrivileges lets them gain privileges by starting a program that has more, such as sudo.
 	NewPrivileges bool
 	// ReadOnly denies them all changes to the file system except below the directories Writable and
-	// to devices. It takes Landlock (Linux 6.2). They cannot map the arena's inputs then, and get
-	// them as bytes.
+	// to devices. It requires Landlock (Linux 6.2). Such processes cannot map the arena's inputs,
+	// and get them as bytes.
 	ReadOnly bool
 	Writable []string // absolute paths
-	// The limits hold for each process; 0 means the limit of this process. Memory, in bytes, is
-	// what a process may write and does not share (RLIMIT_DATA). Processes counts all processes and
-	// threads of the user, so it needs a user of its own. FileBytes is the largest size of a file.
-	// With User they take CAP_SYS_RESOURCE, too.
+	// The limits hold for each process; 0 means the limit of this process. Memory, in bytes, bounds
+	// memory that a process may write and does not share (RLIMIT_DATA). Processes counts all
+	// processes and threads of the user, so it needs a dedicated User. FileBytes is the largest
+	// size of a file. With User the limits require CAP_SYS_RESOURCE, too.
 	Memory    int64
 	FileBytes int64
 	OpenFiles int
@@ -45,7 +45,7 @@ type Privileges struct {
 // always are the variables that most programs need.
 var always = []string{"PATH", "LANG", "LC_*", "TZ", "TMPDIR", "HOME"}
 
-// Faults returns what is wrong with the settings, except for what may change, such as a missing
+// Faults returns the faults of the settings, except for those that may go away, such as a missing
 // directory.
 func (p Privileges) Faults() (fs setting.Faults) {
 	if p.User != "" {
@@ -80,7 +80,7 @@ func (p Privileges) Faults() (fs setting.Faults) {
 type account struct {
 	uid, gid uint32
 	groups   []uint32
-	name     string // and home are empty of a number that the machine has no name for
+	name     string // like home, empty for a number that has no name on the machine
 	home     string
 }
 

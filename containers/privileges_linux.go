@@ -16,9 +16,9 @@ import (
 
 func (Privileges) supported() error { return nil }
 
-// onThread calls f on a thread of its own, which ends with it. What f takes from the thread no
-// other goroutine misses: Go starts no thread from one that is locked. The first thread is left
-// alone, as it never ends, and stands for the process in /proc.
+// onThread calls f on a thread of its own, which ends with f. No other goroutine loses the
+// privileges that f drops: Go starts no thread from one that is locked. The first thread is not
+// used, as it never ends, and stands for the process in /proc.
 func onThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
@@ -35,11 +35,12 @@ func onThread(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// takeFromThread takes from the calling thread what its children are not to have. Both restrictions
-// belong to a thread, and a child has those of the thread that forked it; so no program between is
-// needed. They cannot be given back.
+// takeFromThread drops privileges of the calling thread that its children must not have. Both
+// restrictions belong to a thread, and a child inherits those of the thread that forked it, so no
+// program in between is needed. They cannot be undone.
 func (p Privileges) takeFromThread() error {
-	// Without it, Landlock takes CAP_SYS_ADMIN: a program with more rights must not be misled.
+	// Without no_new_privs Landlock requires CAP_SYS_ADMIN: a program with more rights must not be
+	// misled.
 	if !p.NewPrivileges || p.ReadOnly {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("new_privileges: %w", err)
@@ -63,7 +64,7 @@ const (
 	truncates = 3
 )
 
-// landlock denies the thread every change to the file system but below Writable, and to devices.
+// landlock denies the thread every change to the file system except below Writable and to devices.
 func (p Privileges) landlock() error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -88,12 +89,12 @@ func (p Privileges) landlock() error {
 		return fmt.Errorf("read_only: %w", err)
 	}
 	for _, d := range devices {
-		// Memory under names is no device but what others share; links lead to pipes, which need no
-		// rule.
+		// shm, mqueue and hugepages are no devices but memory that other processes share; links
+		// lead to pipes, which need no rule.
 		if slices.Contains([]string{"shm", "mqueue", "hugepages"}, d.Name()) || d.Type()&(os.ModeDevice|os.ModeDir) == 0 {
 			continue
 		}
-		// One that cannot be opened cannot be written to either.
+		// A device that cannot be opened cannot be written to either.
 		if err := allow(int(rules), filepath.Join("/dev", d.Name()), toFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("read_only: %w", err)
 		}
@@ -104,7 +105,7 @@ func (p Privileges) landlock() error {
 	return nil
 }
 
-// allow permits access to what path names, and to all below.
+// allow permits access to path and to everything below it.
 func allow(rules int, path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -125,12 +126,12 @@ func allow(rules int, path string, access uint64) error {
 	return nil
 }
 
-// start starts c as another user if there is one, and under the limits. The calling thread must be
-// locked.
+// start starts c under the limits, and as another user if one is configured. The calling thread
+// must be locked.
 //
-// Limits are of a process, so they cannot be taken from the thread before. The child is stopped at
-// its first instruction, by ptrace, to be given them: set after it began, they would miss what it
-// has started by then.
+// Limits belong to a process, so they cannot be set on the thread beforehand. ptrace stops the
+// child at its first instruction, where they are set: set later, they would not bind the processes
+// that the child has started by then.
 func (p Privileges) start(c *exec.Cmd) error {
 	if p.User != "" {
 		a, err := accountOf(p.User)
@@ -160,7 +161,8 @@ func (p Privileges) start(c *exec.Cmd) error {
 	return err
 }
 
-// limit sets the limits of a child that ptrace stops at its first instruction, and lets it go.
+// limit sets the limits of a child that ptrace stops at its first instruction, and lets it
+// continue.
 func limit(pid int, limits map[int]uint64) error {
 	for {
 		var status unix.WaitStatus
@@ -192,7 +194,7 @@ func limit(pid int, limits map[int]uint64) error {
 	return os.NewSyscallError("ptrace", unix.PtraceDetach(pid))
 }
 
-// limits are those to set, by resource.
+// limits returns the limits to set, by resource.
 func (p Privileges) limits() map[int]uint64 {
 	m := map[int]uint64{}
 	for resource, n := range map[int]int64{unix.RLIMIT_DATA: p.Memory, unix.RLIMIT_FSIZE: p.FileBytes, unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_NPROC: int64(p.Processes)} {

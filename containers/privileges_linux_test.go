@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// tryPrivileges is the supervised process: it prints what it has and what it may, one fact a line.
+// tryPrivileges is the supervised process: it prints its privileges, one fact a line.
 func tryPrivileges() {
 	signal.Ignore(syscall.SIGXFSZ) // EFBIG instead
 	groups, _ := os.Getgroups()
@@ -51,7 +51,7 @@ func tryPrivileges() {
 	time.Sleep(time.Hour)
 }
 
-// fact is the line of a file that begins so, with single spaces.
+// fact returns the line of a file with that beginning, with single spaces.
 func fact(file, begin string) string {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
@@ -62,7 +62,7 @@ func fact(file, begin string) string {
 	return begin + " missing"
 }
 
-// tried returns what a process with those privileges prints.
+// tried returns the output of a process with those privileges.
 func tried(t *testing.T, p containers.Privileges) (*containers.Supervisor, []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,7 +86,7 @@ func tried(t *testing.T, p containers.Privileges) (*containers.Supervisor, []str
 	cmd := child("confined")
 	cmd.Privileges = p
 	cmd.Env["TRY"] = dir
-	if p.User != "" { // who may not enter the directory that this program is in
+	if p.User != "" { // that user may not enter the directory of this program
 		program, err := os.ReadFile(os.Args[0])
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func want(t *testing.T, lines []string, facts ...string) {
 	}
 }
 
-// TestInheritEnv: nothing is inherited but what is named, and what every program needs.
+// TestEnvironment: processes inherit only the named variables, and those that every program needs.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("SHIVA_TEST_SECRET", "password")
 	_, lines := tried(t, containers.Privileges{})
@@ -121,8 +121,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestNewPrivileges: a process cannot gain privileges, unless it may; the others of this process
-// are not affected, and no thread stays behind with less than the rest.
+// TestNewPrivileges: a process cannot gain privileges, unless that is allowed; the other processes
+// are not affected, and no thread stays behind with fewer privileges than the rest.
 func TestNewPrivileges(t *testing.T) {
 	budgettest.Until(t, "the threads of other tests to end", func() bool { return confinedThreads() == 0 })
 	_, lines := tried(t, containers.Privileges{NewPrivileges: true})
@@ -147,10 +147,10 @@ func confinedThreads() (n int) {
 	return n
 }
 
-// TestReadOnly: no change but to devices and where it is allowed, while others of this process
-// write.
+// TestReadOnly: changes fail except to devices and in allowed directories, while the other
+// processes write.
 func TestReadOnly(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	s, lines := tried(t, containers.Privileges{ReadOnly: true, NewPrivileges: true})
 	const no = "permission denied"
 	want(t, lines, "create "+no, "truncate "+no, "remove "+no, "move "+no, "shm "+no, "device done", "open done", "large done", "NoNewPrivs: 1")
@@ -166,7 +166,7 @@ func TestReadOnly(t *testing.T) {
 	want(t, lines[slices.Index(lines, "end"):], "create "+no, "truncate "+no, "open done")
 }
 
-// TestUser: the user's number, group, groups and home; without the right to become another the
+// TestUser: the user's number, group, groups and home; without the right to change the user the
 // reason is in the status.
 func TestUser(t *testing.T) {
 	u, err := user.Lookup("nobody")
@@ -186,11 +186,11 @@ func TestUser(t *testing.T) {
 	want(t, lines, fmt.Sprintf("user %s %s %s %s nobody", u.Uid, u.Gid, groups, u.HomeDir), "open done")
 }
 
-// TestLimits: each holds from the first instruction on.
+// TestLimits: each limit holds from the first instruction on.
 func TestLimits(t *testing.T) {
 	_, lines := tried(t, containers.Privileges{Memory: 1 << 30, FileBytes: 50_000, OpenFiles: 64})
 	want(t, lines, "Max data size 1073741824 1073741824 bytes", "Max file size 50000 50000 bytes", "Max open files 64 64 files", "open done", "large file too large")
-	// What another user's take is in the status where it is missing.
+	// The rights that another user's limits require are in the status where they are missing.
 	cmd := child("confined")
 	cmd.Args = []string{"/bin/cat", "/proc/self/limits"}
 	cmd.Privileges = containers.Privileges{User: "nobody", Processes: 200}
@@ -201,9 +201,10 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// TestPrivilegesFaults: each fault is named; one that may pass is retried and in the status.
+// TestPrivilegesFaults: each fault is named; a fault that may go away is retried, and in the
+// status.
 func TestPrivilegesFaults(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		p    containers.Privileges
 		want string

@@ -89,7 +89,7 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	return r, nil
 }
 
-// checkModel validates the name and the version of a model by package naming.
+// checkModel validates the name and the version of a model with package naming.
 func checkModel(name, version string) error {
 	if err := naming.CheckModel(name); err != nil {
 		return refuse("model %v", err)
@@ -130,7 +130,7 @@ func notes(spec scheduler.Spec) (list []string) {
 	return list
 }
 
-// hasImages reports whether files of pictures may be sent for some input.
+// hasImages reports whether some input accepts image files.
 func hasImages(spec scheduler.Spec) bool {
 	return slices.ContainsFunc(spec.Inputs, func(t tensor.Spec) bool { return t.Image != nil })
 }

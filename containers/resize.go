@@ -7,8 +7,8 @@ import (
 
 // Resize starts processes, or ends the last ones, until there are n, which may be 0. For a process
 // that is to end, it calls drain with a function that recognises the connections of the process,
-// and sends SIGTERM once the channel that drain returns is closed. The process is no longer in
-// Status. Resize does not wait for that. During a Roll and after Close it changes nothing and
+// and sends SIGTERM once the channel that drain returns is closed. Resize does not wait for that
+// end, and Status omits the process at once. During a Roll and after Close it changes nothing and
 // returns false.
 func (s *Supervisor) Resize(n int, drain func(owned func(net.Conn) bool) <-chan struct{}) bool {
 	if !s.rolling.TryLock() {

@@ -10,12 +10,12 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestResize: more processes start beside those there are; one that is to end is told only after it
-// was drained, and no longer shown; there may be none; after Close nothing starts.
+// TestResize: more processes start alongside the existing ones; a process that is to end is told
+// only after it was drained, and is no longer shown; there may be none; after Close nothing starts.
 func TestResize(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	cmd := child("obedient")
-	cmd.StopTimeout = time.Minute // a busy machine is slow to let them obey
+	cmd.StopTimeout = time.Minute // on a busy machine they end slowly
 	s, log := supervise(t, cmd)
 	running := func(n int) func() bool {
 		return func() bool {
@@ -43,7 +43,7 @@ func TestResize(t *testing.T) {
 	if !s.Resize(1, drain) || len(s.Status()) != 1 {
 		t.Fatalf("not resized: %+v", s.Status())
 	}
-	// One that was told to end would not come back.
+	// A process that was told to end would not be restarted.
 	syscall.Kill(list[1].PID, syscall.SIGKILL)
 	syscall.Kill(list[2].PID, syscall.SIGKILL)
 	starts := func() int { return strings.Count(log.String(), "msg=\"serving ") }

@@ -9,10 +9,10 @@ import (
 )
 
 // Roll replaces the processes one after the other. Each is told to end once a new one has
-// registered, so the model is served all the time, with one process more meanwhile. For processes
-// whose connections cannot be identified (see Registered), seen reports whether any has
-// registered since the given time. If a new process ends before it has registered, or ctx ends,
-// Roll stops it, leaves the old one running, and returns an error that says which and why.
+// registered, so the model is served all the time, meanwhile by one more process. For processes
+// whose connections cannot be identified (see Registered), seen reports whether any has registered
+// since the given time. If a new process ends before it has registered, or ctx ends, Roll stops it,
+// leaves the old one running, and returns an error that says which and why.
 func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.rolling.Lock()
 	defer s.rolling.Unlock()

@@ -26,7 +26,7 @@ type session struct {
 	// Set once, before the session is shared.
 	listener  *Listener
 	number    uint64
-	raw       net.Conn // the socket, also of an encrypted one
+	raw       net.Conn // the socket, even if TLS runs on it
 	encrypted bool     // by TLS
 	remote    string
 	dialect   Dialect
@@ -41,7 +41,7 @@ type session struct {
 	token  string    // of its registration, set before replica is
 	tls    *tls.Conn // on raw, set before token is; nil: it is plain
 
-	beat3 bool // guarded by mu: it was asked to register by v3
+	beat3 bool // guarded by mu: a heartbeat of v3 asked it to register
 
 	// life is read-locked while a batch is passed to the connection, and locked by the end of the
 	// session: after that no batch is touched.
@@ -62,7 +62,7 @@ type session struct {
 	lessons int      // feedback messages that wait to be written
 	unread  int      // bytes of those
 	sharing *sharing // set once, by registration; nil: no shared memory
-	told    int      // how many sessions its model has, as the container knows
+	told    int      // number of sessions of its model that the container was last told
 }
 
 // A call is a batch in flight.
@@ -78,7 +78,7 @@ type goodbye struct {
 	reconnect bool
 }
 
-// host is where the container is, as far as its address shows.
+// host returns the container's host, as far as its address shows it.
 func (s *session) host() string {
 	host, _, err := net.SplitHostPort(s.remote)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *session) host() string {
 	return host
 }
 
-// run runs the session. It returns when the connection has ended and everything of it is
+// run runs the session. It returns when the connection has ended and all its resources are
 // released.
 func (s *session) run() { s.close(s.live()) }
 
@@ -289,7 +289,7 @@ func (s *session) register(r registration) error {
 	if f := s.listener.cfg.Registered; f != nil {
 		f(s.raw, s.snapshot())
 	}
-	if err := s.allow(r.model); err != nil { // a Review meanwhile did not see it
+	if err := s.allow(r.model); err != nil { // a concurrent Review did not see it
 		s.retire(goodbye{reason: err.Error(), reconnect: true})
 	}
 	for _, note := range notes {
@@ -303,7 +303,7 @@ func (s *session) register(r registration) error {
 	return nil
 }
 
-// allow is the error for a container that may not serve the model, or no longer.
+// allow returns an error if the container may not serve the model, or no longer.
 func (s *session) allow(id scheduler.ModelID) error {
 	if f := s.listener.cfg.Allow; f != nil {
 		s.mu.Lock()
@@ -341,16 +341,16 @@ func (s *session) refuse(reason error) error {
 // Send sends a batch to the container. It implements scheduler.Worker.
 func (s *session) Send(b *scheduler.Batch) error {
 	if fault := s.transmit(b); fault != nil {
-		// Without life, since the scheduler may send the next batch from this call.
+		// Not under life: the scheduler may send the next batch from this call.
 		s.failed(fault)
 		b.Fail(fault)
 	}
 	return nil
 }
 
-// transmit sends a batch. It returns a fault if the generation cannot carry the batch. Batches of
-// a session that has ended are returned by close, once the socket's writer has stopped: an error
-// of Send would return memory at once that the writer may still be reading.
+// transmit sends a batch. It returns a fault if the generation cannot carry the batch. Batches of a
+// session that has ended are returned by close, once the socket's writer has stopped: an error of
+// Send would at once release memory that the writer may still be reading.
 func (s *session) transmit(b *scheduler.Batch) (fault error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -437,8 +437,8 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	}
 	b := c.batch
 	if !s.conn.Written(&c.out) {
-		// The writer still reads its memory, which must not be released before the connection is
-		// closed.
+		// The writer still reads the batch's memory, which must not be released before the
+		// connection is closed.
 		return fmt.Errorf("answered batch %d before all of it had been sent", id)
 	}
 	s.recycle(c)
@@ -447,7 +447,7 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	if err == nil {
 		a, err = s.codec.result(m, b)
 	} else {
-		s.codec.drop(m) // what is in shared memory has arrived
+		s.codec.drop(m) // its tensors in shared memory have arrived
 	}
 	if errors.Is(err, tensor.ErrBudget) {
 		err = noMemory(err)
@@ -587,7 +587,8 @@ func (s *session) tick() {
 	if do&actPing != 0 {
 		s.conn.Ping()
 	}
-	// A heartbeat behind waiting messages would be no news, and heartbeats would fill the queue.
+	// Behind waiting messages a heartbeat would tell nothing new, and heartbeats would fill the
+	// queue.
 	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// minShared is the size from which a tensor goes by the arena: from there on the pool's buffers
-	// lie in it.
+	// minShared is the size of the smallest tensor that goes by the arena: from this size on the
+	// pool's buffers lie in it.
 	minShared = 32 << 10
 	// minPiece is the least average size of the pieces of a tensor. Smaller ones cost more in the
 	// header than their bytes in the frame.
 	minPiece = 8 << 10
-	// outputsUnit is the unit of the size of a segment of outputs, and outputsShare the part of the
-	// pool's budget that all of them may take: they stay as long as their sessions.
+	// outputsUnit is the unit of the size of a segment of outputs, and outputsShare the fraction of
+	// the pool's budget that all of them may take: they stay as long as their sessions.
 	outputsUnit  = 1 << 20
 	outputsShare = 4
-	// outputsPause is how many results with large frames pass before a segment of outputs is tried
-	// for again for which there was no memory.
+	// outputsPause is the number of results with large frames after which a segment of outputs that
+	// failed for lack of memory is tried again.
 	outputsPause = 1000
 	// maxSegments is how many segments a session may have. A container that unmaps none gets bytes
-	// from then on, and holds no more descriptors and addresses of the server.
+	// from then on, so that it takes no more of the server's descriptors and addresses.
 	maxSegments = 8
 )
 
-// errShared is an output that names memory which it may not.
+// errShared is the error of an output in memory that it may not name.
 var errShared = errors.New("expected one piece, of an input of its batch, or of a segment of outputs at a multiple of 64 bytes")
 
 // A sharing is the part of a session that handles shared memory: the segments that the container
@@ -44,7 +44,7 @@ var errShared = errors.New("expected one piece, of an input of its batch, or of 
 type sharing struct {
 	arena *arena.Arena
 	pool  *tensor.Pool // for copies
-	areas *tensor.Pool // that segments of outputs count in
+	areas *tensor.Pool // budget of the segments of outputs
 	slots int          // results that may be in use at a time
 
 	mu       sync.Mutex
@@ -52,8 +52,8 @@ type sharing struct {
 	in       *arena.Segment      // inputs in it need no bytes; nil: none yet
 	out      *arena.Segment      // the latest for outputs
 	offers   []wire.ArenaMessage // to be sent before the next batch
-	pending  map[string]bool     // uses of which an offer was not answered yet
-	declined map[string]bool     // uses of which the container wants no more
+	pending  map[string]bool     // uses with an offer that was not answered yet
+	declined map[string]bool     // uses for which the container wants no more segments
 	pause    int                 // results to wait before the next segment of outputs
 	over     bool
 }
@@ -62,8 +62,8 @@ type sharing struct {
 type sharedSegment struct {
 	*arena.Segment
 	use      string
-	mapped   bool      // the container has said so
-	replaced time.Time // since then no later batch or result should name it; zero: it is current
+	mapped   bool      // the container has confirmed it
+	replaced time.Time // from then on no new batch or result should name it; zero: it is current
 }
 
 // replace records that a segment is no longer current.
@@ -73,7 +73,7 @@ func (s *sharedSegment) replace() {
 	}
 }
 
-// bind passes a registration to the codec, and the shared memory for it.
+// bind passes a registration to the codec, with the shared memory for it.
 func (s *session) bind(r registration) {
 	if c, ok := s.codec.(*v4); ok {
 		c.share = s.share(r)
@@ -100,13 +100,13 @@ func (s *session) unmap(number int64) {
 	s.say(func(o *zmtp.Outgoing) bool { return say(o, wire.Arena, wire.ArenaMessage{Unmap: number}) })
 }
 
-// RetireSegment ends the use of a segment of inputs in all sessions. It is the arena's function for
-// that, and does not wait.
+// RetireSegment ends the use of a segment of inputs in all sessions. The arena calls it; it does
+// not wait.
 func (l *Listener) RetireSegment(segment *arena.Segment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return // all sessions end
+		return // all sessions are ending
 	}
 	l.wg.Go(func() { // ends by itself; the caller may be sending a batch
 		for _, s := range l.all() {
@@ -122,7 +122,7 @@ func (s *session) retireSegment(segment *arena.Segment) {
 	if x == nil {
 		return
 	}
-	s.life.Lock() // no batch that names it is on its way to the connection
+	s.life.Lock() // no batch that names the segment is on its way to the connection
 	mapped := x.retire(segment)
 	s.life.Unlock()
 	if mapped {
@@ -130,8 +130,8 @@ func (s *session) retireSegment(segment *arena.Segment) {
 	}
 }
 
-// sameMachine reports whether both ends of a connection are on this machine. The container finds
-// out by itself whether it sees the same processes and may read the server's memory.
+// sameMachine reports whether both ends of a connection are on this machine. Whether the container
+// sees the same processes and may read the server's memory, the container itself finds out.
 func sameMachine(conn net.Conn) bool {
 	switch a := conn.RemoteAddr().(type) {
 	case *net.UnixAddr:
@@ -143,7 +143,8 @@ func sameMachine(conn net.Conn) bool {
 	return false
 }
 
-// share prepares shared memory for a container that takes it; nil if there is none for it.
+// share prepares shared memory for a container that takes it; it returns nil if the container gets
+// none.
 func (s *session) share(r registration) *sharing {
 	cfg := &s.listener.cfg
 	if !r.arena || cfg.Arena == nil || s.settings.Bytes || !sameMachine(s.raw) {
@@ -157,7 +158,7 @@ func (s *session) share(r registration) *sharing {
 	return x
 }
 
-// catchUp retires a segment that was retired before the session was known to have it.
+// catchUp retires a segment that the arena retired before s.sharing was set.
 func (x *sharing) catchUp() {
 	if x == nil {
 		return
@@ -195,7 +196,7 @@ func (x *sharing) first() *wire.ArenaMessage {
 	return &offer
 }
 
-// appendOffers puts the offers that wait before the message that o is going to be.
+// appendOffers adds the waiting offers to o, before o's own message.
 func (x *sharing) appendOffers(o *zmtp.Outgoing) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -218,7 +219,7 @@ func (x *sharing) answer(m wire.ArenaMessage) (notice string, unmap int64) {
 	}
 	s := x.segments[m.Segment]
 	if s == nil || s.mapped {
-		return "", 0 // it answers what nobody offered: nothing depends on it
+		return "", 0 // an answer to no offer: nothing depends on it
 	}
 	delete(x.pending, s.use)
 	if m.Error != "" {
@@ -228,7 +229,7 @@ func (x *sharing) answer(m wire.ArenaMessage) (notice string, unmap int64) {
 	}
 	s.mapped = true
 	if s.use == wire.UseOutputs {
-		s.Hide() // nobody else needs to open it
+		s.Hide() // no other process needs to open it
 	}
 	switch {
 	case s.use == wire.UseOutputs:
@@ -276,7 +277,7 @@ func (x *sharing) retire(segment *arena.Segment) bool {
 	return s.mapped
 }
 
-// close releases all segments. Outputs that lie in them hold them as long as they need.
+// close releases all segments. An output that lies in a segment keeps it until it is released.
 func (x *sharing) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -286,8 +287,8 @@ func (x *sharing) close() {
 	}
 }
 
-// place finds the inputs of b that go by shared memory, a set of their indices. If one lies in a
-// segment that the container does not know, that is offered for the next batches.
+// place returns the indices of those inputs of b that go by shared memory. If one lies in a segment
+// that the container does not know, the segment is offered for the next batches.
 func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
 	x.mu.Lock()
 	in := x.in
@@ -320,8 +321,8 @@ func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
 	return placed
 }
 
-// propose offers the segment of inputs in which a batch lies. An old one is not offered again:
-// nobody would have it unmapped. Whoever retires it meanwhile waits for x.mu.
+// propose offers the segment of inputs in which a batch lies, unless it has been retired: the
+// container would not be told to unmap it any more. A concurrent retire waits for x.mu.
 func (x *sharing) propose(segment *arena.Segment) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -332,7 +333,7 @@ func (x *sharing) propose(segment *arena.Segment) {
 	x.offerLocked(segment, wire.UseInputs)
 }
 
-// appendAt adds to the description of input i, which was placed, where it is.
+// appendAt adds the place in shared memory to the description of input i.
 func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 	var space [8]wire.Piece
 	pieces := space[:0]
@@ -340,7 +341,7 @@ func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 		data := b.Parts[k].Inputs[i].Data
 		segment, offset := x.arena.Find(data)
 		if n := len(pieces) - 1; n >= 0 && pieces[n].Offset+pieces[n].Size == offset {
-			// These rows are a part of a request that other batches share.
+			// Rows next to each other, such as those of one divided request, are one piece.
 			pieces[n].Size += int64(len(data))
 			continue
 		}
@@ -349,9 +350,9 @@ func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 	return wire.AppendAt(h, pieces)
 }
 
-// take returns the frame of an output of b. If it is in shared memory that is a view: of an input,
-// which nobody writes, or of a region, which the container could still write, and which is copied
-// if its bytes are to be interpreted. The frame has a reference in all cases.
+// take returns the frame of an output of b, with a reference. For an output in shared memory it is
+// a view: of an input, which is never written again, or of a region, which the container could
+// still write, and which is copied if the server interprets its bytes.
 func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, interpreted bool) (zmtp.Frame, error) {
 	if x == nil || len(t.At) == 0 {
 		f.Buf.Retain()
@@ -383,9 +384,9 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, i
 	return zmtp.Frame{Data: buf.Bytes(), Buf: buf}, nil
 }
 
-// passed finds an output of b that the container did not compute but passes on: memory of an input
-// of the same batch, with a reference to its buffer. What other batches have in the segment, it may
-// read but not answer with, as that memory is not held for it.
+// passed finds an output of b that the container passes on from an input of the same batch, and
+// takes a reference to the input's buffer. The container may read inputs of other batches in the
+// segment, but not answer with them, as b does not hold their memory.
 func (x *sharing) passed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Frame, bool) {
 	if len(t.At) != 3 || t.At[1] < 0 || t.At[2] < 1 {
 		return zmtp.Frame{}, false
@@ -405,8 +406,8 @@ func (x *sharing) passed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Frame, 
 	return zmtp.Frame{}, false
 }
 
-// region finds the bytes of an output, with a reference to their segment; nil if it may not name
-// them.
+// region returns the bytes of an output, with a reference to their segment; nil if the output may
+// not name them.
 func (x *sharing) region(t *wire.TensorHeader) ([]byte, *arena.Segment) {
 	if len(t.At) != 3 {
 		return nil, nil
@@ -424,7 +425,7 @@ func (x *sharing) region(t *wire.TensorHeader) ([]byte, *arena.Segment) {
 	return region, s.Segment
 }
 
-// free returns the regions of outputs that nobody will read.
+// free frees the regions of outputs that the server will not read.
 func (x *sharing) free(outputs []wire.TensorHeader) {
 	for i := range outputs {
 		if region, segment := x.region(&outputs[i]); region != nil {

@@ -63,7 +63,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// An addressed connection says that it is between these addresses.
+// An addressed connection reports these addresses as its ends.
 type addressed struct {
 	net.Conn
 	local, remote net.Addr
@@ -72,7 +72,7 @@ type addressed struct {
 func (c addressed) LocalAddr() net.Addr  { return c.local }
 func (c addressed) RemoteAddr() net.Addr { return c.remote }
 
-// TestElsewhere: who is on another machine, or does not request it, is offered nothing.
+// TestElsewhere: a container on another machine, or one that does not request it, gets no offer.
 func TestElsewhere(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 7000} }
@@ -120,7 +120,7 @@ func TestElsewhere(t *testing.T) {
 			if c.offer {
 				return
 			}
-			// An answer to what nobody offered ends the session.
+			// An answer to no offer ends the session.
 			if err := p.Send([]byte(wire.Arena), []byte(`{"segment":1}`)); err != nil {
 				t.Fatal(err)
 			}

@@ -30,8 +30,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A liar is a container of the model sharing, by hand, that maps what it is offered and answers
-// whatever the test wants.
+// A liar is a hand-written container of the model sharing that maps the offered segments and
+// answers whatever the test wants.
 type liar struct {
 	*containertest.Peer
 	t   *testing.T
@@ -76,7 +76,7 @@ func (l *liar) send(kind string, v any) {
 	}
 }
 
-// receive waits for a message of a kind, and maps what is offered meanwhile.
+// receive waits for a message of a kind, and maps segments offered meanwhile.
 func (l *liar) receive(kind string) [][]byte {
 	for {
 		m, err := l.Receive()
@@ -96,7 +96,7 @@ func (l *liar) receive(kind string) [][]byte {
 	}
 }
 
-// take maps a segment and says so. It unmaps nothing.
+// take maps a segment and confirms it. It unmaps nothing.
 func (l *liar) take(a wire.ArenaMessage) {
 	if a.Unmap != 0 {
 		return
@@ -139,13 +139,13 @@ type answered struct {
 	err error
 }
 
-// TestSharingLies: an answer that names memory which it may not fails its own batch, and the next
-// one is right.
+// TestSharingLies: an answer in memory that it may not name fails its own batch, and the next
+// answer is right.
 func TestSharingLies(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
 	r.wait(t, sharingID, 1)
-	// Large outputs as bytes get it a segment.
+	// After large outputs as bytes the server offers it a segment.
 	const size = 64 << 10
 	y := fmt.Sprintf(`{"name":"y","datatype":"UINT8","shape":[%d]`, 1)
 	first := r.later(t)
@@ -227,7 +227,7 @@ func TestSharingLies(t *testing.T) {
 	}
 }
 
-// answersWithInputs answers from the memory of the inputs, of which it may name what its batch has.
+// answersWithInputs answers from the memory of the inputs, of which it may name those of its batch.
 func answersWithInputs(t *testing.T, r *rig, l *liar, y string) {
 	t.Helper()
 	for _, c := range []struct {
@@ -256,7 +256,7 @@ func answersWithInputs(t *testing.T, r *rig, l *liar, y string) {
 }
 
 // TestScribbler: a container that writes at random into its region after its answer spoils that
-// answer, and nothing that the server interprets.
+// answer, but nothing that the server interprets.
 func TestScribbler(t *testing.T) {
 	for name, c := range map[string]struct {
 		datatype string
@@ -338,11 +338,11 @@ func TestScribbler(t *testing.T) {
 	}
 }
 
-// TestStoppedReader: while a stopped container may be reading an input, nobody else gets its
-// memory, although the request is over; it counts, is shown, and comes back with the end of the
-// session.
+// TestStoppedReader: while a stopped container may be reading an input, no other request gets its
+// memory, although the request is over; the memory counts, is shown, and is freed with the end of
+// the session.
 func TestStoppedReader(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	r, a := newSharedRig(t, containers.Config{Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
@@ -350,7 +350,7 @@ func TestStoppedReader(t *testing.T) {
 	_, at := a.Find(in.Data)
 	r.stopWhileAsked(t, cmd, sharingID, in, 300*time.Millisecond)
 	in.Release()
-	// A session has ended before its memory is given back, and is listed for a moment longer.
+	// A session ends before its memory is released, and is listed for a moment longer.
 	serves := func() bool {
 		s := r.Sessions()
 		return len(s) == 1 && s[0].State != "ended"
@@ -368,14 +368,14 @@ func TestStoppedReader(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	budgettest.Until(t, "the memory", func() bool { return r.pool.InUse() == 0 })
-	// Killed, as a supervisor would, and another one instead: nothing is left of the first.
+	// It is killed, as by a supervisor, and replaced: nothing is left of the first container.
 	cmd.Process.Kill()
 	spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
 }
 
-// TestKilledReader: kill -9 of a container in the midst of batches costs those, and its memory is
-// back at once.
+// TestKilledReader: kill -9 of a container in the midst of batches costs those batches, and its
+// memory is free at once.
 func TestKilledReader(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	for range 3 {
@@ -398,10 +398,10 @@ func TestKilledReader(t *testing.T) {
 	}
 }
 
-// TestReplacement: the segment of inputs is replaced, as it is some minutes after a peak, under a
-// container that works, which unmaps the old one.
+// TestReplacement: the segment of inputs is replaced, as it is some minutes after a peak, while a
+// container works, which unmaps the old one.
 func TestReplacement(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	r, a := newSharedRig(t, containers.Config{})
 	cmd := spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
@@ -417,7 +417,7 @@ func TestReplacement(t *testing.T) {
 			}
 		}
 		if tensor.Invariants {
-			continue // released memory waits, and is in use until then
+			continue // released memory waits, and counts as in use until then
 		}
 		budgettest.Until(t, "the memory of the peak", func() bool {
 			if err := r.adds(t, 2, byte(round)); err != nil {
@@ -431,8 +431,8 @@ func TestReplacement(t *testing.T) {
 	}
 }
 
-// TestReplacementInWork: a container that always has a batch unmaps what was replaced, too, when it
-// has answered those of before.
+// TestReplacementInWork: a container that always has a batch also unmaps replaced segments, when it
+// has answered the earlier batches.
 func TestReplacementInWork(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	ctx, end := context.WithCancel(context.Background())
@@ -467,7 +467,7 @@ func TestReplacementInWork(t *testing.T) {
 		}
 		return r.session(t).Arena == "inputs, outputs"
 	})
-	ask := func(v byte) <-chan error { // and wait until it is being computed
+	ask := func(v byte) <-chan error { // and waits until it is being computed
 		done := make(chan error, 1)
 		go func() { done <- r.adds(t, 1, v) }() // ends with the answer
 		<-entered
@@ -492,8 +492,8 @@ func TestReplacementInWork(t *testing.T) {
 	}
 }
 
-// TestHoarder: a container that unmaps nothing shows with what it keeps, gets bytes when it has
-// enough, and what it kept is free with its session.
+// TestHoarder: a container that unmaps nothing is shown with the memory that it holds, gets bytes
+// when it has too many segments, and its memory is free after its session.
 func TestHoarder(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
@@ -523,21 +523,21 @@ func TestHoarder(t *testing.T) {
 	budgettest.Until(t, "the memory", func() bool { return a.Resident() == 0 })
 }
 
-// TestOutputsShow: segments of outputs count whole, in the budget and in the status, the one that
-// was replaced as well until the container has unmapped it, and all until the session ends.
+// TestOutputsShow: segments of outputs count as a whole, in the budget and in the status: a
+// replaced one until the container has unmapped it, and all until the session ends.
 func TestOutputsShow(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
 	r.wait(t, sharingID, 1)
 	const answer = `{"name":"y","datatype":"UINT8","shape":[1]}`
-	segments := func(size int) { // it answers with so many bytes that it gets another segment
+	segments := func(size int) { // it answers with that many bytes, so that it gets another segment
 		before := l.no
 		asked := r.later(t)
 		l.answer(l.receive(wire.Batch), answer, make([]byte, size))
 		if x := <-asked; x.err == nil {
 			t.Error("its answer has another size than it says")
 		}
-		asked = r.later(t) // the offer comes before the next batch
+		asked = r.later(t) // the offer arrives before the next batch
 		l.answer(l.receive(wire.Batch), answer, []byte{1})
 		if x := <-asked; x.err != nil {
 			t.Fatal(x.err)
@@ -584,8 +584,8 @@ func maps(t *testing.T, pid int) string {
 	return string(text)
 }
 
-// TestKilledServer: after kill -9 of the server its container has nothing of it, and nothing has a
-// name that could stay behind.
+// TestKilledServer: after kill -9 of the server its container maps nothing of it, and no name is
+// left behind.
 func TestKilledServer(t *testing.T) {
 	addr := "ipc://" + t.TempDir() + "/s"
 	server := exec.Command(os.Args[0])
@@ -617,14 +617,14 @@ func TestKilledServer(t *testing.T) {
 	budgettest.Until(t, "the container to unmap", func() bool { return mapped(t, cmd.Process.Pid) == 0 })
 }
 
-// TestSharingPlaces: what is described as shared lies there and nowhere else: an input is where the
-// batch says, with an empty frame, also a very large one, and an answer is the memory that the
+// TestSharingPlaces: tensors described as shared lie there and nowhere else: an input is where the
+// batch says, with an empty frame, even a very large one, and an answer is the memory that the
 // container has written.
 func TestSharingPlaces(t *testing.T) {
 	r, a := newSharedRig(t, containers.Config{})
 	l := newLiar(t, r, "UINT8", false)
 	budgettest.Until(t, "the segment of inputs to be mapped", func() bool { return r.session(t).Arena == "inputs" })
-	// The segment for outputs comes with the first answer.
+	// The segment for outputs is offered after the first answer.
 	for i, size := range []int{mib, mib, 70 * mib} {
 		in := r.input(t, size/mib, byte(40+i))
 		in.Shape = tensor.Shape{1, size}

@@ -37,7 +37,7 @@ func newSharedRig(t testing.TB, cfg containers.Config) (*rig, *arena.Arena) {
 			t.Errorf("%d bytes of the arena left", n)
 		}
 	})
-	if s := a.Current(); s != nil { // its descriptor is there before the rig counts them
+	if s := a.Current(); s != nil { // its descriptor exists before the rig counts them
 		s.Release()
 	}
 	r := newRig(t, cfg)
@@ -45,7 +45,7 @@ func newSharedRig(t testing.TB, cfg containers.Config) (*rig, *arena.Arena) {
 	return r, a
 }
 
-// input is a tensor of the pool of rows of 1 MiB, all bytes of which are v.
+// input returns a tensor of the pool of rows of 1 MiB, all bytes of which are v.
 func (r *rig) input(t testing.TB, rows int, v byte) tensor.Tensor {
 	t.Helper()
 	buf, err := r.pool.Get(rows * mib)
@@ -85,7 +85,7 @@ func (r *rig) session(t testing.TB) containers.SessionInfo {
 	return all[0]
 }
 
-// shares waits until tensors go both ways by shared memory.
+// shares waits until tensors go by shared memory in both directions.
 func (r *rig) shares(t testing.TB) {
 	t.Helper()
 	r.wait(t, sharingID, 1)
@@ -97,8 +97,8 @@ func (r *rig) shares(t testing.TB) {
 	})
 }
 
-// TestSharing: a container in another process gets and gives tensors by shared memory, however it
-// is connected.
+// TestSharing: a container in another process receives and sends tensors by shared memory, whatever
+// its connection.
 func TestSharing(t *testing.T) {
 	secure := trusted(t)
 	for _, addr := range []string{"ipc://" + t.TempDir() + "/s", "tcp://127.0.0.1:0", "tls://127.0.0.1:0"} {
@@ -125,8 +125,8 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestPassedOn: an output that is an input, or a part of one, is not copied, and its memory is
-// nobody else's until the answer is released.
+// TestPassedOn: an output that is an input, or a part of one, is not copied, and no other request
+// gets its memory until the answer is released.
 func TestPassedOn(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, mib}}}
@@ -186,8 +186,8 @@ func TestSharingOff(t *testing.T) {
 	}
 }
 
-// TestGathered: the rows of several requests in one batch, each in a place of its own, arrive in
-// order and go back to their requests.
+// TestGathered: the rows of several requests in one batch, each in another place, arrive in order
+// and return to their requests.
 func TestGathered(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	spawn(t, "sharing", r.Dialable()[0])
@@ -212,8 +212,8 @@ func TestGathered(t *testing.T) {
 	}
 }
 
-// TestInputsReadOnly: a Predict that writes to its inputs fails with what to do about it, and with
-// WritableInputs it may.
+// TestInputsReadOnly: a Predict that writes to its inputs fails with a remedy, and with
+// WritableInputs it may write.
 func TestInputsReadOnly(t *testing.T) {
 	for _, writable := range []bool{false, true} {
 		r, _ := newSharedRig(t, containers.Config{})

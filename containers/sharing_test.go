@@ -17,8 +17,8 @@ const mib = 1 << 20
 
 var sharingID = scheduler.ModelID{Name: "sharing", Version: "1"}
 
-// serveSharing runs in a process of its own a container that answers with its inputs, each byte
-// plus one; with a first byte of 255 never, and with one of 254 after a second.
+// serveSharing runs, in a process of its own, a container that answers with its inputs, each byte
+// plus one. It never answers a first byte of 255, and answers one of 254 after a second.
 func serveSharing() {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	err := container.Serve(context.Background(), container.Model{
@@ -44,7 +44,7 @@ func serveSharing() {
 	fmt.Fprintln(os.Stderr, err)
 }
 
-// serveShared runs in a process of its own a server with a container, until it is killed.
+// serveShared runs, in a process of its own, a server with a container, until it is killed.
 func serveShared() {
 	a := arena.New(64*mib, func(err error) { fmt.Fprintln(os.Stderr, err) }, func(*arena.Segment) {})
 	pool := tensor.NewPoolFrom(a, 64*mib)

@@ -85,7 +85,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 // TestAllSlots: a container may have as many batches in flight as it declared, at most 64, before
-// it has read one of them, and a PONG besides.
+// it has read one of them, and a PONG in addition.
 func TestAllSlots(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		const slots = 64
@@ -106,7 +106,7 @@ func TestAllSlots(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for range 5 { // so that its profile is fast and all are sent at once
+		for range 5 { // so that its profile is fast and all batches are sent at once
 			asked(1)
 			answer()
 			wg.Wait()

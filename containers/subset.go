@@ -10,18 +10,18 @@ import (
 // their model this server has, and leave a server that has many for one that has fewer; package
 // subset says how.
 
-// mostSubsets bounds the models of which it is known after their last session that their containers
-// choose among servers.
+// mostSubsets bounds the models whose Subset is remembered after their last session.
 const mostSubsets = 1024
 
-// A Subset is how many servers a container has sessions with, of those that its name resolves to.
+// A Subset counts the servers with which a container has sessions, and all that its name resolves
+// to.
 type Subset struct {
 	Size    int `json:"size"`
 	Servers int `json:"servers"`
 }
 
-// Subset returns what the container of a model that registered last has said; false: it has
-// sessions with all servers that it knows, or there was none.
+// Subset returns the subset of the container of a model that registered last; false: that container
+// has sessions with all servers that it knows, or there was none.
 func (l *Listener) Subset(id scheduler.ModelID) (Subset, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,15 +29,14 @@ func (l *Listener) Subset(id scheduler.ModelID) (Subset, bool) {
 	return s, ok
 }
 
-// countLocked counts a session of a model that begins or ends, and what its container chooses
-// among.
+// countLocked counts a session of a model that begins or ends.
 func (l *Listener) countLocked(id scheduler.ModelID, by int) {
 	if l.replicas[id] += by; l.replicas[id] == 0 {
 		delete(l.replicas, id)
 	}
 }
 
-// choosesLocked records what the container of a new session has said.
+// choosesLocked records the subset that the container of a new session declared.
 func (l *Listener) choosesLocked(i *SessionInfo) {
 	if i.Subset.Size == 0 {
 		delete(l.subsets, i.Model)
@@ -56,8 +55,8 @@ func (l *Listener) replicasOf(id scheduler.ModelID) int {
 	return l.replicas[id]
 }
 
-// recount tells a container that chooses among servers how many sessions its model has, unless it
-// knows.
+// recount tells a container that chooses among servers how many sessions its model has, if that has
+// changed since it was last told.
 func (s *session) recount() {
 	s.mu.Lock()
 	tell := s.info.Subset.Size > 0 && s.machine.phase == serving

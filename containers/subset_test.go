@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 )
 
-// TestSubsetMessages: what DESIGN.md says about a container that chooses among servers is read and
-// sent so, and nonsense is refused.
+// TestSubsetMessages: the messages in DESIGN.md of a container that chooses among servers are read
+// and sent, and nonsense is refused.
 func TestSubsetMessages(t *testing.T) {
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestSubsetMessages(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "`heartbeat` · `"+string(body)+"`") {
 		t.Errorf("a heartbeat with %s is not in DESIGN.md (%v)", body, err)
 	}
-	// To a server of before, and to a container of before, it is a heartbeat.
+	// An older server and an older container read it as a heartbeat.
 	m := message(t, []string{hex.EncodeToString([]byte("heartbeat")), hex.EncodeToString(body)})
 	if in, err := new(v4).parse(m); err != nil || in.event != evHeartbeat {
 		t.Errorf("read as %+v, %v", in, err)

@@ -29,9 +29,9 @@ type Command struct {
 	Args []string
 	// Replicas is the number of processes. Default 1.
 	Replicas int
-	// Privileges take from the processes what they do not need.
+	// Privileges restrict what the processes may do.
 	Privileges Privileges
-	// Env is added to what they inherit of this process's environment.
+	// Env is added to the environment that they inherit from this process.
 	Env map[string]string
 	// Dir is the working directory; empty means this process's.
 	Dir string
@@ -53,7 +53,7 @@ const (
 	maxRestart = 30 * time.Second
 	// The end of a process is early if it comes before this time.
 	earlyEnd = 10 * time.Second
-	// crashLoop is the number of early ends in a row from which on the state is "crash loop".
+	// crashLoop is the number of early ends in a row after which the state is "crash loop".
 	crashLoop = 3
 
 	lastLines    = 20      // lines of output in the status
@@ -95,8 +95,8 @@ type ProcessInfo struct {
 	LastLines []string `json:"last_lines"`          // the latest lines of its output
 }
 
-// Supervise starts the processes. The error names all faults of the command. A program that
-// cannot be started is no error but is retried, since it may appear later.
+// Supervise starts the processes. The error names all faults of the command. A program that cannot
+// be started is not an error: it is retried, since it may appear later.
 func Supervise(cmd Command) (*Supervisor, error) {
 	var faults []error
 	if cmd.Name == "" {
@@ -230,8 +230,8 @@ func (s *Supervisor) Dismiss(conn net.Conn) {
 	}
 }
 
-// owner is the process that holds, itself or through a child, the other end of conn; nil if none
-// does.
+// owner returns the process that holds, itself or through a child, the other end of conn; nil if
+// none does.
 func (s *Supervisor) owner(conn net.Conn) *process {
 	all := s.all()
 	groups := make([]int, 0, len(all))
@@ -324,7 +324,7 @@ func (p *process) supervise(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
-		// Restrictions of a thread last, and the kernel limits how many it may have.
+		// Restrictions of a thread are permanent, and the kernel limits how many it may have.
 		if !confined {
 			err = p.cmd.Privileges.takeFromThread()
 			confined = err == nil

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 		serveSharing()
 	case "sharing server":
 		serveShared()
-	case "leaving": // when it is hung up on
+	case "leaving": // when its connection is closed
 		network, addr, _ := strings.Cut(os.Getenv("ADDR"), " ")
 		if c, err := net.Dial(network, addr); err == nil {
 			c.Read(make([]byte, 1))
@@ -102,12 +102,12 @@ func supervise(t *testing.T, cmd containers.Command) (*containers.Supervisor, *l
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// TestSupervise: replicas run, their output is logged, a killed one is restarted, and all stop in
-// order.
+// TestSupervise: replicas run, their output is logged, a killed one is restarted, and all are
+// stopped by Close.
 func TestSupervise(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	cmd := child("obedient")
-	cmd.Replicas, cmd.StopTimeout = 2, time.Minute // a busy machine is slow to let them obey
+	cmd.Replicas, cmd.StopTimeout = 2, time.Minute // on a busy machine they end slowly
 	s, log := supervise(t, cmd)
 	running := func() bool {
 		for _, p := range s.Status() {
@@ -161,10 +161,10 @@ func TestStubborn(t *testing.T) {
 	}
 }
 
-// TestCrashLoop: early ends in a row are a crash loop, with the last lines of output, and with
-// pauses.
+// TestCrashLoop: early ends in a row are a crash loop, with pauses between them, and with the last
+// lines of output.
 func TestCrashLoop(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	s, _ := supervise(t, child("crashing"))
 	budgettest.Until(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
 	p := s.Status()[0]
@@ -225,7 +225,7 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 // TestDismiss: a process that ends after its dismissal is not restarted, whatever its exit
 // status, until it is resumed; then it is like any other.
 func TestDismiss(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	s, conns := connecting(t, 1, "leaving")
 	c := <-conns
 	s.Dismiss(c)
@@ -317,13 +317,13 @@ func TestNoOrphans(t *testing.T) {
 	budgettest.Until(t, "the child to die", func() bool { return !alive(pid) || zombie(pid) })
 }
 
-// zombie reports whether a process has ended and was not waited for yet.
+// zombie reports whether a process has ended and has not been waited for.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(b), ") Z ")
 }
 
-// TestCommand: all faults are named at once.
+// TestCommand: all faults are reported at once.
 func TestCommand(t *testing.T) {
 	_, err := containers.Supervise(containers.Command{Replicas: -1, Env: map[string]string{"A=B": ""}})
 	for _, want := range []string{"no name", "no command", "-1 replicas", `"A=B"`} {
@@ -336,7 +336,7 @@ func TestCommand(t *testing.T) {
 // TestLeftBehind: the children of a process are killed when it ends, and do not delay the
 // detection of its end, although they hold the pipes of its output.
 func TestLeftBehind(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	for _, c := range []struct{ exit, state string }{{"0", "crash loop"}, {"3", "crash loop"}} {
 		t.Run("status "+c.exit, func(t *testing.T) {
 			cmd := child("")

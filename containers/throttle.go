@@ -22,7 +22,7 @@ type throttle struct {
 	passed map[string]int // lines by subject; at most total entries
 	all    int            // sum of passed
 	held   uint64
-	most   map[string]uint64 // lines of held by subject, of the subjects in passed
+	most   map[string]uint64 // dropped lines by subject, for the subjects in passed
 	timer  *time.Timer       // runs while held is not 0
 }
 

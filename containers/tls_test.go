@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// trusted is a server's handshake, which processes that begin from now on trust by their
+// trusted returns a server's handshake, which processes started from now on trust through their
 // environment.
 func trusted(t *testing.T) func(net.Conn) (*tls.Conn, error) {
 	t.Helper()
@@ -27,8 +27,8 @@ func trusted(t *testing.T) func(net.Conn) (*tls.Conn, error) {
 	}
 }
 
-// TestUnfinishedHandshakes: strangers who do not finish theirs are bounded in time and number, as
-// those who do not register.
+// TestUnfinishedHandshakes: unfinished TLS handshakes are bounded in time and number, like
+// unregistered connections.
 func TestUnfinishedHandshakes(t *testing.T) {
 	const handshakes = 4
 	for _, first := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01", "GET / HTTP/1.1\r\n\r\n"} {
@@ -49,8 +49,8 @@ func TestUnfinishedHandshakes(t *testing.T) {
 	}
 }
 
-// TestAddressesOfTLS: an address needs a handshake, says what it is, and is given to processes of
-// this machine where there is no other.
+// TestAddressesOfTLS: an address needs a handshake, shows that it is TLS, and is given to processes
+// of this machine where there is no other.
 func TestAddressesOfTLS(t *testing.T) {
 	secure := trusted(t)
 	if _, err := containers.Listen(containers.Config{Addrs: []string{"tls://127.0.0.1:0"}, Scheduler: newRig(t, containers.Config{}).sched}); err == nil || !strings.Contains(err.Error(), `address "tls://127.0.0.1:0" needs Config.Secure`) {

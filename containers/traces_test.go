@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// However many requests of a batch nobody follows, before and after those that somebody does, a
-// container reads whose trace is whose.
+// TestTracesOfBatches: however many requests of a batch are not traced, before and after traced
+// ones, a container assigns each trace to its request.
 func TestTracesOfBatches(t *testing.T) {
 	for n := range 41 {
 		for _, followed := range [][]int{{0}, {n}, {n / 2}, {0, n}, {n / 3, n / 3 * 2}} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Containers that connected but cannot be served as they are stay in the status for a while, with
-// what to do about it: their own logs say nothing, and their connections are short.
+// Containers that connected but cannot be served as they are stay in the status for a while, with a
+// remedy: their own logs do not show it, and their connections are short.
 
 const (
 	unservedFor  = 10 * time.Minute // since the last connection

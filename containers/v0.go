@@ -27,7 +27,7 @@ import (
 //	C->S  1234 u32
 //
 // Rows of one length are sent as 1 to 3, since some containers knew no other codes. Clipper's LZ4
-// frames had linked blocks, these have independent ones; every decoder reads both.
+// frames had linked blocks, ours have independent ones; every decoder reads both.
 type v0 struct {
 	dtype  tensor.DType
 	out    bytes.Buffer // the request
@@ -37,7 +37,7 @@ type v0 struct {
 // v0Codes are the codes for rows of one length; add 3 for rows of any length.
 var v0Codes = map[tensor.DType]byte{tensor.Int32: 1, tensor.Float64: 2, tensor.Uint8: 3, tensor.Bytes: 7}
 
-// Input is the datatype of a container of RPC v0 by the word for it in the configuration file.
+// Input returns the input dtype of a container of RPC v0, by its word in the configuration file.
 func Input(word string) (tensor.DType, error) {
 	words := []string{"bytes", "ints", "doubles", "strings"}
 	i := slices.Index(words, word)

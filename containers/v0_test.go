@@ -110,7 +110,7 @@ func readTexts(t testing.TB, request []byte) (texts []string) {
 	return texts
 }
 
-// TestV0Reuse: a codec is reused, also after a request whose buffer is too large for that.
+// TestV0Reuse: a codec is reused, even after a request whose buffer is too large to keep.
 func TestV0Reuse(t *testing.T) {
 	c := v0{dtype: tensor.Bytes}
 	for _, text := range []string{"first", strings.Repeat("0123456789abcdef", 1<<17), "", "last"} {

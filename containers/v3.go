@@ -38,7 +38,7 @@ func (c *v3) parse(m *zmtp.Message) (incoming, error) {
 	case typeHeartbeat:
 		return incoming{event: evHeartbeat}, nil
 	case typeRegister:
-		if len(f) == 5 { // asked to register by v3 it has registered by v2
+		if len(f) == 5 { // a heartbeat of v3 asked it to register, and it registered by v2
 			return incoming{}, errV2
 		}
 		r, err := c.register(f)

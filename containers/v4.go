@@ -88,8 +88,8 @@ func (c *v4) bind(r registration) {
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
 
-// announceSize is the size from which on a message is announced: the slowest connection needs two
-// seconds for it, the longest silence after a heartbeat.
+// announceSize is the size of the smallest message that is announced: the slowest connection takes
+// two seconds for it, the longest silence after a heartbeat.
 const announceSize = 2 * setting.MessageRate
 
 // batch builds the message of a batch. A large one is announced: a container with a ZeroMQ
@@ -283,8 +283,8 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	return append(h, '}')
 }
 
-// appendTraces appends a list with the traceparent of each request that is followed, and null for
-// the others, which are nearly all.
+// appendTraces appends a list with the traceparent of each traced request, and null for all other
+// requests, which are nearly all.
 func appendTraces(h []byte, parts []scheduler.Part) []byte {
 	h = append(h, '[')
 	done := 0
@@ -391,8 +391,8 @@ func (c *v4) outputs(f []zmtp.Frame, b *scheduler.Batch) (*answer, error) {
 	return a, nil
 }
 
-// interpreted reports whether the server relies on the contents of an output, and not only passes
-// them on.
+// interpreted reports whether the server relies on the contents of an output, rather than only
+// passing them on.
 func (c *v4) interpreted(t *tensor.Spec) bool {
 	if t.DType == tensor.Bytes {
 		return true
@@ -405,7 +405,7 @@ func (c *v4) interpreted(t *tensor.Spec) bool {
 	return false
 }
 
-// drop frees what an answer to no batch names.
+// drop frees the shared memory named by an answer that completes no batch.
 func (c *v4) drop(m *zmtp.Message) {
 	const rows = 4096 // that may have errors
 	if c.share != nil && c.header.Parse(m.Frames[2].Data, rows) == nil {

@@ -212,7 +212,7 @@ func TestV4Errors(t *testing.T) {
 			}
 		})
 	}
-	// A failed row is no failure of its batch.
+	// A failed row is not a failure of its batch.
 	if i := r.Sessions()[0]; i.Failures != uint64(len(tests)-1) || i.LastFailure == "" {
 		t.Errorf("session counts %d failures, the last %q", i.Failures, i.LastFailure)
 	}
@@ -351,7 +351,7 @@ func (r *rig) refuses(t *testing.T, hello, want string) {
 }
 
 // TestV4OtherSpec: a declaration that differs from that of the live replicas is refused, and the
-// error has both.
+// error names both.
 func TestV4OtherSpec(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	r.join(t, echo(nil))

@@ -1,6 +1,6 @@
-// Package adapter provides the declaration of containers of generations before RPC v4, which
-// cannot make one, and converts between it and the form of their clients: a tensor of any shape
-// is one row, texts have no names, and an answer is a text that may be JSON.
+// Package adapter provides the declaration of containers of generations before RPC v4, which cannot
+// make one, and converts between the declaration and the form of their clients: a tensor of any
+// shape is one row, texts have no names, and an answer is a text that may be JSON.
 package adapter
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Spec returns the declaration of a container whose input is rows of one dtype and whose output
-// has one element of another dtype for each. A row of numbers is a vector of any length.
+// Spec returns the declaration of a container whose input is rows of one dtype and whose output has
+// one element of another dtype for each row. A row of numbers is a vector of any length.
 func Spec(input, output tensor.DType) scheduler.Spec {
 	shape := tensor.Shape{-1, -1}
 	if input == tensor.Bytes {
@@ -48,7 +48,7 @@ func (adapter) Inputs(s *scheduler.Spec, tensors []tensor.Tensor, json []byte, b
 	return []tensor.Tensor{t}, nil
 }
 
-// vectors makes the flat rows of a model of numbers. A tensor of any shape is one row, unless
+// vectors makes the flat rows for a model of numbers. A tensor of any shape is one row, unless
 // batch is set: then its first dimension counts rows.
 func vectors(tensors []tensor.Tensor, batch, batched bool) (tensor.Tensor, error) {
 	if len(tensors) != 1 {
@@ -71,7 +71,7 @@ func vectors(tensors []tensor.Tensor, batch, batched bool) (tensor.Tensor, error
 	return t, nil
 }
 
-// texts makes the rows of a model of texts: from a Bytes tensor, from one uint8 tensor of UTF-8
+// texts makes the rows for a model of texts: from a Bytes tensor, from one uint8 tensor of UTF-8
 // per row, or from a JSON string (one row, answered as one) or list of strings.
 func texts(tensors []tensor.Tensor, json []byte, batched bool, pool *tensor.Pool) (t tensor.Tensor, err error) {
 	if json != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Numbers returns an output of floats as it is. Texts become a float64 tensor if each is a
-// number, of shape [rows], or if each is a list of n numbers, of shape [rows, n].
+// Numbers returns an output of floats as it is. Texts become a float64 tensor: of shape [rows] if
+// each is a number, of shape [rows, n] if each is a list of n numbers.
 func (adapter) Numbers(output tensor.Tensor, one bool) (tensor.Tensor, bool) {
 	if output.DType != tensor.Bytes {
 		return output, true

@@ -13,21 +13,21 @@ const (
 	// minIdle is the memory of a segment below which it is not worth replacing.
 	minIdle = 16 << 20
 	// keep is how long most of a segment may be idle before it is replaced. New memory costs as
-	// much as all else that is done with a frame, so who has bursts of them must not lose it in
-	// between.
+	// much as all other work on a frame, so bursts of frames must find the memory of the burst
+	// before.
 	keep = 5 * time.Minute
 )
 
 // An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
-// can map for reading. All methods may be called from any goroutine. A nil Arena takes no memory,
-// and has the methods Watch, Usage, Shared and Renew, which then do nothing.
+// can map for reading. All methods may be called from any goroutine. A nil Arena takes no memory;
+// its methods Watch, Usage, Shared and Renew do nothing.
 //
 // After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
 // part. When that lasts for minutes (Trim) the next buffers lie in a new segment, and the old one
-// goes with its last buffer and its last session. It counts in the pool's budget until then.
+// is unmapped with its last buffer and its last session. It counts in the pool's budget until then.
 //
-// It also makes the segments for outputs and counts them, but whoever has one made reserves its
-// bytes of the pool.
+// An Arena also makes the segments for outputs and counts them, but callers of NewOutputs reserve
+// their bytes of the pool.
 type Arena struct {
 	size    int64
 	broken  func(error)
@@ -52,22 +52,22 @@ type Arena struct {
 type inputs struct {
 	Segment
 	space space // guarded by the arena's mu
-	// old, in the strict build, is memory that was given back last. It is not reused yet, so that
+	// old, in the strict build, is the memory that was released last. It is not reused yet, so that
 	// every use after release meets the poison.
 	old []extent
 }
 
-// New makes an arena of size bytes, which is the size of a segment, too. It takes memory when the
-// first buffer is made. broken is called when there is no shared memory, with the reason, and
-// retired with each segment that is to be unmapped by those who map it; both without locks.
+// New makes an arena of size bytes, which is also the size of a segment. It takes memory when the
+// first buffer is made. broken is called with the reason when there is no shared memory, and
+// retired with each segment that the processes which map it are to unmap; both without locks.
 func New(size int64, broken func(error), retired func(*Segment)) *Arena {
 	a := &Arena{size: size &^ (headSize - 1), broken: broken, retired: retired}
 	a.segments.Store(new([]*inputs))
 	return a
 }
 
-// Current returns the segment of the next buffers with a reference, which is the caller's; nil if
-// there is no shared memory.
+// Current returns the segment of the next buffers, with a reference for the caller; nil if there is
+// no shared memory.
 func (a *Arena) Current() *Segment {
 	a.mu.Lock()
 	s, err := a.currentLocked()
@@ -84,7 +84,7 @@ func (a *Arena) Current() *Segment {
 	return &s.Segment
 }
 
-// Retired reports whether no more buffers lie in a segment than do already.
+// Retired reports whether a segment gets no more buffers.
 func (a *Arena) Retired(s *Segment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,7 +108,7 @@ func (a *Arena) currentLocked() (*inputs, error) {
 	return s, nil
 }
 
-// forget is called when nobody holds s any more.
+// forget is called when the last reference to s has been released.
 func (a *Arena) forget(s *inputs) {
 	defer a.notify()
 	a.mu.Lock()
@@ -119,9 +119,9 @@ func (a *Arena) forget(s *inputs) {
 	a.used.Add(-headSize)
 }
 
-// Get returns n bytes, a multiple of the page size, or nil if there is no place for them in the
-// segment, or not without using more than grow bytes that were never used. Nor does memory that
-// all segments take pass the arena's size: a container that does not unmap old ones keeps memory
+// Get returns n bytes, a multiple of the page size. It returns nil if the segment has no place for
+// them, if they take more than grow bytes that were never used, or if all segments together would
+// take more memory than the arena's size: a container that does not unmap old segments takes memory
 // from the arena, and from nothing else. It implements [tensor.Source].
 func (a *Arena) Get(n int, grow int64) []byte {
 	defer a.notify()
@@ -147,7 +147,7 @@ func (a *Arena) Get(n int, grow int64) []byte {
 	return s.mem[offset : offset+int64(n) : offset+int64(n)]
 }
 
-// Put takes the bytes of Get back.
+// Put takes back the bytes of a Get.
 func (a *Arena) Put(mem []byte) {
 	s, offset := a.find(mem)
 	a.mu.Lock()
@@ -163,7 +163,7 @@ func (a *Arena) Put(mem []byte) {
 	s.Release()
 }
 
-// age exchanges an extent for the oldest of those that wait, if there are many.
+// age exchanges an extent for the oldest of the waiting ones, if there are many.
 func (s *inputs) age(e extent) (oldest extent) {
 	const most = 4
 	s.old = append(s.old, e)
@@ -183,8 +183,8 @@ func (s *inputs) live() int64 {
 	return n
 }
 
-// Find returns the segment in which data lies, and where; nil if it is not in the arena. The
-// segment is there as long as the owner of data holds its buffer.
+// Find returns the segment in which data lies, and its offset there; nil if data is not in the
+// arena. The segment stays as long as the owner of data holds its buffer.
 func (a *Arena) Find(data []byte) (*Segment, int64) {
 	if len(data) == 0 {
 		return nil, 0
@@ -205,7 +205,7 @@ func (a *Arena) find(data []byte) (*inputs, int64) {
 }
 
 // NewOutputs makes a segment of that many bytes for the outputs of one session, which the container
-// may write. gone is called after the last reference to it was released.
+// may write. gone is called after the last reference to the segment was released.
 func (a *Arena) NewOutputs(bytes int64, gone func()) (*Segment, error) {
 	s := new(Segment)
 	err := s.open(bytes, true, func() {
@@ -221,7 +221,7 @@ func (a *Arena) NewOutputs(bytes int64, gone func()) (*Segment, error) {
 	return s, nil
 }
 
-// Watch has f called, without locks, each time that the memory of all segments has changed by a
+// Watch has f called, without locks, each time the memory of all segments has changed by a
 // sixteenth of a segment's size.
 func (a *Arena) Watch(f func()) {
 	if a != nil {
@@ -236,16 +236,16 @@ func (a *Arena) notify() {
 	}
 }
 
-// A Usage is what an arena takes, in bytes.
+// A Usage records the memory that an arena takes, in bytes.
 type Usage struct {
-	Limit    int64 // of Resident
+	Limit    int64 // the bound on Resident
 	Resident int64 // segments of inputs, in use and idle
-	Used     int64 // of it, in buffers
-	Replaced int64 // of it, in segments without new buffers, until buffers and sessions let them go
+	Used     int64 // part of Resident, in buffers
+	Replaced int64 // part of Resident, in retired segments that buffers and sessions still hold
 	Outputs  int64 // segments for outputs, whole
 }
 
-// Usage returns what the arena takes.
+// Usage returns the memory that the arena takes.
 func (a *Arena) Usage() Usage {
 	if a == nil {
 		return Usage{}
@@ -259,7 +259,7 @@ func (a *Arena) Usage() Usage {
 	return u
 }
 
-// Taken is the memory that a segment of inputs takes: what was ever used of it.
+// Taken returns the memory that a segment of inputs takes: all that was ever used of it.
 func (a *Arena) Taken(s *Segment) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -271,10 +271,10 @@ func (a *Arena) Taken(s *Segment) int64 {
 	return 0
 }
 
-// Resident is the memory of all segments of inputs, in use and idle.
+// Resident returns the memory of all segments of inputs, in use and idle.
 func (a *Arena) Resident() int64 { return a.resident.Load() }
 
-// Shared is the memory of all segments.
+// Shared returns the memory of all segments.
 func (a *Arena) Shared() int64 {
 	if a == nil {
 		return 0
@@ -282,7 +282,7 @@ func (a *Arena) Shared() int64 {
 	return a.resident.Load() + a.outputs.Load()
 }
 
-// Idle is the part of Resident that is in no buffer.
+// Idle returns the part of Resident that is in no buffer.
 func (a *Arena) Idle() int64 { return max(0, a.resident.Load()-a.used.Load()) }
 
 // Trim replaces a segment of which three quarters have been idle for some minutes.
@@ -304,8 +304,8 @@ func (a *Arena) Trim() {
 	}
 }
 
-// Spare gives the segment back, for others to use its memory, if it has no buffer. While it has,
-// its idle memory would be lost for new buffers, and return to nobody yet.
+// Spare retires the segment if it has no buffer, to free its memory for others. With buffers, its
+// idle memory would be lost to new buffers and yet not be returned.
 func (a *Arena) Spare() {
 	a.mu.Lock()
 	idle := a.current != nil && a.current.live() == 0
@@ -315,7 +315,7 @@ func (a *Arena) Spare() {
 	}
 }
 
-// Renew retires the segment, so that its idle memory can go: the next buffers lie in a new one.
+// Renew retires the segment, so that its idle memory is freed: the next buffers lie in a new one.
 func (a *Arena) Renew() {
 	if a == nil {
 		return

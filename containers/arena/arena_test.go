@@ -115,7 +115,7 @@ func TestOtherProcess(t *testing.T) {
 	b.Release()
 }
 
-// TestMapRefuses: what is no segment of that size is not mapped.
+// TestMapRefuses: only a segment of the right size is mapped.
 func TestMapRefuses(t *testing.T) {
 	file := t.TempDir() + "/file"
 	if err := os.WriteFile(file, make([]byte, 8192), 0o600); err != nil {
@@ -132,7 +132,7 @@ func TestMapRefuses(t *testing.T) {
 }
 
 // TestPool: large buffers lie in the arena, small ones and those without a place there do not, and
-// memory is used again.
+// memory is reused.
 func TestPool(t *testing.T) {
 	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64 * mib, 64*mib + 1, 100*mib + 1, 128 * mib, 129 * mib} {
 		a, pool, _ := open(t, 128*mib, 0)
@@ -144,7 +144,7 @@ func TestPool(t *testing.T) {
 		b.Release()
 	}
 	if tensor.Invariants {
-		return // released memory waits
+		return // released memory waits before it is reused
 	}
 	a, pool, _ := open(t, 128*mib, 0)
 	get(t, pool, 7*mib).Release()
@@ -159,7 +159,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestFull: what the arena has no place for is ordinary memory.
+// TestFull: buffers for which the arena has no place are ordinary memory.
 func TestFull(t *testing.T) {
 	a, pool, _ := open(t, 4*mib, 0)
 	var all []*tensor.Buffer
@@ -171,7 +171,7 @@ func TestFull(t *testing.T) {
 		}
 		all = append(all, b)
 	}
-	if outside != 3 { // the first page is no tensor's
+	if outside != 3 { // no tensor lies in the first page
 		t.Errorf("%d of 6 buffers of 1 MiB lie outside of a segment of 4 MiB", outside)
 	}
 	for _, b := range all {
@@ -182,9 +182,9 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestBudget: memory of the arena counts, used or idle, and idle memory does not refuse others for
-// ever: an idle segment goes with the last session that maps it, and whoever maps it for ever keeps
-// memory from the arena alone.
+// TestBudget: memory of the arena counts, used or idle, and idle memory does not cause refusals for
+// ever: an idle segment is freed with the last session that maps it, and a session that maps it for
+// ever takes memory from the arena alone.
 func TestBudget(t *testing.T) {
 	a, pool, retired := open(t, 8*mib, 16*mib)
 	mapped := a.Current()
@@ -291,7 +291,7 @@ func shmem(t *testing.T) int {
 	return n << 10
 }
 
-// TestWatch: whoever limits the heap is told of all that is shared, of inputs and outputs.
+// TestWatch: the function that limits the heap learns of all shared memory, of inputs and outputs.
 func TestWatch(t *testing.T) {
 	a, pool, _ := open(t, 16*mib, 0)
 	var last int64

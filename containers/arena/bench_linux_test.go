@@ -16,11 +16,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// BenchmarkGather compares who puts the rows of several requests together: the server, into another
-// place of the segment, of which the container gets a view (by=server), or the container, into
-// memory that it reuses (by=container). The processor time of both threads is compared, and the
-// container reads all of it once; server-µs is the part on the server's thread, where requests of
-// others wait.
+// BenchmarkGather compares two places where the rows of several requests can be put together: the
+// server, in another place of the segment, of which the container gets a view (by=server), or the
+// container, in memory that it reuses (by=container). The processor time of both threads is
+// compared, and the container reads all of it once; server-µs is the part on the server's thread,
+// where other requests wait.
 //
 //	go test ./containers/arena -run '^$' -bench Gather -count 9 | benchstat -col /by -
 func BenchmarkGather(b *testing.B) {
@@ -111,8 +111,8 @@ func benchGather(b *testing.B, rows, size int, byServer bool) {
 
 // BenchmarkPages compares ordinary pages of shared memory with huge ones, by the processor time of
 // copying a frame of 6.2 MB there and back, in memory that was used before and in new memory. Huge
-// pages are those of a tmpfs mounted with huge=always: what memfd_create makes has them only where
-// /sys/kernel/mm/transparent_hugepage/shmem_enabled says so. It needs to be root.
+// pages are those of a tmpfs mounted with huge=always: files of memfd_create have them only where
+// /sys/kernel/mm/transparent_hugepage/shmem_enabled allows it. The benchmark needs root.
 //
 //	go test ./containers/arena -run '^$' -bench Pages -count 9 | benchstat -col /pages -
 func BenchmarkPages(b *testing.B) {
@@ -208,7 +208,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// hugeBytes is how much shared memory this process maps in huge pages.
+// hugeBytes returns how much shared memory this process maps in huge pages.
 func hugeBytes(b *testing.B) (n int64) {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create makes a memfd that begins with the token and maps it. Its size is only a size: pages exist
-// once they are written.
+// create makes a memfd that begins with the token and maps it. Its size takes no memory: pages
+// exist once they are written.
 func create(size int64, token []byte, writable bool) (fd int, mem []byte, err error) {
 	// A file beyond this limit would raise SIGXFSZ, which ends the process.
 	var most unix.Rlimit
@@ -44,10 +44,10 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 		return fd, nil, err
 	}
 	copy(mem, token)
-	_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // clients' data; a core dump works with it, too
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // clients' data: keep it out of core dumps
 	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	if !writable {
-		seals |= unix.F_SEAL_FUTURE_WRITE // our own mapping was there before
+		seals |= unix.F_SEAL_FUTURE_WRITE // our own mapping exists already
 	}
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
 	return fd, mem, err
@@ -55,8 +55,8 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 
 func shut(fd int) { _ = unix.Close(fd) }
 
-// Map maps a segment of another process, as the offer of it says, for a container. It fails if
-// the file at path is another one. The memory is there until Unmap.
+// Map maps a segment of another process, as described by its offer, for a container. It fails if
+// another file is at path. The memory stays until Unmap.
 func Map(path string, size int64, token []byte, writable bool) (mem []byte, err error) {
 	flags, prot := unix.O_RDONLY, unix.PROT_READ
 	if writable {
@@ -84,5 +84,5 @@ func Map(path string, size int64, token []byte, writable bool) (mem []byte, err 
 	return mem, nil
 }
 
-// Unmap gives memory of Map back.
+// Unmap unmaps memory of Map.
 func Unmap(mem []byte) { _ = unix.Munmap(mem) } // cannot fail for a whole mapping

@@ -10,9 +10,9 @@ func create(int64, []byte, bool) (int, []byte, error) { return 0, nil, errLinux 
 
 func shut(int) {}
 
-// Map maps a segment of another process, as the offer of it says, for a container. It fails
-// everywhere but on Linux.
+// Map maps a segment of another process, as described by its offer, for a container. It always
+// fails outside Linux.
 func Map(string, int64, []byte, bool) ([]byte, error) { return nil, errLinux }
 
-// Unmap gives memory of Map back.
+// Unmap unmaps memory of Map.
 func Unmap([]byte) {}

@@ -22,8 +22,8 @@ const (
 // numbers counts the segments of the process.
 var numbers atomic.Int64
 
-// A Segment is a piece of memory that containers can map. It is there until the last reference is
-// released: whoever made it has one, each session that maps it has one, and each buffer in it.
+// A Segment is a piece of memory that containers can map. It stays until the last reference is
+// released: its maker has one, each session that maps it has one, and each buffer in it.
 type Segment struct {
 	Number int64
 	Path   string // where other processes open it
@@ -56,8 +56,8 @@ func (s *Segment) Size() int64 { return int64(len(s.mem)) }
 // Retain adds a reference. The caller must be sure to be covered by one already.
 func (s *Segment) Retain() { s.refs.Add(1) }
 
-// Release gives a reference back; with the last one the memory goes to the system, unless a
-// container maps it still.
+// Release gives up a reference; with the last one the memory returns to the system, unless a
+// container still maps it.
 func (s *Segment) Release() {
 	if s.refs.Add(-1) == 0 {
 		s.Hide()
@@ -66,7 +66,7 @@ func (s *Segment) Release() {
 	}
 }
 
-// Hide closes the path. The caller has a reference, and whoever should map the segment does.
+// Hide closes the path. The caller has a reference, and all processes that need the segment map it.
 func (s *Segment) Hide() {
 	if fd := s.fd.Swap(-1); fd >= 0 {
 		shut(int(fd))
@@ -74,7 +74,7 @@ func (s *Segment) Hide() {
 }
 
 // Region returns the bytes of a tensor, which is not empty, in a segment of outputs, with a
-// reference to the segment that Put gives back; false if the segment does not have them. Their
+// reference to the segment that Put releases; false if they do not lie in the segment. Their
 // contents may change at any time.
 func (s *Segment) Region(offset, size int64) ([]byte, bool) {
 	if offset < headSize+wordSize || offset%wordSize != 0 || size < 1 || offset > s.Size() || size > s.Size()-offset {
@@ -84,14 +84,14 @@ func (s *Segment) Region(offset, size int64) ([]byte, bool) {
 	return s.mem[offset : offset+size : offset+size], true
 }
 
-// Put tells the container that nobody reads a region any more. Any goroutine may call it.
+// Put tells the container that the server reads a region no more. Any goroutine may call it.
 func (s *Segment) Put(region []byte) {
 	word := (*uint32)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(region)), -wordSize))
 	atomic.StoreUint32(word, 0)
 	s.Release()
 }
 
-// offset is where data, which is not empty, lies in the segment; -1 if it does not.
+// offset returns the offset of data, which is not empty, in the segment; -1 if data lies elsewhere.
 func (s *Segment) offset(data []byte) int64 {
 	at := int64(uintptr(unsafe.Pointer(unsafe.SliceData(data))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
 	if at < 0 || at >= s.Size() {

@@ -2,13 +2,13 @@ package arena
 
 import "slices"
 
-// A space divides the addresses of a segment: first fit from the lowest address, so that what was
-// ever used stays short, and with it the memory that the segment takes. Neighbours that are free
-// become one. There are as many free ranges as live buffers at most, hundreds rather than
+// A space divides the addresses of a segment: first fit from the lowest address, so that the range
+// that was ever used stays short, and with it the memory that the segment takes. Free neighbours
+// are merged. There are at most as many free ranges as live buffers, hundreds rather than
 // thousands, each of 40 KiB or more: a linear search costs less than the first page of one.
 type space struct {
 	free []extent // in order of their offsets
-	high int64    // end of what was ever used
+	high int64    // end of the range that was ever used
 	used int64    // bytes in use
 }
 
@@ -17,7 +17,7 @@ type extent struct{ lo, hi int64 }
 
 func newSpace(lo, hi int64) space { return space{free: []extent{{lo, hi}}, high: lo} }
 
-// take returns the offset of n bytes that reach at most up to the given limit.
+// take returns the offset of n free bytes that end at or below the given limit.
 func (s *space) take(n, limit int64) (offset int64, ok bool) {
 	for i := range s.free {
 		f := &s.free[i]
@@ -25,7 +25,7 @@ func (s *space) take(n, limit int64) (offset int64, ok bool) {
 			continue
 		}
 		if f.lo+n > limit {
-			return 0, false // all others are higher
+			return 0, false // all other ranges are higher
 		}
 		offset = f.lo
 		if f.lo += n; f.lo == f.hi {
@@ -38,7 +38,7 @@ func (s *space) take(n, limit int64) (offset int64, ok bool) {
 	return 0, false
 }
 
-// give takes n bytes back that take returned.
+// give frees n bytes that take returned.
 func (s *space) give(offset, n int64) {
 	s.used -= n
 	i, _ := slices.BinarySearchFunc(s.free, offset, func(f extent, at int64) int {

@@ -13,10 +13,10 @@ type Writer struct {
 
 	mu      sync.Mutex
 	space   space
-	regions []extent // that were not free when they were last looked at, with their words
+	regions []extent // regions that were in use at the last look, with their words
 }
 
-// NewWriter makes a Writer of memory from Map, for which nobody else may write.
+// NewWriter makes a Writer of memory from Map, which must have no other Writer.
 func NewWriter(mem []byte) *Writer {
 	return &Writer{mem: mem, space: newSpace(headSize, int64(len(mem)))}
 }
@@ -39,7 +39,7 @@ func (w *Writer) Get(n int) []byte {
 	return w.mem[at+wordSize : at+wordSize+int64(n) : at+wordSize+int64(n)]
 }
 
-// collectLocked takes the regions back that are free.
+// collectLocked takes back the regions that have been freed.
 func (w *Writer) collectLocked() {
 	still := w.regions[:0]
 	for _, r := range w.regions {
@@ -54,7 +54,7 @@ func (w *Writer) collectLocked() {
 
 func (w *Writer) word(at int64) *uint32 { return (*uint32)(unsafe.Pointer(&w.mem[at])) }
 
-// Offset is where the bytes of a Get are in the segment.
+// Offset returns the offset in the segment of the bytes of a Get.
 func (w *Writer) Offset(data []byte) int64 {
 	return int64(uintptr(unsafe.Pointer(unsafe.SliceData(data))) - uintptr(unsafe.Pointer(unsafe.SliceData(w.mem))))
 }

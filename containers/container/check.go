@@ -12,9 +12,9 @@ import (
 
 // Check runs a model without a server, for its tests: WarmUp, Health, and Predict on generated
 // batches of one row and of several (as far as MaxBatch allows), with dim for every size that is
-// declared as -1. It returns an error for whatever would fail in production: a hook that fails, a
-// Predict that fails or panics, outputs that differ from the declaration, a batch in which every
-// row fails.
+// declared as -1. It returns an error for everything that would fail in production: a hook that
+// fails, a Predict that fails or panics, outputs that differ from the declaration, a batch in which
+// every row fails.
 func Check(ctx context.Context, m Model, rows, dim int) error {
 	if rows < 1 || dim < 0 {
 		return fmt.Errorf("container: check with %d rows and dim %d, expected at least 1 and 0", rows, dim)

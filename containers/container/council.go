@@ -15,15 +15,16 @@ import (
 // the server.
 const defaultMost = 128
 
-// A council decides whose rows are executed next while several servers use the model. It is the
-// shell around a table of rounds. With one session it is idle, and batches do not pass through it.
+// A council decides which server's rows are executed next while several servers use the model. It
+// is the shell around a table of rounds. With one session it is idle, and batches do not pass
+// through it.
 //
 // Messages are sent without mu.
 type council struct {
 	server *server
 	began  time.Time
 
-	telling sync.Mutex // held while servers are told, so that they hear it in order; before mu
+	telling sync.Mutex // held while servers are told, so that each is told in order; before mu
 
 	mu     sync.Mutex
 	table  *rounds.Table[*Batch]
@@ -48,8 +49,8 @@ func newCouncil(s *server) *council {
 
 func (c *council) now() time.Duration { return time.Since(c.began) }
 
-// together reports whether two batches can be in one execution: their inputs differ in their rows
-// only.
+// together reports whether two batches can be in one execution: their inputs differ only in their
+// rows.
 func together(a, b *Batch) bool {
 	x, y := a.header.Inputs, b.header.Inputs
 	if len(x) != len(y) || !a.model.batched() || a.header.Rows < 1 || b.header.Rows < 1 {
@@ -64,8 +65,8 @@ func together(a, b *Batch) bool {
 	return true
 }
 
-// join adds a session that has registered. grants says that its server waits for grants when it is
-// told to.
+// join adds a session that has registered. grants reports whether its server waits for grants when
+// it is told to.
 func (c *council) join(n *session, grants bool) {
 	c.mu.Lock()
 	s := c.table.Join(grants)
@@ -74,7 +75,7 @@ func (c *council) join(n *session, grants bool) {
 	c.tell()
 }
 
-// leave removes a session. What it has sent is executed, or dropped.
+// leave removes a session. The batches that it has sent are executed, or dropped.
 func (c *council) leave(n *session, drop bool) {
 	c.mu.Lock()
 	s := c.seats[n]
@@ -140,7 +141,7 @@ func (c *council) takes(n *session, b *Batch) bool {
 	return true
 }
 
-// offered handles an offer of a server, or a grant that it gives back.
+// offered handles an offer of a server, or a grant that the server gives back.
 func (c *council) offered(n *session, m wire.OfferMessage) {
 	c.mu.Lock()
 	s := c.seats[n]
@@ -157,7 +158,7 @@ func (c *council) offered(n *session, m wire.OfferMessage) {
 	c.run()
 }
 
-// run does what the table says, until there is nothing left to do.
+// run acts on the table until there is nothing left to do.
 func (c *council) run() {
 	for {
 		c.mu.Lock()

@@ -47,7 +47,7 @@ func shared(s *server) bool {
 }
 
 // asks sends requests of one row to a server, all at once, and returns once all are answered. Each
-// row has its own numbers, from a base.
+// row has its own numbers, counted from a base.
 func asks(t *testing.T, s *server, base float32, count int, failed func(i int) bool) {
 	var wg sync.WaitGroup
 	for i := range count {
@@ -69,9 +69,9 @@ func asks(t *testing.T, s *server, base float32, count int, failed func(i int) b
 	wg.Wait()
 }
 
-// TestRowsOfTwoServers: rows that wait in two servers are executed in one call, each with what
-// belongs to its request, and answered to the server from which it came. Once one server has gone,
-// the other sends as it likes.
+// TestRowsOfTwoServers: rows that wait in two servers are executed in one call, each with the data
+// of its own request, and answered to the server from which it came. Once one server has closed,
+// the other sends batches without grants.
 func TestRowsOfTwoServers(t *testing.T) {
 	both := 0
 	slow := func(n *network) container.Model {
@@ -123,9 +123,9 @@ func TestRowsOfTwoServers(t *testing.T) {
 	})
 }
 
-// TestServersComeAndGo: of two servers that share a container and are asked all the time one gets
-// other settings again and again, and the other is replaced. No request of the first fails, and of
-// the other none but those that it had when it ended.
+// TestServersComeAndGo: two servers share a container and get requests all the time. One gets other
+// settings again and again, the other is replaced. No request of the first fails, and of the other
+// only those that it had when it ended.
 func TestServersComeAndGo(t *testing.T) {
 	slow := func(n *network) container.Model {
 		return model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
@@ -207,8 +207,8 @@ func TestServersComeAndGo(t *testing.T) {
 	})
 }
 
-// TestPartsFail: of rows of two servers in one call those fail that the model fails, and a call
-// that fails as a whole is made again for each server.
+// TestPartsFail: of rows of two servers in one call only those fail that the model fails, and a
+// call that fails as a whole is repeated for each server.
 func TestPartsFail(t *testing.T) {
 	poison := func(n *network) container.Model {
 		return model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
@@ -278,12 +278,12 @@ func TestRaggedParts(t *testing.T) {
 	})
 }
 
-// TestGrantsBeforeAnswers: the next execution is granted before this one is answered, of rows of
+// TestGrantsBeforeAnswers: the next execution is granted before this one is answered, for rows of
 // one server or of several. A server that has read an answer hands it to its clients before it
 // reads on.
 func TestGrantsBeforeAnswers(t *testing.T) {
 	const batch = `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"grant":%d,"left":5}`
-	for servers := 1; servers <= 2; servers++ { // with rows
+	for servers := 1; servers <= 2; servers++ { // servers with rows
 		synctest.Test(t, func(t *testing.T) {
 			n := &network{}
 			m := model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
@@ -331,9 +331,9 @@ func TestGrantsBeforeAnswers(t *testing.T) {
 	}
 }
 
-// TestStrangeServers: beside an honest server another one that knows no grants and sends when it
-// likes, that offers rows and never sends any, or that dies with a grant. The honest one is served,
-// and so are batches without a grant.
+// TestStrangeServers: alongside an honest server another one does not know grants and sends at any
+// time, or offers rows and never sends any, or dies with a grant. The honest one is served, and so
+// are batches without a grant.
 func TestStrangeServers(t *testing.T) {
 	const batch = `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}]}`
 	for _, c := range []struct {
@@ -417,8 +417,8 @@ func TestStrangeServers(t *testing.T) {
 	}
 }
 
-// strange is a server that says welcome and then plays a round every 9 ms. heard is called with the
-// first two frames of each message.
+// strange is a server that sends welcome and then plays a round every 9 ms. heard is called with
+// the first two frames of each message.
 func strange(raw net.Conn, welcome string, heard func(say func(...string), kind, text string), play func(say func(...string), round int) (ended bool)) {
 	conn, err := zmtp.Server(raw, zmtp.Config{})
 	if err != nil {
@@ -430,7 +430,7 @@ func strange(raw net.Conn, welcome string, heard func(say func(...string), kind,
 		for _, f := range frames {
 			o.FrameString(strings.Clone(f))
 		}
-		_ = conn.Send(&o) // whoever has gone reads nothing
+		_ = conn.Send(&o) // a closed peer reads nothing
 	}
 	var m zmtp.Message
 	if conn.Receive(&m) != nil {

@@ -51,7 +51,7 @@ func ExampleBatch_Fail() {
 				b.Fail(row, fmt.Errorf("the image is black"))
 			}
 		}
-		return b.Inputs, nil // sent from where they were received
+		return b.Inputs, nil // sent from the memory into which they were received
 	}
 	_ = container.Model{Name: "echo", Version: "1", Predict: predict}
 }

@@ -30,7 +30,7 @@ type Feedback struct {
 	Loss  *float64 // how bad the answer was, from 0 to 1
 }
 
-// A lesson is feedback on its way from a session's reader, in the memory into which it was
+// A lesson is feedback that a session's reader has passed on, in the memory into which it was
 // received.
 type lesson struct {
 	of *session
@@ -40,8 +40,8 @@ type lesson struct {
 // maxLessons is the number of lessons that may wait for Model.Feedback; more are dropped.
 const maxLessons = 64
 
-// learn calls Model.Feedback for all sessions, one lesson at a time, until hard ends. The garbage
-// collector frees those that still wait.
+// learn calls Model.Feedback for all sessions, one lesson at a time, until hard ends. It leaves
+// waiting lessons to the garbage collector.
 func (s *server) learn(hard context.Context) {
 	for {
 		select {

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestFeedback: a model with a Feedback receives feedback beside its batches; a failure costs
-// nothing but a line of its log.
+// TestFeedback: a model with a Feedback receives feedback alongside its batches; a failure costs
+// only a line of its log.
 func TestFeedback(t *testing.T) {
 	s := newServer(t)
 	defer s.stop(t)

@@ -14,28 +14,28 @@ import (
 	"github.com/shivad/shivad/containers/subset"
 )
 
-// Which servers of a name the container has links to.
+// Links to the servers that a name resolves to.
 
 const (
-	// awayAfter is how long a server is without a session before another one takes its place, until
-	// it returns.
+	// awayAfter is the time without a session after which a server's place is taken by another one,
+	// until it returns.
 	awayAfter = 10 * time.Second
-	// tryTime is how long a server that is tried may take to register the model.
+	// tryTime is how long a server under trial may take to register the model.
 	tryTime = 10 * time.Second
-	// lookPeriod is how often the choice is looked at where there are servers to choose from.
+	// lookPeriod is how often the choice is reviewed where there are servers to choose from.
 	lookPeriod = time.Second
 )
 
-// A standing is how a link does.
+// A standing is the state of a link.
 type standing struct {
 	mu       sync.Mutex
-	choice   *wire.SubsetMessage // nil: there is none
+	choice   *wire.SubsetMessage // nil: there are no servers to choose from
 	up       bool
 	since    time.Time // of up
-	replicas int       // sessions of the model that the server has; 0: it is not known
+	replicas int       // sessions of the model that the server has; 0: unknown
 }
 
-// subset is what hello says about the choice.
+// subset returns the choice for hello.
 func (s *standing) subset() *wire.SubsetMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *standing) ended() {
 	s.up, s.replicas = false, 0
 }
 
-// sessions is how many sessions of the model the server has; 0: it is not known.
+// sessions returns the number of sessions of the model that the server has; 0: unknown.
 func (s *standing) sessions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ type held struct {
 	standing standing
 }
 
-// A goodbye of a server without reconnect.
+// A dismissal is a server's goodbye without reconnect.
 type dismissal struct {
 	addr string
 	link *held
@@ -99,14 +99,14 @@ type follower struct {
 	server    *server
 	address   address
 	choice    *subset.Choice
-	since     time.Time // of the try
+	since     time.Time // of the trial
 	chosen    []string
 	live      map[string]*held // by address
 	dismissed chan dismissal
 	links     sync.WaitGroup
 }
 
-// follow holds a link to the servers of an address until ctx ends or all of them have dismissed the
+// follow holds links to the servers of an address until ctx ends or all of them have dismissed the
 // container.
 func (s *server) follow(ctx context.Context, a address) {
 	if a.host == "" {
@@ -145,7 +145,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		select {
 		case <-ctx.Done():
 		case d := <-f.dismissed:
-			if f.live[d.addr] == d.link { // unless it was replaced meanwhile
+			if f.live[d.addr] == d.link { // unless that link was replaced meanwhile
 				d.link.cancel()
 				d.link.cancel = nil
 			}
@@ -159,7 +159,7 @@ func (s *server) follow(ctx context.Context, a address) {
 	}
 }
 
-// look has links with the servers that are chosen now.
+// look makes the links match the servers that are chosen now.
 func (f *follower) look(ctx context.Context) {
 	now := time.Now()
 	if tried := f.choice.Trying(); tried == "" {
@@ -195,7 +195,7 @@ func (f *follower) look(ctx context.Context) {
 	}
 }
 
-// sessions is how many sessions of the model a server has; 0: it is not known.
+// sessions returns the number of sessions of the model that a server has; 0: unknown.
 func (f *follower) sessions(addr string) int {
 	if l := f.live[addr]; l != nil {
 		return l.standing.sessions()
@@ -203,7 +203,7 @@ func (f *follower) sessions(addr string) int {
 	return 0
 }
 
-// counted reports whether all servers with which there are sessions say how many they have.
+// counted reports whether all servers with sessions have reported how many sessions they have.
 func (f *follower) counted() bool {
 	for _, l := range f.live {
 		l.standing.mu.Lock()
@@ -216,7 +216,7 @@ func (f *follower) counted() bool {
 	return len(f.live) > 0
 }
 
-// hold begins a link.
+// hold starts a link.
 func (f *follower) hold(ctx context.Context, addr string, choice *wire.SubsetMessage) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &held{cancel: cancel, standing: standing{since: time.Now(), choice: choice}}
@@ -230,7 +230,7 @@ func (f *follower) hold(ctx context.Context, addr string, choice *wire.SubsetMes
 	})
 }
 
-// lookUp returns the addresses of a host, of one family.
+// lookUp returns the addresses of a host, all of one family.
 func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

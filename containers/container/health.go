@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A health gates serving by the model's Health. Each period of health is a context that ends when
-// Health returns an error.
+// A health lets the model serve while its Health returns nil. Each such period is a context that
+// ends when Health returns an error.
 type health struct {
 	mu     sync.Mutex
 	period context.Context

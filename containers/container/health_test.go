@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestHealth: an unhealthy model answers its batches, is no replica meanwhile, and returns; a
+// TestHealth: an unhealthy model answers its batches, is not a replica meanwhile, and returns; a
 // panic counts as an error.
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {

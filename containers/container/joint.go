@@ -13,8 +13,8 @@ import (
 )
 
 // A joint is a batch of the rows of several batches, which come from several servers and are
-// executed in one call. Their answers are parts of its outputs, so it is there until all of them
-// have been sent.
+// executed in one call. Their answers are parts of its outputs, so it stays until all of them have
+// been sent.
 type joint struct {
 	batch *Batch
 	parts atomic.Int32
@@ -27,9 +27,9 @@ func (j *joint) release() {
 	}
 }
 
-// join computes batches in one call and writes their answers. It returns those that it has not
-// written, too, which have to be computed alone: the only one, those that cannot be read, or all if
-// the call fails, since one of them may be to blame.
+// join computes batches in one call and writes their answers. It also returns those that it has not
+// written, which have to be computed alone: a single one, those that cannot be read, or all if the
+// call fails, since one of them may be to blame.
 func (s *server) join(e *rounds.Execution[*Batch]) (ready, alone []*Batch) {
 	now := time.Now()
 	var parts []*Batch
@@ -78,7 +78,7 @@ func (s *server) join(e *rounds.Execution[*Batch]) (ready, alone []*Batch) {
 	return parts, alone
 }
 
-// gather makes b the rows of all parts, which agree in all but their number.
+// gather makes b the rows of all parts, which agree in everything but their number.
 func (b *Batch) gather(parts []*Batch) error {
 	first := parts[0]
 	b.ID = first.ID
@@ -130,7 +130,7 @@ func (b *Batch) gather(parts []*Batch) error {
 	return nil
 }
 
-// orDefault is a list, or n times a value if it is empty.
+// orDefault returns the list, or n times value if it is empty.
 func orDefault[T any](list []T, n int, value T) []T {
 	if len(list) > 0 {
 		return list
@@ -163,7 +163,7 @@ func (b *Batch) divide(outputs []tensor.Tensor, parts []*Batch) (shares [][]tens
 	return shares, nil
 }
 
-// counts is how many values of output i belong to each row; nil: one each.
+// counts returns how many values of output i belong to each row; nil: one each.
 func (b *Batch) counts(i int, outputs []tensor.Tensor) []int {
 	by := slices.IndexFunc(b.model.Outputs, func(s tensor.Spec) bool { return s.Name == b.model.Outputs[i].Ragged })
 	if b.model.Outputs[i].Ragged == "" || by < 0 {

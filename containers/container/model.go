@@ -19,14 +19,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Model is what Serve serves. Name, Version, Inputs, Outputs and Predict are required.
+// A Model describes the model that Serve serves. Name, Version, Inputs, Outputs and Predict are
+// required.
 type Model struct {
 	Name, Version string
-	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients
-	// that request a classification, and an input's Format is the order of an image's dimensions.
-	// An input with an Image may come as Bytes, too: a JPEG or PNG file for each row, whose header
-	// the server has looked at. Predict decodes and resizes them, and calls [Batch.Refuse] for a
-	// row that it cannot decode.
+	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients that
+	// request a classification, and an input's Format is the order of an image's dimensions. An
+	// input with an Image may also arrive as Bytes: a JPEG or PNG file for each row, of which the
+	// server has checked the header. Predict decodes and resizes the files, and calls
+	// [Batch.Refuse] for a row that it cannot decode.
 	Inputs, Outputs []tensor.Spec
 	// Batched true means that the first dimension of all tensors is -1 and counts the rows of a
 	// batch (for a ragged output, the values of all rows together). False means that Predict gets
@@ -34,13 +35,12 @@ type Model struct {
 	// may be optional, and sizes 0. It may be nil where the declaration is unambiguous: see
 	// [Model.Ambiguity].
 	Batched *bool
-	// Predict computes a batch (for a function of one row, see [PerRow]). It returns one tensor
-	// for each declared output, in that order, with b.Rows rows each; names may be empty. An
-	// error fails the whole batch (rows of several requests are then tried again in halves,
-	// unless the server is configured otherwise); [Batch.Fail] fails single rows. A panic counts
-	// as an error. ctx ends when DrainTimeout is over; it carries the batch's span of
-	// OpenTelemetry if the server follows one of its requests. See the package comment for the
-	// ownership of memory.
+	// Predict computes a batch (for a function of one row, see [PerRow]). It returns one tensor for
+	// each declared output, in that order, with b.Rows rows each; names may be empty. An error
+	// fails the whole batch (rows of several requests are then tried again in halves, unless the
+	// server is configured otherwise); [Batch.Fail] fails single rows. A panic counts as an error.
+	// ctx ends when DrainTimeout is over; it carries the batch's OpenTelemetry span if the server
+	// traces one of its requests. See the package comment for the ownership of memory.
 	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
 
 	// The other fields are optional.
@@ -58,9 +58,9 @@ type Model struct {
 	// Concurrency is the number of Predicts that may run at once, at most 64. It is declared to
 	// the server, which sends as many batches. 0 means 1.
 	Concurrency int
-	// Slots is the number of batches that the server may have in flight here, at most 64. 0
-	// leaves it to the server, which uses Concurrency and one more: that one is received while
-	// others compute.
+	// Slots is the number of batches that the server may have in flight here, at most 64. 0 leaves
+	// it to the server, which uses Concurrency and one more: the extra one is received while others
+	// compute.
 	Slots int
 	// User requests the user of each request: the server adds "user" to its parameters if the
 	// client named one. Cached answers are then separate for each user.
@@ -71,40 +71,40 @@ type Model struct {
 	// logged and has no other effect. All replicas with a Feedback receive it. ctx ends when
 	// DrainTimeout is over.
 	Feedback func(ctx context.Context, f *Feedback) error
-	// WritableInputs gives Predict inputs that it may write. Without it inputs can lie in memory
-	// that is shared with the server and only readable: writing there fails the batch, or ends the
-	// process if another goroutine than Predict's does it.
+	// WritableInputs lets Predict write its inputs. Without it inputs can lie in memory that is
+	// shared with the server and read-only: writing there fails the batch, or ends the process if a
+	// goroutine other than Predict's does it.
 	WritableInputs bool
-	// Bytes sends and receives all tensors as bytes, also where shared memory would serve.
+	// Bytes sends and receives all tensors as bytes, even where shared memory is available.
 	Bytes bool
-	// Token shows servers who the container is; "" is that of the environment, see package token.
-	// A file that the environment names is read again for each session.
+	// Token shows servers who the container is; "" means the token of the environment, see package
+	// token. A file that the environment names is read again for each session.
 	Token string
-	// TLS is how TLS is spoken with servers at "tls://host:port": whose certificates are trusted,
-	// the container's own, and the name of the server if it is not the host. nil is what the
-	// environment says (see TLSCAEnv), and otherwise the authorities of the system and no
-	// certificate. Serve makes a copy for each connection, so GetClientCertificate may return one
-	// that was renewed. It is an error without an address of TLS.
+	// TLS configures TLS with servers at "tls://host:port": trusted certificates, the container's
+	// own, and the name of the server if it is not the host. nil means the configuration of the
+	// environment (see TLSCAEnv), and otherwise the system's authorities and no certificate. Serve
+	// makes a copy for each connection, so GetClientCertificate may return a renewed certificate.
+	// It is an error to set TLS without a tls:// address.
 	TLS *tls.Config
-	// Subset is with how many servers the container has sessions if the name that Serve was given
-	// resolves to more. Each container has others, and servers have about as many containers each;
-	// with Subset × containers at 3 × servers none is left out for long (containers/README.md). 0
-	// is what the environment says (SubsetEnv), else DefaultSubset. An address that is no name is
-	// always one of the container's servers.
+	// Subset is the number of servers with which the container has sessions if the name that Serve
+	// was given resolves to more. Containers have different subsets, and servers have about as many
+	// containers each; with Subset × containers at 3 × servers no server is without one for long
+	// (containers/README.md). 0 means the value of the environment (SubsetEnv), or else
+	// DefaultSubset. An address that is not a name is always one of the container's servers.
 	Subset int
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
-	// DrainTimeout is the time from the end of Serve's ctx until that of Predict's. Serve returns
-	// two seconds after that at the latest, whatever Predict does. Default 30 s.
+	// DrainTimeout is the time from the end of Serve's ctx until the end of Predict's. Serve
+	// returns at most two seconds after that, whatever Predict does. Default 30 s.
 	DrainTimeout time.Duration
 	// MessageBytes is the largest message accepted from a server. Default 1 GiB: several times
 	// the server's largest batch.
 	MessageBytes int64
 	// Log receives connections, refusals and panics. nil means slog.Default().
 	Log *slog.Logger
-	// Dial opens connections; nil means TCP and Unix sockets. network is "tcp" or "unix"; TLS is
-	// spoken on what it returns.
+	// Dial opens connections; nil means TCP and Unix sockets. network is "tcp" or "unix"; TLS runs
+	// on the connection that Dial returns.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -184,7 +184,7 @@ func (m *Model) Ambiguity() string {
 	return ""
 }
 
-// understood reports whether the server agrees about Batched. One that does not know the key
+// understood reports whether the server agrees about Batched. A server that does not know the key
 // takes every leading -1 for rows.
 func (m *Model) understood(w wire.WelcomeMessage) bool {
 	if w.Batched != nil {
@@ -202,7 +202,7 @@ func (m *Model) understood(w wire.WelcomeMessage) bool {
 	return m.batched() || !leading
 }
 
-// batched is Batched, or what the shapes imply if it is nil.
+// batched returns Batched, or the value that the shapes imply if it is nil.
 func (m *Model) batched() bool {
 	if m.Batched != nil {
 		return *m.Batched
@@ -210,7 +210,7 @@ func (m *Model) batched() bool {
 	return len(m.Inputs[0].Shape) > 0 && m.Inputs[0].Shape[0] == -1
 }
 
-// A Batch is the argument of Predict. It and everything in it belong to Predict until that
+// A Batch is the argument of Predict. It and everything in it belong to Predict until Predict
 // returns.
 type Batch struct {
 	// ID is the server's number of the batch, for logs.
@@ -233,10 +233,11 @@ type Batch struct {
 	out     zmtp.Outgoing
 	present []bool           // inputs
 	buffers []*tensor.Buffer // from Output, and of gathered inputs
-	session *session         // nil: there is no server, or its rows are of several
-	joint   *joint           // whose rows it has a part of; nil: it was executed alone
-	queued  time.Duration    // that it waited for an execution before its own
-	// Of shared memory: what is held until the batch is reset, and outputs that no result names.
+	session *session         // nil: no server, or rows of several servers
+	joint   *joint           // the joint that its rows are a part of; nil: it was executed alone
+	queued  time.Duration    // time that it waited for another execution
+	// Shared memory: mappings held until the batch is reset, and regions of outputs that no result
+	// names.
 	mappings []*mapping
 	regions  []region
 	placed   []bool // outputs
@@ -308,8 +309,8 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 // outputs must have all rows nevertheless; those of failed rows are dropped.
 func (b *Batch) Fail(row int, err error) { b.fail(row, err, false) }
 
-// Refuse is Fail for a row that is wrong itself, such as a picture that ends too early: its client
-// gets InvalidInput in place of ContainerFailed.
+// Refuse is Fail for an invalid row, such as a picture that ends too early: its client gets
+// InvalidInput in place of ContainerFailed.
 func (b *Batch) Refuse(row int, err error) { b.fail(row, err, true) }
 
 func (b *Batch) fail(row int, err error, invalid bool) {
@@ -344,7 +345,7 @@ func (b *Batch) parse() error {
 	return nil
 }
 
-// load makes the tensors, of a batch that arrived at the given time.
+// load makes the tensors of a batch that arrived at the given time.
 func (b *Batch) load(now time.Time) error {
 	f, h := b.message.Frames, &b.header
 	b.Rows, b.Requests, b.Deadline = h.Rows, h.Requests, time.Time{}
@@ -436,7 +437,7 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 	}
 }
 
-// check validates the outputs here, where an error can name the author's mistake.
+// check validates the outputs, where an error can still name the author's mistake.
 func (b *Batch) check(outputs []tensor.Tensor) error {
 	if err := b.model.check(outputs, b.Rows); err != nil {
 		return err

@@ -74,7 +74,7 @@ func TestQuick(t *testing.T) {
 	})
 }
 
-// TestQuickNoMore: when the server is gone, the ctx of a fast model that hangs suddenly ends
+// TestQuickNoMore: when the server has closed, the ctx of a fast model that suddenly hangs ends
 // soon.
 func TestQuickNoMore(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {

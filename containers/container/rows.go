@@ -50,7 +50,7 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 		outputs := make([]tensor.Tensor, len(rows))
 		for i := range rows {
 			for _, r := range failed {
-				rows[i][r] = good[i] // it is dropped, but the row must be present
+				rows[i][r] = good[i] // dropped, but the row must be present
 			}
 			var err error
 			if outputs[i], err = tensor.Concat(rows[i], b.pool); err != nil {

@@ -44,7 +44,7 @@ const (
 // addresses stands for several servers, and is looked up again from time to time; if it has
 // addresses of both families only those of IPv4 are used, assuming that each server has both.
 // Without addresses Serve uses those of $SHIVA_SERVERS, or DefaultServer. A Model without a Token
-// has that of the environment, see package token.
+// uses the token of the environment, see package token.
 //
 // Serve returns nil after a drain, the error of an invalid Model or address or of WarmUp, and
 // context.DeadlineExceeded if DrainTimeout was too short. Functions of the model that have not
@@ -85,7 +85,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		list = append(list, parsed)
 	}
 	if encrypted := func(a address) bool { return a.encrypted }; slices.ContainsFunc(list, encrypted) {
-		if _, err := m.tls(); err != nil { // what is wrong with its files is said now
+		if _, err := m.tls(); err != nil { // report faults of its files now
 			return err
 		}
 	} else if m.TLS != nil {
@@ -191,23 +191,23 @@ type server struct {
 	council *council
 	lessons chan lesson // feedback that waits for the model; nil: Model.Feedback is nil
 	size    int         // servers of a name with which there are sessions
-	key     string      // of no other container
+	key     string      // different from all other containers'
 }
 
 // An address stands for one server, or for those that a host resolves to.
 type address struct {
 	text, network, host, port string // host is empty if the address needs no lookup
 	encrypted                 bool   // by TLS
-	name                      string // of the server, as its certificate should have it
+	name                      string // the host, which the server's certificate must name
 }
 
-// at is the address of one of the servers that it stands for.
+// at returns the address of one of the servers that a stands for.
 func (a address) at(text string) address {
 	a.text = text
 	return a
 }
 
-// String is what is dialed, for people.
+// String returns the dialed address, for people.
 func (a address) String() string {
 	if a.encrypted {
 		return "tls://" + a.text

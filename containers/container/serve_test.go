@@ -147,7 +147,7 @@ func bubble(t *testing.T, f func(t *testing.T, n *network, s *server)) {
 	})
 }
 
-// TestPredict: what a model sees of a batch, and how its results and errors are answered.
+// TestPredict: a model's view of a batch, and the answers made of its results and errors.
 func TestPredict(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var predict func(b *container.Batch) ([]tensor.Tensor, error)
@@ -440,7 +440,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestNames: a host that resolves to several addresses is several servers, and changes are
+// TestNames: a host that resolves to several addresses stands for several servers, and changes are
 // followed.
 func TestNames(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
@@ -470,7 +470,7 @@ func TestNames(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		mu.Lock()
 		was := names
-		names = nil // it is there, and has no address
+		names = nil // the name exists, and has no address
 		mu.Unlock()
 		fail.Store(false)
 		time.Sleep(10 * time.Second)
@@ -553,7 +553,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 // TestConcurrency: as many Predicts run at once as the model allows, over all servers; a single
-// server sends as many.
+// server sends as many batches.
 func TestConcurrency(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var now, most atomic.Int32

@@ -39,10 +39,10 @@ const fastPredict = 100 * time.Microsecond
 // A session is one connection to one server. Its reader receives batches, Concurrency goroutines
 // compute and answer them, and a timer sends heartbeats. The reader itself computes a fast model.
 // If that takes long after all, the timer starts another goroutine as reader: there is always one
-// reader, but not always the same.
+// reader, but not always the same goroutine.
 type session struct {
 	server   *server
-	standing *standing // which it keeps
+	standing *standing // state of its link, which it updates
 	log      *slog.Logger
 	conn     *zmtp.Conn
 	jobs     chan *Batch
@@ -58,9 +58,9 @@ type session struct {
 	silent time.Duration
 	beat   time.Duration
 
-	// Of the council, guarded by its mu.
+	// Used by the council, guarded by its mu.
 	grants bool // the server waits for grants when it is told to
-	each   bool // it was told to
+	each   bool // the server was told to
 
 	mu    sync.Mutex
 	timer *time.Timer
@@ -98,7 +98,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
 	defer stop()
-	// When the drain's time is over nothing is waited for.
+	// When the drain's time is over, it waits for nothing more.
 	defer context.AfterFunc(s.hard, func() { conn.Abort(context.Cause(s.hard)) })()
 
 	for range cap(s.turn) {
@@ -306,7 +306,7 @@ func (n *session) here() bool {
 	return true
 }
 
-// reads returns the turn taken by here. It returns false if another goroutine has become the
+// reads gives back the turn that here took. It returns false if another goroutine has become the
 // reader meanwhile.
 func (n *session) reads() bool {
 	n.mu.Lock()
@@ -387,12 +387,12 @@ func (n *session) tick() {
 	deaf := !n.since.IsZero()
 	if deaf && time.Since(n.since) > fastPredict {
 		n.since = time.Time{}
-		// In place of the reader that computes. session joins it: it waits for the last reader
+		// It replaces the reader that computes. session joins it: session waits for the last reader
 		// first.
 		n.wg.Go(n.read)
 	}
 	n.mu.Unlock()
-	// While nobody reads, silence cannot be judged: there may be unread bytes.
+	// Without a reader silence proves nothing: there may be unread bytes.
 	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent && !deaf {
 		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
 		return
@@ -402,14 +402,14 @@ func (n *session) tick() {
 	}
 }
 
-// say sends a message of a kind alone.
+// say sends a message that consists of its kind.
 func (n *session) say(kind string) {
 	var o zmtp.Outgoing
 	o.FrameString(kind)
 	n.send(&o)
 }
 
-// send sends a message that is no answer.
+// send sends a message that is not an answer.
 func (n *session) send(o *zmtp.Outgoing) {
 	if err := n.conn.Send(o); errors.Is(err, zmtp.ErrQueueFull) {
 		n.conn.Abort(fmt.Errorf("the server does not read: %w", err))

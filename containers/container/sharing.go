@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// minShared is the size from which an output goes by shared memory if there is some.
+// minShared is the size of the smallest output that goes by shared memory, where there is some.
 const minShared = 32 << 10
 
 // A sharing is the shared memory of a session.
@@ -24,8 +24,8 @@ type sharing struct {
 	out      *mapping // for the next outputs; nil: none
 }
 
-// A mapping is a segment in this process. It is there until nobody needs it: the session, until it
-// was replaced, and the batches that were received or answered in it.
+// A mapping is a segment in this process. It stays while it is referenced: by the session, until it
+// is replaced, and by the batches that were received or answered in it.
 type mapping struct {
 	number int64
 	mem    []byte
@@ -42,7 +42,7 @@ type region struct {
 	data    []byte
 }
 
-// share maps a segment that the server offers, or gives one up, and answers.
+// share maps a segment that the server offers, or gives up one that it retires, and answers.
 func (n *session) share(m wire.ArenaMessage) {
 	if m.Unmap != 0 {
 		n.sharing.mu.Lock()
@@ -109,7 +109,7 @@ func (n *session) tell(m wire.ArenaMessage) {
 	n.send(&o)
 }
 
-// letGo gives a reference to a mapping back. The last one unmaps it, and the server is told.
+// letGo releases a reference to a mapping. The last one unmaps it, and the server is told.
 func (n *session) letGo(s *mapping) {
 	x := &n.sharing
 	x.mu.Lock()
@@ -125,7 +125,7 @@ func (n *session) letGo(s *mapping) {
 	}
 }
 
-// end unmaps everything. Nobody computes or sends any more.
+// end unmaps everything. No goroutine computes or sends any more.
 func (x *sharing) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -179,8 +179,8 @@ func (b *Batch) input(at []int) ([]byte, error) {
 	return data, nil
 }
 
-// room returns memory for an input that is gathered or copied. Of a model that answered with an
-// input last time it lies where the server can read it, and need not be copied again.
+// room returns memory for an input that is gathered or copied. For a model whose last answer had an
+// input as an output, the server can read that memory, and it need not be copied again.
 func (b *Batch) room(n int) ([]byte, error) {
 	if b.session.echoes.Load() {
 		if data := b.region(n); data != nil {
@@ -204,7 +204,7 @@ func (b *Batch) echoes(outputs []tensor.Tensor) bool {
 	})
 }
 
-// hold returns a mapping that stays until the batch is reset; nil: there is none of that number.
+// hold returns a mapping that stays until the batch is reset; nil if none has that number.
 func (b *Batch) hold(number int64) *mapping {
 	for _, s := range b.mappings {
 		if s.number == number {
@@ -225,9 +225,9 @@ func (b *Batch) hold(number int64) *mapping {
 	return s
 }
 
-// arrive holds all that the batch may name until it is reset. It is called by the reader: the
-// message after the batch may say to unmap it, before the batch is computed. What was replaced
-// before is not held: batches that overlap would keep it for ever.
+// arrive holds every segment that the batch may name until it is reset. The reader calls it: the
+// message after the batch may be a request to unmap one, before the batch is computed. Replaced
+// segments are not held: batches that overlap would keep them for ever.
 func (b *Batch) arrive() {
 	x := &b.session.sharing
 	x.mu.Lock()
@@ -240,7 +240,7 @@ func (b *Batch) arrive() {
 	}
 }
 
-// region returns memory for an output of n bytes that the server can read; nil: it has to be sent.
+// region returns memory for an output of n bytes that the server can read; nil: send the bytes.
 func (b *Batch) region(n int) []byte {
 	if n < minShared || b.session == nil {
 		return nil
@@ -259,7 +259,7 @@ func (b *Batch) region(n int) []byte {
 	return data
 }
 
-// place finds where an output is that goes by shared memory, and copies it there if it is
+// place finds the place of an output that goes by shared memory, and copies it there if it lies
 // elsewhere.
 func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
 	if len(data) < minShared {
@@ -279,7 +279,7 @@ func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
 	return b.give(there)
 }
 
-// give passes the region that has exactly these bytes to the server.
+// give hands the region that has exactly these bytes to the server.
 func (b *Batch) give(data []byte) (at wire.Piece, ok bool) {
 	for i, r := range b.regions {
 		if unsafe.SliceData(r.data) == unsafe.SliceData(data) && len(r.data) == len(data) {
@@ -290,7 +290,7 @@ func (b *Batch) give(data []byte) (at wire.Piece, ok bool) {
 	return at, false
 }
 
-// pass finds an output within an input: the server has it.
+// pass finds an output within an input, which the server has already.
 func (b *Batch) pass(data []byte) (at wire.Piece, ok bool) {
 	for i := range b.header.Inputs {
 		in := b.header.Inputs[i].At
@@ -309,7 +309,7 @@ func (b *Batch) pass(data []byte) (at wire.Piece, ok bool) {
 	return at, false
 }
 
-// unshare gives back what the batch has of shared memory.
+// unshare releases the shared memory of the batch.
 func (b *Batch) unshare() {
 	for _, r := range b.regions {
 		r.mapping.writer.Put(r.data)

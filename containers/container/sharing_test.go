@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestGatheredWhereItIsAnswered: a model that answers with its inputs has them gathered where the
-// server reads outputs, from its second batch on, and one that does not leaves that memory alone.
+// TestGatheredWhereItIsAnswered: inputs of a model that answers with them are gathered where the
+// server reads outputs, from its second batch on; another model leaves that memory alone.
 func TestGatheredWhereItIsAnswered(t *testing.T) {
 	const row = 40 << 10
 	in, out := make([]byte, 8*row), make([]byte, 64*row)

@@ -9,13 +9,13 @@ import (
 	"github.com/shivad/shivad/containers/subset"
 )
 
-// DefaultSubset is Model.Subset where neither it nor the environment says otherwise.
+// DefaultSubset is the subset's size where neither Model.Subset nor the environment sets one.
 const DefaultSubset = subset.Default
 
-// SubsetEnv names the environment variable with Model.Subset of models that do not set it.
+// SubsetEnv names the environment variable with the subset's size of models that do not set Subset.
 const SubsetEnv = "SHIVA_SUBSET"
 
-// subsetSize is the number of servers that a model is for at once.
+// subsetSize returns the number of servers that the model serves at once.
 func (m *Model) subsetSize() (int, error) {
 	if m.Subset < 0 {
 		return 0, fmt.Errorf("container: model %q: Subset is %d, expected a number of servers from 1", m.Name, m.Subset)

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/containers/container"
 )
 
-// A town is servers behind one name, and containers that connect to it.
+// A town has the servers behind one name, and containers that connect to it.
 type town struct {
 	*testing.T
 	net     *network
@@ -31,7 +31,7 @@ func (w *town) resolve(context.Context, string, string) ([]netip.Addr, error) {
 	return w.names, w.err
 }
 
-// is says what the name resolves to.
+// is sets what the name resolves to.
 func (w *town) is(err error, from, to int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,20 +43,20 @@ func (w *town) is(err error, from, to int) {
 
 func addr(i int) string { return fmt.Sprintf("10.0.0.%d:7000", i) }
 
-// open begins a server.
+// open starts a server.
 func (w *town) open(i int) {
 	w.servers[addr(i)] = newServer(w.T)
 	w.net.set(addr(i), w.servers[addr(i)])
 }
 
-// shut ends one: whoever connects is refused.
+// shut ends a server: it refuses connections.
 func (w *town) shut(i int) {
 	w.net.set(addr(i), nil)
 	w.servers[addr(i)].stop(w.T)
 	delete(w.servers, addr(i))
 }
 
-// live is how many sessions each server has, and all of them together.
+// live returns how many sessions each server has, and their sum.
 func (w *town) live() (all int, each []int) {
 	for i := 1; i <= 20; i++ {
 		if s := w.servers[addr(i)]; s != nil {
@@ -67,7 +67,7 @@ func (w *town) live() (all int, each []int) {
 	return all, each
 }
 
-// expect waits until there are so many sessions, and within bounds at each server.
+// expect waits for that many sessions in all, with each server within bounds.
 func (w *town) expect(what string, all, least, most int) {
 	w.Helper()
 	for range 3600 {
@@ -81,8 +81,8 @@ func (w *town) expect(what string, all, least, most int) {
 	w.Errorf("%s: %d sessions, %v, want %d, and %d to %d each", what, got, each, all, least, most)
 }
 
-// TestSubset: containers have sessions with so many of many servers, evenly, as servers and
-// containers come, go, fall silent and return, and the name can be resolved or not.
+// TestSubset: containers have sessions with the right number of servers, evenly, as servers and
+// containers start, end, fall silent and return, and whether the name can be resolved or not.
 func TestSubset(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, first *server) {
 		w := &town{T: t, net: n, servers: map[string]*server{addr(1): first}}
@@ -105,7 +105,7 @@ func TestSubset(t *testing.T) {
 		}
 		w.expect("16 containers", 48, 5, 7)
 
-		w.shut(8) // and is listed nevertheless: another server takes its place
+		w.shut(8) // but stays listed: another server takes its place
 		w.expect("a server that is away", 48, 5, 9)
 		w.open(8)
 		w.expect("a server that is back", 48, 5, 7)
@@ -123,7 +123,7 @@ func TestSubset(t *testing.T) {
 		w.is(errors.New("the resolver is away"), 2, 1)
 		time.Sleep(2 * time.Minute)
 		w.expect("a name that cannot be resolved", 48, 0, 6)
-		w.is(nil, 2, 3) // fewer than are to be used
+		w.is(nil, 2, 3) // fewer than the subset
 		w.expect("two servers", 32, 0, 16)
 		for _, stop := range stops {
 			if err := stop(); err != nil {
@@ -136,8 +136,8 @@ func TestSubset(t *testing.T) {
 	})
 }
 
-// TestSubsetSize: of sixteen servers a container has sessions with all, unless it or the
-// environment says otherwise.
+// TestSubsetSize: of sixteen servers a container has sessions with all, unless the model or the
+// environment sets another number.
 func TestSubsetSize(t *testing.T) {
 	for _, tt := range []struct {
 		environment string

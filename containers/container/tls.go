@@ -21,8 +21,8 @@ const (
 	TLSInsecureEnv = "SHIVA_TLS_INSECURE"
 )
 
-// tls is how TLS is spoken from now on. Files that the environment names are read anew, as they may
-// have been renewed.
+// tls returns the configuration of TLS for the next connections. It reads the files that the
+// environment names again, as they may have been renewed.
 func (m *Model) tls() (*tls.Config, error) {
 	if m.TLS != nil {
 		return m.TLS.Clone(), nil
@@ -54,7 +54,8 @@ func (m *Model) tls() (*tls.Config, error) {
 	return c, nil
 }
 
-// secure returns the container's handshake with the server of an address; nil: it speaks no TLS.
+// secure returns the container's handshake with the server of an address; nil: the address is
+// plain.
 func (s *server) secure(ctx context.Context, a address) (func(net.Conn) (net.Conn, error), error) {
 	if !a.encrypted {
 		return nil, nil

@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A text is what was logged.
+// A text holds the text that was logged.
 type text struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -47,7 +47,7 @@ func (l *text) String() string {
 	return l.b.String()
 }
 
-// secured is a server on real sockets, with an address of TLS and then a plain one.
+// secured returns a server on real sockets, with a TLS address and then a plain one.
 func secured(t *testing.T, own certtest.Issue, auth tls.ClientAuthType, clients *certtest.Authority) (s *server, log *text) {
 	t.Helper()
 	config := &tls.Config{Certificates: []tls.Certificate{own.Pair(t)}, ClientAuth: auth}
@@ -97,8 +97,8 @@ func echoes(t *testing.T, log io.Writer, change func(*container.Model), addrs ..
 	})
 }
 
-// TestTLS: a container registers over TLS where both trust each other, and answers bit for bit what
-// it was asked. Where they do not, both say why.
+// TestTLS: a container registers over TLS where both sides trust each other, and answers bit for
+// bit with the request. Where they do not, both log the reason.
 func TestTLS(t *testing.T) {
 	ours, other := certtest.New(t, "ours"), certtest.New(t, "other")
 	good := ours.Server(nil)
@@ -108,7 +108,7 @@ func TestTLS(t *testing.T) {
 	mine := ours.Client("camera", nil)
 	trust := func(a *certtest.Authority, own ...certtest.Issue) *tls.Config {
 		c := &tls.Config{RootCAs: a.Pool()}
-		for _, i := range own { // also one that is not of an authority that the server names
+		for _, i := range own { // including one of an authority that the server does not name
 			pair := i.Pair(t)
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
@@ -121,7 +121,7 @@ func TestTLS(t *testing.T) {
 		own                       certtest.Issue
 		auth                      tls.ClientAuthType
 		config                    *tls.Config
-		containerSays, serverSays string // nothing: it registers
+		containerSays, serverSays string // empty: it registers
 	}{
 		{"good", good, tls.NoClientCert, trust(ours), "", ""},
 		{"good, with a certificate of its own", good, tls.RequireAndVerifyClientCert, trust(ours, mine), "", ""},
@@ -154,7 +154,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// answers asks for tensors of several sizes, which come back as they are.
+// answers sends tensors of several sizes, which must return unchanged.
 func (s *server) answers(t *testing.T) {
 	t.Helper()
 	for _, rows := range []int{1, 3, 1000, 60_001} {
@@ -171,7 +171,7 @@ func (s *server) answers(t *testing.T) {
 	}
 }
 
-// TestTLSAndPlain: where only one side speaks TLS, both say so.
+// TestTLSAndPlain: where only one side speaks TLS, both sides report it.
 func TestTLSAndPlain(t *testing.T) {
 	ours := certtest.New(t, "ours")
 	s, said := secured(t, ours.Server(nil), tls.NoClientCert, nil)
@@ -191,7 +191,7 @@ func TestTLSAndPlain(t *testing.T) {
 	}
 }
 
-// TestTLSOfEnvironment: without Model.TLS the environment has the files. They are read anew for
+// TestTLSOfEnvironment: without Model.TLS the environment names the files. They are read again for
 // each connection.
 func TestTLSOfEnvironment(t *testing.T) {
 	ours := certtest.New(t, "ours")

@@ -15,7 +15,7 @@ import (
 )
 
 // TestTokenIsReplaced: the file of a token is read for each session, and once more when the token
-// is refused. Until there is one that the server knows the container tries, but rarely.
+// is refused. Until the server knows the token, the container retries, but rarely.
 func TestTokenIsReplaced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {

@@ -11,7 +11,7 @@ import (
 )
 
 // Trace returns the server's span of request i, in the form of W3C's traceparent; "" if the server
-// does not follow that request.
+// does not trace that request.
 func (b *Batch) Trace(i int) string {
 	if len(b.header.Traces) == 0 {
 		return ""
@@ -19,8 +19,8 @@ func (b *Batch) Trace(i int) string {
 	return string(b.header.Traces[i])
 }
 
-// TraceState returns what others keep of the trace of request i, in the form of W3C's tracestate,
-// for functions that ask others on behalf of it; "" if that is nothing.
+// TraceState returns the data of other tracing systems about request i, in the form of W3C's
+// tracestate, for functions that send requests on its behalf; "" if there is none.
 func (b *Batch) TraceState(i int) string {
 	if len(b.header.States) == 0 {
 		return ""
@@ -28,18 +28,18 @@ func (b *Batch) TraceState(i int) string {
 	return string(b.header.States[i])
 }
 
-// follow begins a span for a batch with requests that the server follows: a child of the first,
-// linked to the others. ctx carries it, so that spans which Predict makes are its children. Whether
-// it goes anywhere is up to the provider that the program has set with otel.SetTracerProvider: if
-// it has set none, ctx carries the server's span. The span is nil then, and if no request is
-// followed.
+// follow begins a span for a batch with requests that the server traces: a child of the first,
+// linked to the others. ctx carries it, so that spans which Predict makes are its children. The
+// provider that the program has set with otel.SetTracerProvider decides whether it is exported:
+// without a provider, ctx carries the server's span. The span is nil then, and if no request is
+// traced.
 func (b *Batch) follow(ctx context.Context) (context.Context, trace.Span) {
 	provider := otel.GetTracerProvider()
 	var parent trace.SpanContext
 	var links []trace.Link
 	for i := range b.header.Traces {
 		if len(b.header.Traces[i]) == 0 {
-			continue // nobody follows it, like nearly all of them
+			continue // not traced, like nearly all requests
 		}
 		c := b.spanContext(i)
 		switch {
@@ -60,8 +60,9 @@ func (b *Batch) follow(ctx context.Context) (context.Context, trace.Span) {
 		trace.WithAttributes(attribute.String("shivad.model", b.model.Name), attribute.String("shivad.version", b.model.Version), attribute.Int("shivad.rows", b.Rows)))
 }
 
-// unset is OpenTelemetry's provider while the program has set none. It makes spans that nobody
-// sees, at ten times the cost of the rest. nil: a program has set one before this package began.
+// unset is OpenTelemetry's provider while the program has set none. Its spans are exported nowhere
+// and cost ten times the rest. nil: the program had set a provider before this package was
+// initialised.
 var unset = func() trace.TracerProvider {
 	if p := otel.GetTracerProvider(); reflect.TypeOf(p).String() == "*global.tracerProvider" {
 		return p
@@ -69,8 +70,8 @@ var unset = func() trace.TracerProvider {
 	return nil
 }()
 
-// spanContext is the server's span of request i; not valid: there is none. With OpenTelemetry's
-// propagator it takes five times as long, and no server sends any other form.
+// spanContext returns the server's span of request i; not valid: there is none. OpenTelemetry's
+// propagator takes five times as long, and no server sends any other form.
 func (b *Batch) spanContext(i int) trace.SpanContext {
 	const form = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	parent := b.header.Traces[i]
@@ -84,7 +85,7 @@ func (b *Batch) spanContext(i int) trace.SpanContext {
 	}
 	c := trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: trace.FlagsSampled, Remote: true}
 	if state := b.TraceState(i); state != "" {
-		c.TraceState, _ = trace.ParseTraceState(state) // a fault of it is none of the rest
+		c.TraceState, _ = trace.ParseTraceState(state) // a fault in it does not affect the rest
 	}
 	return trace.NewSpanContext(c)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A recorder is a provider of OpenTelemetry that notes the spans it was asked for.
+// A recorder is a provider of OpenTelemetry that records the spans made with it.
 type recorder struct {
 	noop.TracerProvider
 	spans []*span
@@ -53,7 +53,7 @@ func (s *span) SetStatus(code codes.Code, description string) {
 
 func (s *span) End(...trace.SpanEndOption) { s.ended = true }
 
-// A batch costs what those of its requests cost that are followed, not what it has of others.
+// TestFewAreFollowed: the cost of a batch depends on its traced requests, and not on the others.
 func TestFewAreFollowed(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	b := &Batch{model: &Model{Name: "m", Version: "1"}, Rows: 1}
@@ -73,8 +73,8 @@ func TestFewAreFollowed(t *testing.T) {
 	}
 }
 
-// The server's spans go on here: the batch's is a child of the first and linked to the others, and
-// Predict's context carries it. Of requests that nobody follows there is none.
+// TestTracesGoOn: the server's spans continue here: the batch's span is a child of the first and
+// linked to the others, and Predict's context carries it. Requests that are not traced have none.
 func TestTracesGoOn(t *testing.T) {
 	const one, other = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203332-01"
 	r := &recorder{}

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// heard is a log that signals when it has some words.
+// heard is a log that signals when it has certain words.
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -27,24 +27,24 @@ type Model struct {
 	Instance        string
 	Parameters      json.RawMessage
 	Feedback        bool // it requests feedback, and ignores it
-	// Subset of Servers servers has sessions with it; 0: all.
+	// Size and number of servers of its subset; 0: it has sessions with all.
 	Subset, Servers int
 	Token           string
 	// Answer returns the reply to a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
-	// Grant returns what is granted when rows wait in the server, for a container that says that
-	// other servers have it, too. It is called by the goroutine of Answer. nil: it says nothing,
-	// and batches come as ever.
+	// Grant returns the grant for rows that wait in the server, for a container that says that
+	// other servers share it. The goroutine of Answer calls it. nil: the container does not say so,
+	// and batches need no grant.
 	Grant func(rows int) Grant
 }
 
-// A Grant is what a container that several servers share grants one of them.
+// A Grant is a grant to one of several servers that share the container.
 type Grant struct {
-	Delay     time.Duration // before it
-	Elsewhere int           // rows that it says wait in other servers
-	Target    int           // rows of its execution, as it says; 0: it does not say
+	Delay     time.Duration // before the grant
+	Elsewhere int           // rows that wait in other servers, as it says
+	Target    int           // rows of its execution, as it says; 0: not said
 	Silent    bool          // it grants nothing
-	Alone     bool          // it says that it has no other server any more, and later that it has
+	Alone     bool          // it says that it has no other server, and later that it has one
 }
 
 // A Batch is a batch that the container received. The test may retain it.
@@ -62,14 +62,14 @@ type Batch struct {
 
 // A Reply is the scripted answer to a batch.
 type Reply struct {
-	// Before the answer; the container receives and sends heartbeats meanwhile.
+	// Before the answer; heartbeats continue meanwhile.
 	Delay   time.Duration
 	Outputs []tensor.Tensor // in the order and with the names of the declaration
 	Rows    map[int]string  // errors of rows, by row
 	Error   string          // error of the whole batch
 	ID      uint64          // id in the answer; 0: that of the batch
 	Twice   bool            // answer it twice
-	// Together is how many rows of several servers were executed in one call; 0: it does not say.
+	// Rows of several servers that were executed in one call; 0: not said.
 	Together int
 	Frames   [][]byte // send these frames instead
 	Silent   bool     // never answer
@@ -84,8 +84,8 @@ type Container struct {
 
 	wg sync.WaitGroup
 
-	grants uint64              // of the reader
-	open   map[uint64]struct{} // grants that are neither used nor given back; of the reader
+	grants uint64              // used by the reader only
+	open   map[uint64]struct{} // neither used nor given back; used by the reader only
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -244,7 +244,7 @@ func (c *Container) serve() {
 	}
 }
 
-// take answers a batch by the script.
+// take answers a batch according to the script.
 func (c *Container) take(f [][]byte) error {
 	var h wire.BatchHeader
 	if len(f) < 3 || len(f[1]) != wire.IDSize {
@@ -319,10 +319,10 @@ func (c *Container) later(d time.Duration, f func() error) error {
 	return nil
 }
 
-// each says whether batches are to be sent with a grant only.
+// each tells the server whether batches need a grant.
 func (c *Container) each(on bool) error { return c.tell(wire.GrantMessage{Each: &on}) }
 
-// offered answers an offer of rows by the script.
+// offered answers an offer of rows according to the script.
 func (c *Container) offered(rows int) error {
 	c.mu.Lock()
 	muted := c.muted
@@ -346,7 +346,7 @@ func (c *Container) offered(rows int) error {
 	return c.later(g.Delay, func() error { return c.tell(m) })
 }
 
-// use takes a grant back that a batch uses, or that is given back.
+// use closes a grant that a batch uses, or that is given back.
 func (c *Container) use(grant uint64) error {
 	if _, is := c.open[grant]; !is {
 		return fmt.Errorf("containertest: grant %d of %d came back, and was not made or has come back before", grant, c.grants)
@@ -433,8 +433,8 @@ func (c *Container) Batches() []*Batch {
 }
 
 // Mute(true) makes the container hang: it sends neither heartbeats nor answers until Mute(false).
-// Batches that arrive meanwhile are never answered. (ZeroMQ's PINGs are, as by a process whose
-// model hangs.)
+// Batches that arrive meanwhile are never answered. (ZeroMQ's PINGs are answered, as by a process
+// whose model hangs.)
 func (c *Container) Mute(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -454,7 +454,7 @@ func (c *Container) Goodbye() *Goodbye {
 	return c.bye
 }
 
-// Err returns how the connection ended; nil while it has not.
+// Err returns how the connection ended; nil while it is open.
 func (c *Container) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

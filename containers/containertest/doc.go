@@ -7,7 +7,7 @@
 //	})
 //	defer c.Close()
 //
-// A Model without an Answer echoes its inputs. With one it may delay, fail, stay silent or die,
+// A Model without an Answer echoes its inputs. Its Answer may delay, fail, stay silent or die,
 // batch by batch:
 //
 //	Answer: func(b *containertest.Batch) containertest.Reply {

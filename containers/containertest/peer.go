@@ -46,7 +46,7 @@ func (p *Peer) Receive() ([][]byte, error) {
 	return frames, nil
 }
 
-// Raw returns the underlying connection, for bytes that are no frames.
+// Raw returns the underlying connection, for bytes that are not frames.
 func (p *Peer) Raw() net.Conn { return p.raw }
 
 // Close ends the connection.

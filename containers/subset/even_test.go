@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A fleet is containers and servers, without anything between them, second by second.
+// A fleet simulates containers and servers second by second, without a network.
 type fleet struct {
 	now        time.Time
 	rand       *rand.Rand
@@ -21,7 +21,7 @@ type fleet struct {
 	sessions   map[string]int
 	held       map[*Choice][]string
 	tries      int
-	moves      int // sessions that began where a container had others
+	moves      int // sessions that began where a container already had some
 }
 
 func newFleet(containers, servers, size int) *fleet {
@@ -81,7 +81,7 @@ func (f *fleet) hold(s *Choice) {
 	f.held[s] = want
 }
 
-// run lets so much time pass. A try takes a second.
+// run lets that much time pass. A trial takes a second.
 func (f *fleet) run(d time.Duration) {
 	for end := f.now.Add(d); f.now.Before(end); f.now = f.now.Add(time.Second) {
 		for _, s := range f.containers {
@@ -118,7 +118,7 @@ func (f *fleet) spread() (least, most int, deviation float64) {
 	return least, most, math.Sqrt(deviation) / mean
 }
 
-// none is the share of servers without a session.
+// none returns the share of servers without a session.
 func (f *fleet) none() float64 {
 	n := 0
 	for _, a := range f.servers {
@@ -129,8 +129,8 @@ func (f *fleet) none() float64 {
 	return float64(n) / float64(len(f.servers))
 }
 
-// settle lets five minutes pass, and checks what is left of unevenness, and the moves since the
-// last time: those that the change needs at least, of so many sessions, and those of the tries.
+// settle lets five minutes pass, and checks the remaining unevenness, and the moves since the last
+// call: those of the change, which needs at least the given number, and those of the trials.
 func (f *fleet) settle(t *testing.T, what string, needed int) {
 	t.Helper()
 	changed := f.moves
@@ -140,7 +140,8 @@ func (f *fleet) settle(t *testing.T, what string, needed int) {
 	mean := float64(all) / float64(len(f.servers))
 	t.Logf("%s: %d to %d sessions where %.1f is the mean, deviation %.2f, %.1f %% without; %d moves (%d needed) and %d after it, of %d; %d tries in vain",
 		what, least, most, mean, deviation, 100*f.none(), changed, needed, f.moves-changed, all, f.tries)
-	// Plain rendezvous has a deviation of 1/sqrt(mean), 0.56, and e^-mean, 4 %, without any.
+	// Plain rendezvous has a deviation of 1/sqrt(mean), 0.56, and leaves e^-mean, 4 %, without
+	// sessions.
 	if deviation > 0.5/math.Sqrt(mean)+0.05 {
 		t.Errorf("%s: the deviation is %.2f", what, deviation)
 	}
@@ -150,8 +151,9 @@ func (f *fleet) settle(t *testing.T, what string, needed int) {
 	if float64(most) > 2*mean+1 {
 		t.Errorf("%s: a server has %d sessions, and the mean is %.1f", what, most, mean)
 	}
-	// Of rendezvous the change itself moves what it must, as dice fall; and unevenness of half the
-	// mean a session each, at most twice, since a server that was left is not known for good.
+	// The change itself moves as many as rendezvous must, within the spread of dice. The trials
+	// move at most half of all: each uneven session at most twice, since a server that was left is
+	// not known for good.
 	if slack := 4 * math.Sqrt(float64(needed)+1); float64(changed) > float64(needed)+slack {
 		t.Errorf("%s: %d sessions moved at once, %d needed to", what, changed, needed)
 	}
@@ -164,7 +166,7 @@ func (f *fleet) settle(t *testing.T, what string, needed int) {
 var large = flag.Bool("large", false, "simulate 100 containers and 500 servers, not 20 and 100")
 
 // TestSubsetsAreEven: five minutes after either side has grown, shrunk or been replaced the
-// sessions are spread over the servers much more evenly than dice would, and few have moved.
+// sessions are spread over the servers much more evenly than by dice, and few have moved.
 func TestSubsetsAreEven(t *testing.T) {
 	size := [3]int{20, 100, 16}
 	if *large {

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/subsets.json anew")
 
-// subsetVectors are what both SDKs have to choose alike.
+// subsetVectors are the choices that both SDKs must make.
 type subsetVectors struct {
 	Orders []struct {
 		Key     string   `json:"key"`
@@ -23,8 +23,8 @@ type subsetVectors struct {
 	Scenes []subsetScene `json:"scenes"`
 }
 
-// A subsetScene is what happens to a container: at each step the servers are listed, or those that
-// are chosen have so many sessions and a try is judged, or one may begin.
+// A subsetScene is the life of a container: at each step the servers are listed, or the chosen ones
+// have given sessions and a trial is judged, or a trial may start.
 type subsetScene struct {
 	Key   string       `json:"key"`
 	Size  int          `json:"size"`
@@ -36,13 +36,13 @@ type subsetStep struct {
 	List     []string       `json:"list,omitempty"`
 	Away     []string       `json:"away,omitempty"`
 	Sessions map[string]int `json:"sessions,omitempty"`
-	Chosen   []string       `json:"chosen"` // after it
-	Trying   string         `json:"trying"` // likewise
+	Chosen   []string       `json:"chosen"` // after the step
+	Trying   string         `json:"trying"` // after the step
 }
 
 const vectorsFile = "../testdata/subsets.json"
 
-// play does the steps of a scene, and tells f what is chosen after each.
+// play runs the steps of a scene, and calls f with the choice after each.
 func (c *subsetScene) play(f func(step *subsetStep, chosen []string, trying string)) {
 	s := Choice{key: c.Key, size: c.Size}
 	var chosen []string
@@ -63,7 +63,7 @@ func (c *subsetScene) play(f func(step *subsetStep, chosen []string, trying stri
 }
 
 // TestSubsetVectors: the order and the choice of servers are those of testdata/subsets.json, which
-// the SDK for Python has, too.
+// the SDK for Python tests, too.
 func TestSubsetVectors(t *testing.T) {
 	var v subsetVectors
 	if *update {
@@ -135,7 +135,7 @@ func makeSubsetVectors() (v subsetVectors) {
 			case k%20 == 0:
 				listed = some(c.Size+random.IntN(8), 12)
 				step.List = listed
-			case k%5 == 0: // as the name is looked up again
+			case k%5 == 0: // as when the name is looked up again
 				step.List = listed
 			default:
 				step.Sessions = map[string]int{}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A server is listed no more while another is tried, and still has most sessions: what was chosen
-// before has it, and it is not left a second time.
+// TestOneGoesDuringATry: a server is removed from the list while another is tried, and still has
+// the most sessions: it is in the previous choice, and must not be left a second time.
 func TestOneGoesDuringATry(t *testing.T) {
 	now := time.Unix(0, 0)
 	here := func(string) bool { return false }

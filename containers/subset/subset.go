@@ -1,14 +1,14 @@
-// Package subset chooses with which of the servers behind a name a container has sessions, where
-// there are too many for all of them.
+// Package subset chooses the servers with which a container has sessions, where a name has too many
+// servers for all of them.
 //
 // The order is by rendezvous: a hash of the container's key and the server's address. So each
-// container has its own servers, a server that comes takes the place of one other in few
-// containers, and one that goes is replaced in those that had it. Alone that leaves the servers of
-// a fleet uneven, as throwing dice would: of 500 servers that 100 containers choose 16 of, 4 %
-// would have no container, and the fullest 10, where 3.2 is the mean. Containers do not know one
+// container has its own servers, a new server takes the place of another one in few containers, and
+// a removed one is replaced only in the containers that had it. That alone leaves the servers of a
+// fleet uneven, like throws of dice: of 500 servers of which 100 containers choose 16 each, 4 %
+// would have no container, and the fullest 10, where the mean is 3.2. Containers do not know one
 // another, but servers say how many sessions of the model they have. So from time to time a
-// container tries the next server of its order, too, and leaves the one with most sessions of all:
-// it goes to the end of the order, as does the server that was tried if it has not fewer.
+// container also tries the next server of its order, and leaves the server with the most sessions
+// of all: that one goes to the end of the order. So does the tried server, unless it has fewer.
 package subset
 
 import (
@@ -20,42 +20,43 @@ import (
 	"time"
 )
 
-// Default is how many servers a container has sessions with where nothing says otherwise.
+// Default is the number of servers with which a container has sessions where no setting says
+// otherwise.
 const Default = 16
 
-// The time between two tries. It doubles while they are in vain.
+// The time between two trials. It doubles while they change nothing.
 const (
 	firstTry = 5 * time.Second
 	lastTry  = 2 * time.Minute
 )
 
-// A Choice is the servers of one container: as many as it has been made for, the first of an order
-// that is its own. It has no clock and no goroutine, and one goroutine uses it at a time.
+// A Choice holds the servers of one container: the first of an order that is its own, as many as
+// its size. It has no clock and no goroutine, and only one goroutine at a time may use it.
 type Choice struct {
 	key    string // the container's, different from all others
 	size   int
 	order  []string
 	trying string // "": none is tried
 
-	wait time.Duration // from one try to the next
+	wait time.Duration // from one trial to the next
 	next time.Time     // zero: there is nothing to try
 }
 
 // New returns a choice of size servers, at least one, for the container with a key that no other
-// one has.
+// container has.
 func New(key string, size int) *Choice { return &Choice{key: key, size: size} }
 
-// Size is how many servers are chosen, if there are as many.
+// Size returns how many servers are chosen, if there are as many.
 func (s *Choice) Size() int { return s.size }
 
-// Servers is how many servers there are to choose from.
+// Servers returns how many servers there are to choose from.
 func (s *Choice) Servers() int { return len(s.order) }
 
-// Trying is the server that is tried; "": none is.
+// Trying returns the server under trial; "": none.
 func (s *Choice) Trying() string { return s.trying }
 
-// rendezvous is the order of servers for a key: by the first 8 bytes of the SHA-256 of the key, a
-// zero byte and the address, the largest number first.
+// rendezvous returns the order of servers for a key: by the first 8 bytes of the SHA-256 of the
+// key, a zero byte and the address, the largest number first.
 func rendezvous(key string, servers []string) []string {
 	score := make(map[string]uint64, len(servers))
 	for _, s := range servers {
@@ -67,8 +68,8 @@ func rendezvous(key string, servers []string) []string {
 	return slices.Compact(order)
 }
 
-// List says which servers there are. Those of before keep their places; a new one gets the place
-// that it has by rendezvous if that is among the first, and else the last.
+// List sets the servers to choose from. Known ones keep their places; a new one gets its place by
+// rendezvous if that is among the first, or else the last place.
 func (s *Choice) List(servers []string, now time.Time) {
 	known, listed := set(s.order), set(servers)
 	if maps.Equal(known, listed) {
@@ -111,8 +112,8 @@ func (s *Choice) schedule(now time.Time) {
 	}
 }
 
-// Chosen are the servers to have sessions with: the first that are not away, and those before them
-// that are, since they may return, at most twice as many; and the one that is tried.
+// Chosen returns the servers to have sessions with: the first ones that are not away, those before
+// them that are, since they may return, at most twice the size in all; and the one under trial.
 func (s *Choice) Chosen(away func(server string) bool) (list []string) {
 	here := 0
 	for _, a := range s.order {
@@ -129,7 +130,7 @@ func (s *Choice) Chosen(away func(server string) bool) (list []string) {
 	return list
 }
 
-// Try begins to try the next server that is not chosen, if it is time.
+// Try starts the trial of the next server that is not chosen, if it is time.
 func (s *Choice) Try(chosen []string, now time.Time) {
 	if s.trying != "" || s.next.IsZero() || now.Before(s.next) {
 		return
@@ -139,14 +140,14 @@ func (s *Choice) Try(chosen []string, now time.Time) {
 	}
 }
 
-// Judge ends a try. sessions says how many sessions of the model a server has, this container's
-// among them; 0: it is not known. Of the chosen ones that with most is left: not the one that is
-// tried, if both have as many.
+// Judge ends a trial. sessions returns how many sessions of the model a server has, including this
+// container's; 0: unknown. The container leaves the server with the most sessions, chosen or tried;
+// the tried one, if none has more.
 func (s *Choice) Judge(chosen []string, sessions func(server string) int, now time.Time) {
 	left := s.trying
 	if most := sessions(left); most > 0 {
 		for _, a := range chosen {
-			// One that is listed no more is left anyway, and may still have sessions.
+			// A server that is no longer listed is left anyway, and may still have sessions.
 			if n := sessions(a); n > most && slices.Contains(s.order, a) {
 				left, most = a, n
 			}

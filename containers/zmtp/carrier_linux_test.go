@@ -15,11 +15,11 @@ import (
 
 const patience = time.Minute
 
-// A patient socket takes so many bytes at each call, each of which its deadline ends, and has its
-// peer take something of what it holds.
+// A patient socket takes a given number of bytes at each call, which its deadline then ends, and
+// lets its peer take some of the bytes that it holds.
 type patient struct {
 	net.Conn
-	takes   []int // what each call takes; behind them, nothing
+	takes   []int // bytes that each call takes; after them, none
 	reads   int   // pieces that the peer takes before each of the first calls
 	peer    func()
 	calls   int
@@ -50,9 +50,9 @@ func (p *patient) Write(b []byte) (int, error) {
 	return n, os.ErrDeadlineExceeded
 }
 
-// What TLS writes may last as long as the peer takes some of it each time that the patience ends:
-// of the write itself, or of what the socket holds. A peer that takes none of either is given up,
-// and so is a socket that is broken.
+// TestPatienceOfTLS: a write of TLS may last as long as the peer takes some bytes in each timeout:
+// of the write itself, or of those that the socket holds. A peer that takes none of either is given
+// up, and so is a broken socket.
 func TestPatienceOfTLS(t *testing.T) {
 	const piece = 1000
 	for name, c := range map[string]struct {
@@ -117,7 +117,7 @@ func TestPatienceOfTLS(t *testing.T) {
 	}
 }
 
-// A reader has bytes that nobody has read, and then the end.
+// A reader has unread bytes, and then the end.
 type reader struct {
 	net.Conn
 	unread int
@@ -157,9 +157,9 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A server whose handshake has failed reads what the peer still sends, so much and for so long, so
-// that the peer hears why.
-// It does not where there was nothing to say, as for one that has sent nothing, nor does a client.
+// TestEndOfAFailedHandshake: a server whose handshake has failed reads what the peer still sends,
+// up to a limit of bytes and time, so that the peer learns why. It does not if there was nothing to
+// tell, as to a peer that has sent nothing; nor does a client.
 func TestEndOfAFailedHandshake(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -183,8 +183,8 @@ func TestEndOfAFailedHandshake(t *testing.T) {
 	}
 }
 
-// A peer that speaks ZMTP without TLS is told so in ZMTP, others are not; and the carrier of a
-// socket can tell what that holds.
+// TestForeignHandshake: a peer that speaks ZMTP without TLS is told so in ZMTP, other peers are
+// not; and the carrier of a socket can count the bytes that it holds.
 func TestForeignHandshake(t *testing.T) {
 	for first, told := range map[byte]bool{greetingMark: true, 'G': false} {
 		peer := &reader{unread: 100}

@@ -13,8 +13,8 @@ import (
 
 // Config describes one connection. The zero value works.
 type Config struct {
-	// Client is the socket type of the side that connects: Dealer (the default) or Req. What a REQ
-	// socket puts around its messages is its user's to write and to read: an empty frame first.
+	// Client is the socket type of the side that connects: Dealer (the default) or Req. The user of
+	// a REQ socket writes and reads its envelope, an empty first frame.
 	Client string
 	Limits Limits
 	// Pool is where the bytes of received frames come from; nil means ordinary memory without a
@@ -22,12 +22,12 @@ type Config struct {
 	Pool *tensor.Pool
 	// HandshakeTimeout is the time for greeting and READY together. Default 10 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout ends a connection whose peer takes not one byte for this long while
-	// something waits to be written. Default 10 s.
+	// WriteTimeout ends a connection whose peer takes not one byte for this long while data waits
+	// to be written. Default 10 s.
 	WriteTimeout time.Duration
-	// Secure makes the handshake of TLS on the connection before anything else, within
-	// HandshakeTimeout, and returns what it is spoken through, a *tls.Conn. nil: the connection is
-	// plain.
+	// Secure performs the TLS handshake on the connection before anything else, within
+	// HandshakeTimeout, and returns the connection that speaks TLS, a *tls.Conn. nil: the
+	// connection is plain.
 	Secure func(net.Conn) (net.Conn, error)
 }
 
@@ -41,10 +41,10 @@ const (
 	defaultHandshakeTimeout = 10 * time.Second
 	defaultWriteTimeout     = 10 * time.Second
 
-	// readBufferSize holds the headers and small frames of many messages, and is all that an
-	// idle connection costs; the bulk of a large body goes straight into its own memory.
+	// readBufferSize holds the headers and small frames of many messages. An idle connection costs
+	// nothing else; the bulk of a large body goes straight into its own memory.
 	readBufferSize = 16 << 10
-	// unixSocketBuffer is asked of the system for ipc connections: 1.1 to 1.2 times the rate
+	// unixSocketBuffer is requested from the system for ipc connections: 1.1 to 1.2 times the rate
 	// with large payloads. TCP tunes itself, and gained nothing.
 	unixSocketBuffer = 1 << 20
 )
@@ -52,7 +52,7 @@ const (
 // A Conn is one ZMTP connection after its handshake.
 type Conn struct {
 	// Set once.
-	raw     net.Conn // what is read and written: the socket, or TLS on it
+	raw     net.Conn // connection that is read and written: the socket, or TLS on it
 	socket  net.Conn
 	limits  Limits
 	pool    *tensor.Pool
@@ -82,7 +82,7 @@ type Conn struct {
 // most Config.HandshakeTimeout. On an error raw is closed.
 func Server(raw net.Conn, cfg Config) (*Conn, error) { return open(raw, cfg, true) }
 
-// Client runs the side of Config.Client of the handshake on raw; otherwise as [Server].
+// Client runs the handshake of Config.Client's side on raw; otherwise like [Server].
 func Client(raw net.Conn, cfg Config) (*Conn, error) { return open(raw, cfg, false) }
 
 func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
@@ -120,7 +120,7 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 	return c, nil
 }
 
-// shake makes the handshakes, and returns what frames are read from and written to.
+// shake performs the handshakes, and returns the connection that carries frames.
 func shake(raw net.Conn, cfg Config, server bool) (conn net.Conn, peer Peer, err error) {
 	conn = raw
 	below := &carrier{Conn: raw, fd: rawConn(raw)}
@@ -136,7 +136,7 @@ func shake(raw net.Conn, cfg Config, server bool) (conn net.Conn, peer Peer, err
 	return conn, peer, raw.SetDeadline(time.Time{})
 }
 
-// Peer returns what the handshake says about the other side.
+// Peer describes the other side, as known from the handshake.
 func (c *Conn) Peer() Peer { return c.peer }
 
 // RemoteAddr returns the address of the other side.
@@ -146,8 +146,8 @@ func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 // frames count.
 func (c *Conn) LastByte() time.Time { return c.start.Add(time.Duration(c.lastByte.Load())) }
 
-// Receiving returns since when a message is being received, and how many bytes have arrived since;
-// a zero time when there is none.
+// Receiving returns the time since which a message is being received, and the bytes that have
+// arrived since; a zero time if there is none.
 func (c *Conn) Receiving() (since time.Time, bytes int64) {
 	begun := c.begun.Load()
 	bytes = c.arrived.Load()
@@ -162,12 +162,12 @@ func (c *Conn) Receiving() (since time.Time, bytes int64) {
 // Close. A connection that cannot be half closed is left as it is.
 func (c *Conn) CloseWrite() { c.out.finish() }
 
-// Abort ends the connection without waiting for anything: Receive returns the reason, unless it
-// has failed already. Close is still to be called.
+// Abort ends the connection without waiting for anything: Receive returns the reason, unless it has
+// failed already. The caller must still call Close.
 func (c *Conn) Abort(reason error) { c.out.fail(reason) }
 
-// SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. It belongs to the
-// goroutine that calls Receive.
+// SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. Only the goroutine that calls
+// Receive may call it.
 func (c *Conn) SetMessageLimits(bytes int64, frames int) {
 	c.limits.MessageBytes, c.limits.Frames = bytes, frames
 }
@@ -183,9 +183,9 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// read reads some bytes into p and notes when they arrived. It first answers the PINGs before them,
-// all by one PONG: one read costs one write at most, so that a flood of PINGs costs its sender more
-// than this side.
+// read reads some bytes into p and records when they arrived. It first answers the PINGs before
+// them, all with one PONG: one read costs one write at most, so that a flood of PINGs costs its
+// sender more than this side.
 func (c *Conn) read(p []byte) (int, error) {
 	if c.pinged {
 		c.pinged = false

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// transports returns a connected pair over everything that a connection is made of.
+// transports returns a connected pair over every kind of connection.
 var transports = []struct {
 	name string
 	pair func(t testing.TB) (server, client net.Conn)
@@ -32,13 +32,13 @@ var transports = []struct {
 	{"tls", func(t testing.TB) (net.Conn, net.Conn) { return encrypted(t, "tcp", "127.0.0.1:0") }},
 }
 
-// A secured socket is one that TLS is spoken on.
+// A secured socket is one on which TLS is spoken.
 type secured struct {
 	net.Conn
 	secure func(net.Conn) (net.Conn, error)
 }
 
-// with is the socket alone, and the configuration that has the TLS.
+// with returns the bare socket, and the configuration with its TLS.
 func with(conn net.Conn, cfg zmtp.Config) (net.Conn, zmtp.Config) {
 	if s, ok := conn.(secured); ok {
 		cfg.Secure = s.secure
@@ -53,7 +53,7 @@ func encrypted(t testing.TB, network, addr string) (server, client net.Conn) {
 	return secure(t, server, client)
 }
 
-// secure makes a connected pair one of TLS.
+// secure turns a connected pair into a pair with TLS.
 func secure(t testing.TB, server, client net.Conn) (secured, secured) {
 	t.Helper()
 	authority := certtest.New(t, "authority")
@@ -292,7 +292,7 @@ func TestCloseWrite(t *testing.T) {
 	}
 }
 
-// rawPeer is a client that shakes hands by hand and then sends what it likes.
+// rawPeer is a client that shakes hands by hand and then sends anything.
 func rawPeer(t testing.TB, cfg zmtp.Config) (*zmtp.Conn, net.Conn) {
 	t.Helper()
 	a, b := socketPair(t, "tcp", "127.0.0.1:0")
@@ -351,8 +351,8 @@ func long(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
 
-// TestHostileFrames: every broken stream ends that connection with a reason, and takes no
-// memory by what it claims.
+// TestHostileFrames: every broken stream ends its connection with a reason, and its claims take no
+// memory.
 func TestHostileFrames(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -409,7 +409,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestHostileHandshake: every stranger is refused with a reason; none panics or takes memory.
+// TestHostileHandshake: every hostile peer is refused with a reason; none causes a panic or takes
+// memory.
 func TestHostileHandshake(t *testing.T) {
 	with := func(i int, b byte) []byte {
 		g := greeting()
@@ -464,7 +465,8 @@ func TestHostileHandshake(t *testing.T) {
 	}
 }
 
-// Property names ignore case (ZMTP 3.1, "The READY Command"); the library's do not.
+// TestReadyIgnoresCase: property names ignore case (ZMTP 3.1, "The READY Command"); the library's
+// do not.
 func TestReadyIgnoresCase(t *testing.T) {
 	a, b := socketPair(t, "tcp", "127.0.0.1:0")
 	defer b.Close()
@@ -479,7 +481,7 @@ func TestReadyIgnoresCase(t *testing.T) {
 	}
 }
 
-// A silent or trickling stranger is gone after the handshake's time, however it spreads its bytes.
+// TestHandshakeTimeout: a silent or trickling peer is closed after the handshake's time.
 func TestHandshakeTimeout(t *testing.T) {
 	for _, n := range []int{0, 1, 10, 64, 70} {
 		a, b := socketPair(t, "tcp", "127.0.0.1:0")
@@ -491,7 +493,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	}
 }
 
-// TestClaims: two hundred connections that announce the largest message and send one byte of it.
+// TestClaims: two hundred connections announce the largest message and send one byte of it.
 func TestClaims(t *testing.T) {
 	pool := tensor.NewPool(1 << 30)
 	var wg sync.WaitGroup
@@ -547,7 +549,7 @@ func TestRefusedMemory(t *testing.T) {
 	}
 }
 
-// TestPings: PINGs that come at once are answered at once, by the PONG to the last of them.
+// TestPings: PINGs that arrive together are answered at once, with the PONG to the last of them.
 func TestPings(t *testing.T) {
 	s, raw := rawPeer(t, zmtp.Config{})
 	var wg sync.WaitGroup
@@ -568,8 +570,8 @@ func TestPings(t *testing.T) {
 	wg.Wait()
 }
 
-// TestPing: a PING is answered with its context, also when it comes while messages are written
-// at full speed, and never inside one of them.
+// TestPing: a PING is answered with its context, even if it arrives while messages are written at
+// full speed, and never inside one of them.
 func TestPing(t *testing.T) {
 	s, raw := rawPeer(t, zmtp.Config{})
 	const messages, pings = 3000, 3000

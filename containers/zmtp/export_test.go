@@ -1,6 +1,6 @@
 package zmtp
 
-// CheckGreeting, CheckReady and ParseHeader are what a stranger's first bytes go through.
+// CheckGreeting, CheckReady and ParseHeader read the first bytes of an unknown peer.
 var (
 	CheckGreeting = checkGreeting
 	CheckReady    = checkReady

@@ -22,9 +22,9 @@ type header struct {
 func (h header) more() bool    { return h.flags&flagMore != 0 }
 func (h header) command() bool { return h.flags&flagCommand != 0 }
 
-// parseHeader reads a frame header from the start of p. It returns its size in bytes, or 0 when
-// p is too short to tell. It judges the flags; the caller judges the length, since limits
-// depend on what came before.
+// parseHeader reads a frame header from the start of p. It returns its size in bytes, or 0 when p
+// is too short to tell. It judges the flags; the caller judges the length, since limits depend on
+// the frames before.
 func parseHeader(p []byte) (h header, n int, err error) {
 	if len(p) == 0 {
 		return header{}, 0, nil

@@ -14,14 +14,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A script is a connection on which the peer says what it has to say, some bytes at a time, and
-// leaves.
+// A script is a connection on which the peer sends its bytes, a few at a time, and closes.
 type script struct {
 	net.Conn
 	in    []byte
 	piece int
 	gave  int
-	check func(gave int) // called before each read: what has been done with the bytes so far
+	check func(gave int) // called before each read: checks the memory after the bytes so far
 }
 
 func (s *script) Read(p []byte) (int, error) {
@@ -44,8 +43,8 @@ func (s *script) SetWriteDeadline(time.Time) error { return nil }
 func (s *script) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 
-// FuzzReceive: whatever follows the handshake, no panic, no memory beyond what arrived,
-// everything given back, and the same messages however the bytes are cut.
+// FuzzReceive: whatever bytes follow the handshake, there is no panic, no memory beyond what
+// arrived, all memory is released, and the messages are the same however the bytes are cut.
 func FuzzReceive(f *testing.F) {
 	for _, s := range []string{"0100010402000000", "01000401300000", "0407045047494e470000", "020000000000000400", "03ffffffffffffffff", "0507", "0005"} {
 		b, _ := hex.DecodeString(s)
@@ -69,8 +68,8 @@ func FuzzReceive(f *testing.F) {
 // run feeds the bytes and returns everything received, in a line.
 func run(t *testing.T, in []byte, piece int) (all []byte, err error) {
 	pool := tensor.NewPool(1 << 30)
-	// The oracle: eight times what has come and 16 KiB, plus a quarter for size classes and an
-	// arena.
+	// The oracle: eight times the bytes that have arrived and 16 KiB, plus a quarter for size
+	// classes and an arena.
 	check := func(gave int) {
 		if held := pool.InUse(); held > int64(10*gave+24<<10) {
 			t.Fatalf("%d bytes held for %d received", held, gave)
@@ -105,8 +104,7 @@ func run(t *testing.T, in []byte, piece int) (all []byte, err error) {
 	return all, err
 }
 
-// FuzzHandshake: whatever a stranger begins with, no panic gets out and no memory is taken by
-// what it claims.
+// FuzzHandshake: whatever bytes a peer begins with, no panic escapes and its claims take no memory.
 func FuzzHandshake(f *testing.F) {
 	f.Add(append(greeting(), ready("DEALER")...))
 	f.Add(append(greeting(), long(4, 1<<40)...))

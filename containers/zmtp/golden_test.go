@@ -55,8 +55,8 @@ func TestGoldenSessions(t *testing.T) {
 				if !reflect.DeepEqual(got, messages) {
 					t.Fatalf("cut at %d: %q, expected %q", cut, got, messages)
 				}
-				// libzmq's ROUTER sends the same greeting, but for a byte of padding, and a
-				// READY as long.
+				// libzmq's ROUTER sends the same greeting, except for a byte of padding, and a
+				// READY of the same length.
 				sent[8] = to[8]
 				if string(sent[:64]) != string(to[:64]) {
 					t.Fatalf("greeting %x, expected %x", sent[:64], to[:64])

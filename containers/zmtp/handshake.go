@@ -15,10 +15,10 @@ import (
 const (
 	greetingSize = 64
 	greetingMark = 0xff // the first byte
-	tlsMark      = 0x16 // that of a handshake of TLS
+	tlsMark      = 0x16 // the first byte of a TLS handshake
 )
 
-// Peer is what the handshake says about the other side.
+// Peer describes the other side, as known from the handshake.
 type Peer struct {
 	// Identity is chosen by the peer: up to 255 arbitrary bytes, usually none, not unique. It is a
 	// label for people, quoted wherever it is shown, and never a key.
@@ -27,12 +27,12 @@ type Peer struct {
 	Minor byte
 }
 
-// handshake runs the library's handshake over raw. The caller has set a deadline, which is what
-// bounds a peer that stays silent or sends a byte a second, and closes raw on an error.
+// handshake runs the library's handshake over raw. The caller has set a deadline, which bounds a
+// peer that stays silent or sends a byte a second, and closes raw on an error.
 //
 // The library panics on READY commands without a known Socket-Type and on properties that point
-// past their end, and allocates what a length announces. So guard reads and checks both units
-// before the library sees them, and recover is for what nobody has found yet.
+// past their end, and allocates as much as a length announces. So guard reads and checks both units
+// before the library sees them, and recover catches panics that are still unknown.
 func handshake(raw net.Conn, client string, server bool) (peer Peer, err error) {
 	own, want := zmq4.SocketType(client), zmq4.Router
 	if server {
@@ -54,11 +54,11 @@ func handshake(raw net.Conn, client string, server bool) (peer Peer, err error) 
 	return Peer{Identity: conn.Peer.Meta["Identity"], Minor: g.minor}, nil
 }
 
-// A guard stands between the library and the socket during the handshake. It reads the greeting
-// and the READY frame as whole units, checks them, and serves the library from memory; it reads
-// no byte beyond READY. In the other direction it corrects the minor version: the library greets
-// as 3.0, but what follows the handshake is ours and answers PING, which is all that 3.1 adds to
-// these sockets.
+// A guard stands between the library and the socket during the handshake. It reads the greeting and
+// the READY frame as whole units, checks them, and serves the library from memory; it reads no byte
+// beyond READY. In the other direction it corrects the minor version: the library greets as 3.0,
+// but the code after the handshake is ours and answers PING, which is all that 3.1 adds to these
+// sockets.
 type guard struct {
 	net.Conn
 	want string // the Socket-Type that the peer must have

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Limits bounds what a peer can make this side hold. Zero fields take the default.
+// Limits bounds the memory that a peer can make this side hold. Zero fields take the default.
 type Limits struct {
 	// MessageBytes is the largest message: the bytes of all its frames. Default 256 MiB.
 	MessageBytes int64

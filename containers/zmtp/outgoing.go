@@ -1,17 +1,17 @@
 package zmtp
 
-// An Outgoing is one multipart message on its way out, or several, one after the other: small
-// pieces copied together into memory of its own, and large ones referenced where they are. It is
-// built with Frame, Begin and Add, handed to Conn.Send, and may be built anew after Reset once it
-// has been written. Its zero value is ready, and it keeps its memory, so that a session sends
-// without allocating.
+// An Outgoing is one multipart message to be sent, or several in a row: small pieces copied
+// together into memory of its own, and large ones referenced where they are. It is built with
+// Frame, Begin and Add, handed to Conn.Send, and may be built anew after Reset once it has been
+// written. Its zero value is ready, and it keeps its memory, so that a session sends without
+// allocating.
 //
 // Referenced memory must not change until the message has been written (Conn.Written, or Done) or
 // the connection's Close has returned.
 type Outgoing struct {
-	// Done, if it is set, is called once after the message has been written, or with the
-	// connection's error after it was given up. It is called without locks, from Send or from
-	// the writing goroutine; it must not block and may build and send the same Outgoing again.
+	// Done, if set, is called once: after the message has been written, or with the connection's
+	// error after the message was given up. It is called without locks, from Send or from the
+	// writing goroutine; it must not block and may build and send the same Outgoing again.
 	Done func(error)
 
 	scratch  []byte
@@ -37,7 +37,7 @@ type segment struct {
 // referenced. An entry in the kernel's vector costs about as much as copying 1 KiB.
 const copyLimit = 1 << 10
 
-// Reset empties the message. It must not be on its way.
+// Reset empties the message, which must not be queued or being written.
 func (o *Outgoing) Reset() {
 	clear(o.segments)
 	*o = Outgoing{Done: o.Done, scratch: o.scratch[:0], segments: o.segments[:0]}
@@ -75,7 +75,7 @@ func (o *Outgoing) Add(b []byte) {
 	o.segments = append(o.segments, segment{foreign: b})
 }
 
-// Copy adds a copy of bytes to the frame begun last. (It does not keep b, which so may be on
+// Copy adds a copy of bytes to the frame begun last. (It does not keep b, which may therefore be on
 // the caller's stack.)
 func (o *Outgoing) Copy(b []byte) { o.scratch = append(o.scratch, b...) }
 
@@ -100,7 +100,8 @@ func (o *Outgoing) Seal(b []byte) {
 	o.size += n + len(body)
 }
 
-// End ends a message. What follows is another one, which is written, or given up, together with it.
+// End ends a message. The next frame begins another one, which is written, or given up, together
+// with it.
 func (o *Outgoing) End() { o.frames = 0 }
 
 // more sets the flag on the frame before the one that begins.

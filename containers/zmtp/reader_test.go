@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// A slow reader delays only itself: Send returns at once, the queue is bounded, and the write
-// timeout ends it.
+// TestSlowReader: a slow reader delays only itself: Send returns at once, the queue is bounded, and
+// the write timeout ends it.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := containertest.Pipe()
@@ -51,8 +51,8 @@ func TestCrawlingReader(t *testing.T) {
 	}
 }
 
-// crawls reads a little ten times in each timeout. It returns false if this machine had no time for
-// that, and the peer was rightly taken for stuck.
+// crawls reads a little ten times in each timeout. It returns false if this machine was too busy
+// for that, and the peer was rightly taken for stuck.
 func crawls(t *testing.T, pair func(testing.TB) (server, client net.Conn), timeout time.Duration) bool {
 	a, b := pair(t)
 	s, _ := open(t, a, b, zmtp.Config{WriteTimeout: timeout})
@@ -67,7 +67,7 @@ func crawls(t *testing.T, pair func(testing.TB) (server, client net.Conn), timeo
 		failed <- s.Receive(&m)
 	}()
 	some := make([]byte, 30<<10)
-	last, longest := time.Now(), time.Duration(0) // without reading
+	last, longest := time.Now(), time.Duration(0) // longest time without reading
 	for range 15 {                                // half as long again as the timeout
 		_, err := io.ReadFull(b, some)
 		longest = max(longest, time.Since(last))
@@ -84,7 +84,7 @@ func crawls(t *testing.T, pair func(testing.TB) (server, client net.Conn), timeo
 		}
 		t.Fatalf("taken for stuck: %v", err)
 	}
-	// Now it is: nothing more is read.
+	// Now the peer is stuck: it reads nothing more.
 	if err := <-failed; !errors.Is(err, zmtp.ErrStalled) {
 		t.Errorf("then %v, expected ErrStalled", err)
 	}

@@ -22,7 +22,7 @@ type Message struct {
 	Frames []Frame
 	Began  time.Time // when the first of its bytes were read
 	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB.
-	// Those have nil Data; the message has been read to its end, and the connection goes on.
+	// Those have nil Data; the message has been read to its end, and the connection continues.
 	Refused error
 
 	owned []*tensor.Buffer // one reference each
@@ -30,7 +30,7 @@ type Message struct {
 	used  int              // bytes used of arena
 }
 
-// Release gives the message's memory back. Frames whose Buf was retained live on.
+// Release releases the message's memory. Frames whose Buf was retained live on.
 func (m *Message) Release() {
 	for i, b := range m.owned {
 		b.Release()
@@ -63,13 +63,13 @@ func (m *Message) alloc(pool *tensor.Pool, n int) Frame {
 		m.arena, m.used = b, 0
 	}
 	lo := m.used
-	m.used += (n + 7) &^ 7 // the next frame may be looked at as 8-byte numbers
+	m.used += (n + 7) &^ 7 // the next frame may be read as 8-byte numbers
 	return Frame{Data: m.arena.Bytes()[lo : lo+n : lo+n], Buf: m.arena}
 }
 
 // Receive waits for the next message and puts it into m, whose former contents must have been
-// released. It answers PINGs on the way, of several in one read the last. It returns io.EOF when
-// the peer closed between two messages. On any error m is empty and the connection has ended:
+// released. Meanwhile it answers PINGs; of several in one read, only the last. It returns io.EOF
+// when the peer closed between two messages. On any error m is empty and the connection has ended:
 // Receive returns the same error again, and only Close is left to call.
 func (c *Conn) Receive(m *Message) error {
 	if c.inErr == nil {
@@ -103,12 +103,12 @@ func (c *Conn) receive(m *Message) error {
 		}
 		if len(m.Frames) == 0 {
 			c.arrived.Store(int64(c.hi - c.lo))
-			// Not when the bytes arrived: they may have waited for the caller.
+			// Not the bytes' arrival: they may have waited for the caller.
 			m.Began = time.Now()
 			c.begun.Store(int64(max(1, m.Began.Sub(c.start))))
 		}
-		// Both sums are checked before memory is taken, and neither can overflow: size first on
-		// its own.
+		// Both sums are checked before memory is taken, and neither can overflow: size is checked
+		// alone first.
 		if limit := uint64(c.limits.MessageBytes); h.size > limit || total+h.size > limit {
 			return fmt.Errorf("%w: frame %d of %d bytes after %d, limit %d for a message", ErrTooLarge, len(m.Frames), h.size, total, limit)
 		}
@@ -148,7 +148,7 @@ func (c *Conn) header(inside bool) (header, error) {
 	}
 }
 
-// unexpected is err for an end in the middle of something.
+// unexpected turns io.EOF within a message into its error; other errors stay.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -204,7 +204,8 @@ func (c *Conn) readFull(p []byte) error {
 	n := copy(p, c.in[c.lo:c.hi])
 	c.lo += n
 	for p = p[n:]; len(p) > 0; {
-		// A short rest goes through the read buffer: the same system call brings what follows it.
+		// A short rest goes through the read buffer: the same system call also reads the bytes
+		// after it.
 		if len(p) < len(c.in)/4 {
 			if err := c.fill(); err != nil {
 				return err
@@ -236,7 +237,7 @@ func (c *Conn) discard(n int) error {
 	}
 }
 
-// command reads and obeys a command frame of the given size.
+// command reads and executes a command frame of the given size.
 func (c *Conn) command(size uint64) error {
 	if size > maxCommandBytes {
 		return fmt.Errorf("%w: command of %d bytes, limit %d", ErrTooLarge, size, maxCommandBytes)
@@ -261,6 +262,6 @@ func (c *Conn) command(size uint64) error {
 	case "ERROR":
 		return protocolError("peer reports %.255q", rest[min(1, len(rest)):])
 	}
-	// PONG has done its work by arriving. Other commands are for other socket types.
+	// The arrival of a PONG is all that counts. Other commands are for other socket types.
 	return nil
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A carrier is the socket below TLS. TLS cannot go on after a write that has failed, as the peer
-// would miss the rest of a record; so the time that a slow peer is given, for the next bytes and
-// not for a message, is given here. It lets TLS be closed without waiting, too: the end of a
-// connection that TLS itself writes may wait for the peer to read.
+// A carrier is the socket below TLS. TLS cannot continue after a failed write, as the peer would
+// miss the rest of a record; so the carrier itself extends the deadline of a slow peer, for the
+// next bytes and not for a message. It also lets TLS be closed without waiting: TLS's own closing
+// message may wait for the peer to read.
 type carrier struct {
 	net.Conn
-	fd      syscall.RawConn // nil: what it holds cannot be told
-	timeout time.Duration   // of writing; 0: as its deadline says
+	fd      syscall.RawConn // nil: the bytes that it holds cannot be counted
+	timeout time.Duration   // of writing; 0: the deadline that was set
 }
 
 func (c *carrier) Write(p []byte) (n int, err error) {
@@ -42,17 +42,17 @@ func (c *carrier) Write(p []byte) (n int, err error) {
 	}
 }
 
-// unsent is how many bytes the socket holds that the peer has not taken.
+// unsent returns how many bytes in the socket the peer has not taken.
 func (c *carrier) unsent() (bytes int) {
 	if c.fd != nil {
-		// A socket that is closed will say so itself.
+		// A closed socket reports its own error.
 		_ = c.fd.Control(func(fd uintptr) { bytes = unsent(fd) })
 	}
 	return bytes
 }
 
-// encrypt makes the handshake of TLS on the socket. What is wrong with it is said in terms of
-// addresses where the peer speaks something else.
+// encrypt performs the TLS handshake on the socket. If the peer does not speak TLS, the error says
+// so in terms of addresses.
 func encrypt(c *carrier, secure func(net.Conn) (net.Conn, error), server bool) (net.Conn, error) {
 	conn, err := secure(c)
 	if err == nil {
@@ -81,15 +81,15 @@ const (
 	lingerBytes = 64 << 10
 )
 
-// linger hangs up, and reads what arrives until the peer does so, too: a socket that is closed with
-// something unread is reset, and the peer may lose what was written last.
+// linger half-closes, and reads what arrives until the peer closes, too: a socket that is closed
+// with unread bytes is reset, and the peer may lose the last bytes written to it.
 func linger(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.CopyN(io.Discard, raw, lingerBytes)
 	}
 }
 
-// refuse tells a peer in ZMTP what is wrong.
+// refuse tells a peer in ZMTP why it is refused.
 func refuse(raw net.Conn, reason error) {
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
 	if _, err := raw.Write(Refusal(reason)); err == nil {
@@ -97,8 +97,8 @@ func refuse(raw net.Conn, reason error) {
 	}
 }
 
-// Refusal is what tells a peer, in the place of a handshake, why its connection is refused. A
-// reason of more than 248 bytes is cut.
+// Refusal returns the bytes that tell a peer, in place of a handshake, why its connection is
+// refused. A reason of more than 248 bytes is cut.
 func Refusal(reason error) []byte {
 	greeting := make([]byte, greetingSize)
 	greeting[0], greeting[9], greeting[10] = greetingMark, 0x7f, 3

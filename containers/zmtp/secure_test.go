@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// TestNotTLS: where one side speaks TLS and the other does not, both say so.
+// TestNotTLS: where one side speaks TLS and the other does not, both sides report it.
 func TestNotTLS(t *testing.T) {
 	for _, tt := range []struct {
 		name                   string
@@ -67,7 +67,7 @@ func (c *clogged) Close() error {
 	return c.Conn.Close()
 }
 
-// TestCloseOfTLS: the end of a connection waits for nobody, although TLS has its end to write.
+// TestCloseOfTLS: closing waits for no peer, although TLS has its closing message to write.
 func TestCloseOfTLS(t *testing.T) {
 	for name, end := range map[string]func(*zmtp.Conn){
 		"CloseWrite": (*zmtp.Conn).CloseWrite,

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A sender is the writing half of a connection: a bounded queue, written by whoever finds it
-// empty as far as the socket takes it at once, and by a goroutine of its own for the rest.
+// A sender is the writing half of a connection: a bounded queue. A caller that finds it empty
+// writes as much as the socket takes at once; a goroutine of its own writes the rest.
 //
-// The simple form, a goroutine per connection fed by a channel, cost 1.3 times the round trip
-// of small messages when it was measured; so did every form that wakes somebody to write.
+// The simple form, a goroutine per connection fed by a channel, cost 1.3 times the round trip of
+// small messages when it was measured; so did every form that wakes another goroutine to write.
 type sender struct {
 	// Set once.
 	conn    *Conn
@@ -33,7 +33,7 @@ type sender struct {
 	vec      vector
 	writes   int           // system calls that wrote, for tests
 	blocked  bool          // the last attempt found the socket full
-	held     int           // bytes that the socket had then
+	held     int           // bytes that the socket held then
 	due      []func(error) // the Done of messages that have been written
 
 	ping, pongs control
@@ -62,13 +62,13 @@ func (s *sender) init(c *Conn) {
 	}
 }
 
-// Send queues o, and writes at once what the socket takes if nothing else waits. It never
-// blocks. On nil, o belongs to the connection until it is written or the connection is closed;
-// on an error it was not taken: ErrQueueFull, or why the connection ended.
+// Send queues o, and writes as much as the socket takes at once if nothing else waits. It never
+// blocks. On nil, o belongs to the connection until it is written or the connection is closed; on
+// an error it was not taken: ErrQueueFull, or why the connection ended.
 func (c *Conn) Send(o *Outgoing) error { return c.out.send(o) }
 
-// Written reports whether all of o, which was given to Send, has been handed to the socket. A
-// message that is being written this moment is waited for. False is final only after Close.
+// Written reports whether all of o, which was given to Send, has been handed to the socket. It
+// waits for a write in progress. False is final only after Close.
 func (c *Conn) Written(o *Outgoing) bool {
 	s := &c.out
 	s.mu.Lock()
@@ -79,7 +79,7 @@ func (c *Conn) Written(o *Outgoing) bool {
 	return o.written
 }
 
-// Waiting reports whether something that was given to Send has not been written to its end.
+// Waiting reports whether a message given to Send has not been written to its end.
 func (c *Conn) Waiting() bool {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -94,15 +94,15 @@ func (c *Conn) Writes() int {
 	return c.out.writes
 }
 
-// Ping asks the peer for a PONG, unless the last PING still waits to be written. The answer
-// shows in LastByte.
+// Ping asks the peer for a PONG, unless the last PING still waits to be written. LastByte shows the
+// answer.
 func (c *Conn) Ping() {
-	// Time to live 0: what the peer does about our silence is the business of the protocol above.
+	// Time to live 0: the protocol above defines how the peer reacts to our silence.
 	c.out.command(&c.out.ping, "PING", []byte{0, 0})
 }
 
-// pong answers a PING, unless an answer still waits to be written: all that a PONG is for is that
-// the peer sees bytes of ours. So a flood of PINGs costs no memory.
+// pong answers a PING, unless an answer still waits to be written: a PONG serves only to show the
+// peer some bytes of ours. So a flood of PINGs costs no memory.
 func (s *sender) pong(context []byte) { s.command(&s.pongs, "PONG", context) }
 
 func (s *sender) command(k *control, name string, body []byte) {
@@ -149,7 +149,7 @@ func (s *sender) send(o *Outgoing) error {
 		if err == nil {
 			err = s.err
 		}
-		if len(s.due) > 0 { // o's: nothing else was there to be written
+		if len(s.due) > 0 { // o's: nothing else waited to be written
 			done = s.due[0]
 			s.due = s.due[:0]
 		}
@@ -158,10 +158,10 @@ func (s *sender) send(o *Outgoing) error {
 		s.draining = true
 		s.wg.Go(s.drain) // ends when the queue is empty or the connection fails; joined by Close
 	}
-	s.mu.Unlock() // from here on o may be its owner's again
+	s.mu.Unlock() // from here on o may be the caller's again
 	if err != nil {
 		s.fail(err)
-		return nil // taken, and given up by Close like everything in the queue
+		return nil // queued, and given up by Close like all of the queue
 	}
 	if done != nil {
 		done(nil)
@@ -205,8 +205,8 @@ func (s *sender) advanceLocked(n int) {
 	s.queue = append(s.queue[:0], s.queue[done:]...)
 }
 
-// advance takes n written bytes off the message and returns what is left of n, or -1 when the
-// message is not finished.
+// advance takes n written bytes off the message and returns the rest of n, or -1 when the message
+// is not finished.
 func (o *Outgoing) advance(n int) int {
 	for o.next < len(o.segments) {
 		rest := len(o.bytes(o.segments[o.next])) - o.offset
@@ -250,8 +250,8 @@ func (s *sender) drain() {
 	}
 }
 
-// extend moves the deadline. It is for the next bytes, not for a message: a reader may be slow, but
-// one that takes nothing is stuck.
+// extend moves the deadline. It is for the next bytes, not for a message: a peer may read slowly,
+// but one that takes nothing is stuck.
 func (s *sender) extend() error { return s.conn.raw.SetWriteDeadline(time.Now().Add(s.conn.timeout)) }
 
 // flush waits until the socket has taken something.
@@ -279,20 +279,20 @@ func (s *sender) flush() error {
 	return s.err
 }
 
-// taken reports whether the peer has taken anything since the socket was last found full. It need
-// not show in writing: a full socket takes more only when a third of what it holds has gone,
-// and that may be megabytes.
+// taken reports whether the peer has taken anything since the socket was last found full. Writes
+// need not show it: a full socket takes more only when a third of its bytes have left, and that may
+// be megabytes.
 func (s *sender) taken() bool {
 	left := 0
-	// A socket that is closed will say so itself.
+	// A closed socket reports its own error.
 	_ = s.fd.Control(func(fd uintptr) { left = unsent(fd) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return left < s.held
 }
 
-// stream writes the head of the queue by blocking calls, for connections that are not sockets
-// of the system.
+// stream writes the head of the queue with blocking calls, for connections that are not sockets of
+// the system.
 func (s *sender) stream() error {
 	s.mu.Lock()
 	o := s.queue[0]
@@ -338,8 +338,8 @@ func (s *sender) close(err error) {
 	s.moved.Broadcast()
 }
 
-// reason returns why sending failed, if it did on its own account, or else err: the reader then
-// only saw the socket being closed under it.
+// reason returns why sending failed, if it failed first, or else err: otherwise the reader only saw
+// the socket being closed under it.
 func (s *sender) reason(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,7 +354,7 @@ func (s *sender) finish() {
 	s.mu.Lock()
 	now := !s.ending && len(s.queue) == 0 && !s.draining && s.err == nil
 	s.ending = true
-	if now && s.fd == nil { // TLS has to write its end, which may wait
+	if now && s.fd == nil { // TLS has to write its closing message, which may wait
 		now, s.draining = false, true
 		s.wg.Go(s.drain) // ends at once after that; joined by Close
 	}
@@ -366,11 +366,11 @@ func (s *sender) finish() {
 
 func (s *sender) closeWrite() {
 	if h, ok := s.conn.raw.(interface{ CloseWrite() error }); ok {
-		_ = h.CloseWrite() // the reader sees whatever is wrong with the socket
+		_ = h.CloseWrite() // the reader sees any error of the socket
 	}
 }
 
-// join waits for the drain goroutine and gives up what is left in the queue. s.err has been set.
+// join waits for the drain goroutine and gives up the rest of the queue. s.err has been set.
 func (s *sender) join() {
 	s.wg.Wait()
 	s.mu.Lock()

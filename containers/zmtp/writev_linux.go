@@ -9,8 +9,8 @@ import (
 // maxVector is IOV_MAX of Linux: more entries are an error.
 const maxVector = 1024
 
-// A vector is the argument of writev, filled anew for each call in memory that stays.
-// (net.Buffers and unix.Writev take memory for each call, and block or need a deadline.)
+// A vector is the argument of writev, filled anew for each call in memory that is kept.
+// (net.Buffers and unix.Writev allocate for each call, and block or need a deadline.)
 type vector struct {
 	iov []syscall.Iovec
 }
@@ -27,7 +27,7 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return nil
 }
 
-// fill points the vector at what is left of the messages, in order, as far as it goes.
+// fill points the vector at the unwritten bytes of the messages, in order, as far as it has room.
 func (v *vector) fill(queue []*Outgoing) {
 	v.iov = v.iov[:0]
 	for _, o := range queue {
@@ -57,8 +57,8 @@ func (v *vector) write(fd uintptr) (int, error) {
 // clear drops the pointers, which would keep sent memory alive.
 func (v *vector) clear() { clear(v.iov) }
 
-// unsent is how many bytes a socket holds that the peer has not taken, or, over TCP, not
-// acknowledged; 0 when it cannot be told.
+// unsent returns how many bytes of a socket the peer has not taken, or, over TCP, not acknowledged;
+// 0 if that is unknown.
 func unsent(fd uintptr) int {
 	var n int32
 	// TIOCOUTQ is SIOCOUTQ.

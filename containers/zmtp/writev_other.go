@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Elsewhere than on Linux every message is written by the drain goroutine, by blocking calls.
+// Outside Linux the drain goroutine writes every message, with blocking calls.
 type vector struct{}
 
 func rawConn(net.Conn) syscall.RawConn { return nil }

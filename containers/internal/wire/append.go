@@ -28,8 +28,8 @@ func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.
 	return append(b, `]}`...)
 }
 
-// AppendAt adds to the description of a tensor, which ends b, where its pieces are in shared
-// memory.
+// AppendAt adds the places of its pieces in shared memory to the description of a tensor, which is
+// at the end of b.
 func AppendAt(b []byte, pieces []Piece) []byte {
 	b = append(b[:len(b)-1], `,"at":`...)
 	for i, p := range pieces {
@@ -53,7 +53,7 @@ func AppendMillis(b []byte, micros int64) []byte {
 	return strconv.AppendFloat(b, math.Round(float64(micros))/1000, 'f', -1, 64)
 }
 
-// AppendTurn appends the members of a batch that a container asked for, with a comma before each.
+// AppendTurn appends the members of a batch that a container granted, with a comma before each.
 func AppendTurn(b []byte, t Turn) []byte {
 	b = strconv.AppendUint(append(b, `,"grant":`...), t.Grant, 10)
 	b = strconv.AppendInt(append(b, `,"best":`...), int64(t.Best), 10)

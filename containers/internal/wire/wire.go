@@ -1,7 +1,7 @@
-// Package wire has the messages of RPC v4, the container protocol that containers/DESIGN.md
-// documents, for both sides of it and for tests: kinds, the JSON of registration (encoding/json,
-// once per session), and the headers of batches and results, which are encoded and parsed without
-// reflection and without allocations.
+// Package wire provides the messages of RPC v4, the container protocol that containers/DESIGN.md
+// documents, for both sides and for tests: kinds, the JSON of registration (encoding/json, once per
+// session), and the headers of batches and results, which are encoded and parsed without reflection
+// and without allocations.
 package wire
 
 import (
@@ -50,16 +50,16 @@ type HelloMessage struct {
 	Concurrency int            `json:"concurrency,omitempty"`
 	Slots       int            `json:"slots,omitempty"`
 	Announce    bool           `json:"announce,omitempty"`
-	// It may be alive and yet answer no PING while it computes.
+	// The container may be alive and yet answer no PING while it computes.
 	Pauses     bool            `json:"pauses,omitempty"`
-	Grants     bool            `json:"grants,omitempty"`   // it grants batches, of several servers
+	Grants     bool            `json:"grants,omitempty"`   // it grants batches to several servers
 	Arena      bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
 	User       bool            `json:"user,omitempty"`     // it wants the user of each request
-	Feedback   bool            `json:"feedback,omitempty"` // and feedback on its answers
+	Feedback   bool            `json:"feedback,omitempty"` // it wants feedback on its answers
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 	Instance   string          `json:"instance,omitempty"`
 	Subset     *SubsetMessage  `json:"subset,omitempty"` // nil: it has sessions with all servers
-	// That shows who the container is; "": nobody.
+	// Shows who the container is; "": none.
 	Token string `json:"token,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type SubsetMessage struct {
 
 // CountMessage is the second frame of a heartbeat to a container that chooses among servers.
 type CountMessage struct {
-	// Replicas is how many sessions of the model the server has, this one among them.
+	// Replicas is the number of sessions of the model that the server has, including this one.
 	Replicas int `json:"replicas"`
 }
 
@@ -97,8 +97,8 @@ type TensorMessage struct {
 	Shape    Dimensions `json:"shape"`
 	Optional bool       `json:"optional,omitempty"` // an input that a batch may lack
 	Ragged   string     `json:"ragged,omitempty"`   // the output with this one's values per row
-	Format   string     `json:"format,omitempty"`   // an input's order of image dimensions
-	Image    *Image     `json:"image,omitempty"`    // an input takes files of pictures, too
+	Format   string     `json:"format,omitempty"`   // order of image dimensions of an input
+	Image    *Image     `json:"image,omitempty"`    // an input takes image files, too
 	Labels   Labels     `json:"labels,omitempty"`   // the names of an output's classes
 }
 
@@ -176,8 +176,8 @@ type WelcomeMessage struct {
 	Batched *bool `json:"batched,omitempty"`
 	// Notes are hints to the author of the model about its declaration.
 	Notes []string `json:"notes,omitempty"`
-	// Images says that the server takes files of pictures for inputs that are images. It is absent
-	// from servers that do not know the key, whose clients have to send pixels.
+	// Images says that the server takes image files for inputs that are images. It is absent from
+	// servers that do not know the key, whose clients have to send pixels.
 	Images bool `json:"images,omitempty"`
 	// Replicas is that of CountMessage, for a container that chooses among servers. It is absent
 	// from servers that do not know the key.
@@ -189,21 +189,21 @@ type WelcomeMessage struct {
 	Grants bool `json:"grants,omitempty"`
 }
 
-// GrantMessage says whether batches are granted from now on, or grants one.
+// GrantMessage says whether batches need grants from now on, or grants one.
 type GrantMessage struct {
 	Each      *bool  `json:"each,omitempty"`      // each batch needs a grant; nil: this is one
 	Grant     uint64 `json:"grant,omitempty"`     // its number, from 1
-	Here      int    `json:"here,omitempty"`      // rows that wait in the server, as it said last
-	Elsewhere int    `json:"elsewhere,omitempty"` // and in others
-	Target    int    `json:"target,omitempty"`    // rows of the execution, for all to expect
+	Here      int    `json:"here,omitempty"`      // rows that wait in the server, as it last said
+	Elsewhere int    `json:"elsewhere,omitempty"` // rows that wait in other servers
+	Target    int    `json:"target,omitempty"`    // rows of the execution, for every server
 }
 
-// OfferMessage says what waits in a server, or gives a grant back.
+// OfferMessage says how many rows wait in a server, or gives a grant back.
 type OfferMessage struct {
-	Pass  uint64  `json:"pass,omitempty"`   // the grant; 0: rows wait
-	Rows  int     `json:"rows,omitempty"`   // so many
-	DueMS float64 `json:"due_ms,omitempty"` // until the most urgent deadline; 0: there is none
-	AgeMS float64 `json:"age_ms,omitempty"` // that row has waited so long
+	Pass  uint64  `json:"pass,omitempty"`   // the grant given back; 0: rows wait
+	Rows  int     `json:"rows,omitempty"`   // number of waiting rows
+	DueMS float64 `json:"due_ms,omitempty"` // until their most urgent deadline; 0: there is none
+	AgeMS float64 `json:"age_ms,omitempty"` // how long that row has waited
 }
 
 // ArenaMessage is an offer of shared memory by the server, the container's answer to it, or the end
@@ -211,13 +211,13 @@ type OfferMessage struct {
 type ArenaMessage struct {
 	Segment int64  `json:"segment,omitempty"`
 	Use     string `json:"use,omitempty"`   // of an offer: UseInputs or UseOutputs
-	Path    string `json:"path,omitempty"`  // likewise
-	Bytes   int64  `json:"bytes,omitempty"` // likewise
-	Token   string `json:"token,omitempty"` // likewise; hexadecimal
+	Path    string `json:"path,omitempty"`  // of an offer
+	Bytes   int64  `json:"bytes,omitempty"` // of an offer
+	Token   string `json:"token,omitempty"` // of an offer; hexadecimal
 	Error   string `json:"error,omitempty"` // of an answer: the container does not map it
 
-	Unmap    int64 `json:"unmap,omitempty"`    // of the server: no later batch names this segment
-	Unmapped int64 `json:"unmapped,omitempty"` // of the container
+	Unmap    int64 `json:"unmap,omitempty"`    // from the server: no later batch names this segment
+	Unmapped int64 `json:"unmapped,omitempty"` // from the container
 }
 
 // The uses of a segment.
@@ -242,8 +242,8 @@ type TensorHeader struct {
 	Name  []byte // shares the header's memory
 	DType tensor.DType
 	Shape tensor.Shape // shares the header's memory; nil when it has no dimensions
-	// At is where the bytes are, if they are in shared memory and not in the frame: three numbers
-	// for each piece, which are segment, offset and size. It shares the header's memory.
+	// At is the place of the bytes, if they are in shared memory and not in the frame: three
+	// numbers for each piece, which are segment, offset and size. It shares the header's memory.
 	At    []int
 	lo    int
 	at    int
@@ -264,10 +264,10 @@ type BatchHeader struct {
 	numbers numbers
 }
 
-// A Turn is what a batch says to a container that several servers share.
+// A Turn is the part of a batch for a container that several servers share.
 type Turn struct {
-	Grant uint64 // that it uses; 0: none
-	Best  int    // rows of the execution that would be best as seen from the server; 0: unknown
+	Grant uint64 // the grant that the batch uses; 0: none
+	Best  int    // best number of rows of the execution, as the server sees it; 0: unknown
 	Left  int    // rows that still wait in the server
 }
 
@@ -277,9 +277,8 @@ type ResultHeader struct {
 	Errors  []RowError
 	Failed  bool   // the whole batch failed
 	Error   []byte // its reason
-	// Together is how many rows were executed together, with those of other servers; 0: those of
-	// the batch. Queued is how long the batch waited for another execution before, in
-	// milliseconds.
+	// Together is the number of rows executed together, those of other servers included; 0: only
+	// the batch's. Queued is how long the batch waited for an earlier execution, in milliseconds.
 	Together int
 	Queued   float64
 	numbers  numbers
@@ -304,17 +303,17 @@ type FeedbackHeader struct {
 	numbers                numbers
 }
 
-// numbers is the memory of the tensors of a header.
+// numbers holds the memory of the tensors of a header.
 type numbers struct{ dims, at []int }
 
 func (n numbers) reuse() numbers { return numbers{n.dims[:0], n.at[:0]} }
 
-// A scanner reads the headers. Strings may have halves of surrogate pairs, of which Python makes
-// the bytes of a file name that are no UTF-8: an error that has one is an error all the same.
+// A scanner reads the headers. Strings may have halves of surrogate pairs, which Python writes for
+// bytes of a file name that are not UTF-8: an error text that has one is still an error.
 type scanner struct{ jsontext.Scanner }
 
 func newScanner(b []byte) scanner {
-	const depth = 64 // of nested values in what a header carries
+	const depth = 64 // of nested values in the contents of a header
 	return scanner{jsontext.Scanner{Text: b, Depth: depth, Rules: jsontext.LoneSurrogates}}
 }
 
@@ -403,8 +402,8 @@ func (h *BatchHeader) Parse(b []byte) error {
 	return nil
 }
 
-// texts appends the elements of a list, nil for what is no text. Nearly all are null, and go by
-// many at once.
+// texts appends the elements of a list, nil for an element that is not a text. Nearly all are null,
+// and are skipped many at once.
 func (s *scanner) texts(to [][]byte) [][]byte {
 	const none, many = "null,", "null,null,null,null,null,null,null,null,"
 	var missing [len(many) / len(none)][]byte
@@ -568,7 +567,7 @@ func (s *scanner) tensors(list []TensorHeader, m *numbers, pieces int) []TensorH
 	if s.Err() != nil {
 		return list
 	}
-	// The numbers no longer move from here on.
+	// The numbers do not move from here on.
 	dims, at := len(m.dims), len(m.at)
 	for i := len(list) - 1; i >= first; i-- {
 		t := &list[i]

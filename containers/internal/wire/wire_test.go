@@ -43,7 +43,7 @@ func TestBatchHeader(t *testing.T) {
 	}
 }
 
-// Nearly all requests of a batch are followed by nobody.
+// TestFewTraces: nearly all requests of a batch are not traced.
 func TestFewTraces(t *testing.T) {
 	for _, text := range []string{
 		`{"rows":7,"traces":[null,null,"a",null,"b",null,null]}`, `{"rows":7,"traces":[ null,null , "a",null, "b" ,null,null]}`,
@@ -104,7 +104,7 @@ func TestResultHeader(t *testing.T) {
 	if err := h.Parse([]byte(`{"error":"x"}`), 1); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	// Python's words for a file name that is no UTF-8.
+	// Python's text for a file name that is not UTF-8.
 	if err := h.Parse([]byte(`{"error":"no file a\udcff"}`), 1); err != nil || string(h.Error) != "no file a\uFFFD" {
 		t.Errorf("%q, %v", h.Error, err)
 	}

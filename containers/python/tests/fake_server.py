@@ -18,10 +18,10 @@ Input = tuple[str, str, list[int], bytes]
 
 
 def kept() -> str:
-    """An endpoint that nobody else takes while no server is there.
+    """An endpoint that no other socket takes while no server is there.
 
-    The kernel gives its port neither to an outgoing connection nor to who asks for any: Linux takes
-    those from 32768 on.
+    The kernel gives its port neither to an outgoing connection nor to a socket that asks for any
+    port: Linux takes those from 32768 on.
     """
     while True:
         port = random.randrange(10000, 30000)
@@ -61,7 +61,7 @@ class Fake:
         self._beat = beat
         self._answers = welcome
         self._refuse = refuse
-        self._parts = parts  # it says goodbye to a container that drains, as a server does
+        self._parts = parts  # it says goodbye to a draining container, as a server does
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 2000)
@@ -82,7 +82,7 @@ class Fake:
         self.close()
 
     def close(self) -> None:
-        """Send what was given to send, then close all connections at once."""
+        """Send the queued messages, then close all connections at once."""
         self._stop.set()
         self._thread.join()
         self._socket.close()

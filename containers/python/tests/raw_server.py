@@ -73,7 +73,7 @@ class Peer:
         return flags, self.exactly(size)
 
     def message(self) -> list[bytes]:
-        """The next message; commands on the way are skipped."""
+        """The next message; commands before it are skipped."""
         frames = []
         while True:
             flags, body = self.frame()
@@ -92,7 +92,7 @@ class Peer:
         return self.message()
 
     def serve(self) -> None:
-        """A session as it should be: one batch, answered with what it asks."""
+        """A correct session: one batch, answered with its input."""
         assert self.handshake()[0] == b"hello"
         self.send(welcome() + batch())
         while (frames := self.message())[0] != b"result":

@@ -26,7 +26,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class Segment:
-    """What a server offers."""
+    """A segment as a server offers it."""
 
     def __init__(self, number: int, use: str, size: int = 1 << 20, seals: int = SEALS) -> None:
         self.file = os.memfd_create("segment", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
@@ -179,7 +179,7 @@ def test_outputs_lie_in_the_session_s_own_segment(inputs: Segment, outputs: Segm
 
 
 def test_an_output_that_is_an_input_stays_where_it_is(inputs: Segment, outputs: Segment) -> None:
-    """Or a part of one, without gaps; but not what the function has kept."""
+    """Or a part of one, without gaps; but not an array that the function has kept."""
     names = ["same", "part", "gaps", "tail"]
     kept: list[Any] = []
 
@@ -214,7 +214,7 @@ def test_an_output_that_is_an_input_stays_where_it_is(inputs: Segment, outputs: 
 
 
 def test_what_is_gathered_for_a_function_that_passes_it_on_is_not_copied_again(inputs: Segment) -> None:
-    """It is the output where it was gathered, once. What is none is free again."""
+    """It is the output where it was gathered, once. Otherwise its memory is free again."""
     large = Segment(3, "outputs", 4096 + 4 * (64 + 2 * ROW))
     gathered: list[int] = []
     numbers = itertools.count(1)
@@ -234,7 +234,7 @@ def test_what_is_gathered_for_a_function_that_passes_it_on_is_not_copied_again(i
         return [one.get("at") for one in head.get("outputs", [])], gathered[-1]
 
     def used() -> list[int]:
-        """The regions whose words say that the server has them, which then gives them back."""
+        """The regions whose words say that the server has them; the server then frees them."""
         taken = [at for at in range(4096 + 64, len(large.map), 64 + 2 * ROW) if large.word([3, at])]
         for at in taken:
             large.map[at - 64] = 0

@@ -1,4 +1,4 @@
-"""What a small request costs in calls, which can be counted, and are what its time is made of."""
+"""The cost of a small request in calls, which can be counted, and which make up its time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fake_server import Fake
 from shiva_container import Container, model, workers
 
 FUNCTIONS = 28
-"""The most Python functions, beside the model's own."""
+"""The most Python functions called, besides the model's own."""
 CLOCK = 4
 """The most readings of the clock."""
 
 
 def test_what_a_small_request_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each one another process had the core: a call that is cold takes a microsecond."""
+    """Before each request another process had the core: a cold call takes a microsecond."""
     monkeypatch.setattr(workers, "QUICK_SECONDS", 10.0)  # whatever else the machine does
     monkeypatch.setattr(workers, "LATE_SECONDS", 10.0)
     rounds: list[tuple[list[str], Counter[str]]] = [([], Counter())]
-    """What is called from one wait to the next: functions of Python, and others by their names."""
+    """The calls from one wait to the next: functions of Python, and others by their names."""
 
     def function(x: Any) -> Any:
         return x

@@ -23,13 +23,13 @@ def expected(things: list[tuple[float, ...]]) -> np.ndarray:
 
 
 def centre(thing: tuple[float, ...]) -> tuple[float, float, float, float]:
-    """The centre and the sides of a thing, in pixels."""
+    """The centre and the sides of an object, in pixels."""
     _, _, top, left, bottom, right = thing
     return (left + right) / 2 * WIDTH, (top + bottom) / 2 * HEIGHT, (right - left) * WIDTH, (bottom - top) * HEIGHT
 
 
 def generic(things: list[tuple[float, ...]], cells: int = 40) -> np.ndarray:
-    """What YOLO answers for these things, and for cells without any."""
+    """YOLO's answer for these objects, and for cells without any."""
     out = np.full((4 + CLASSES, cells), 0.01, "f4")
     for cell, thing in zip(range(cells - 1, 0, -7), things, strict=False):
         out[:4, cell] = centre(thing)
@@ -78,7 +78,7 @@ def test_more_things_than_rows() -> None:
 
 
 def raw(things: list[tuple[float, ...]]) -> np.ndarray:
-    """What YOLOX answers: cell by cell, of the three grids."""
+    """YOLOX's answer: cell by cell, of the three grids."""
     cells: list[list[float]] = []
     left = [(thing, *centre(thing)) for thing in things]
     for number, stride in enumerate((8, 16, 32)):

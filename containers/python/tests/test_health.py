@@ -1,4 +1,4 @@
-"""What the process says of its health over HTTP, while models load, serve, wait and hang."""
+"""The process's health over HTTP, while models load, serve, wait and hang."""
 
 from __future__ import annotations
 

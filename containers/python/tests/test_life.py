@@ -73,9 +73,9 @@ def test_nothing_registers_again_while_draining() -> None:
         assert held.inside.wait(20)
         container.drain()
         fake.wait_for(b"draining", 2)
-        container._resolver._found([fake.endpoint])  # the name has been looked up anew
+        container._resolver._found([fake.endpoint])  # the name has been looked up again
         fake.goodbye(peers["echo"], reconnect=True)
-        time.sleep(0.1)  # the other one is still busy: a chance for the first to come back
+        time.sleep(0.1)  # the other link is still busy: a chance for the first to reconnect
         held.leave.set()
         fake.result(batch_id)
         fake.goodbye(peers["slow"], reconnect=True)
@@ -104,7 +104,7 @@ def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
 
 
 def test_servers_are_told_what_may_keep_the_process_from_answering() -> None:
-    """Another model that is loaded, and a call for another server."""
+    """Another model that is being loaded, and a call for another server."""
     loaded, slow = threading.Event(), Held()
     late = echo(name="late")
     late.warmup(lambda: loaded.wait(20))

@@ -1,4 +1,4 @@
-"""Wrong use is answered in the words of whoever wrote it."""
+"""Wrong use is answered in the words of its author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers that listen in place of a server: each costs only its own connection."""
+"""Unknown peers that listen in place of a server: each costs only its own connection."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_silence_before_welcome_has_an_end(data: bytes, monkeypatch: pytest.Monk
             peer.send(data)
             assert peer.gone()
         monkeypatch.setattr(session, "HANDSHAKE_SECONDS", 20.0)
-        for _ in range(50):  # one that was begun before has the short time still
+        for _ in range(50):  # a session that began earlier still has the short timeout
             with server.accept() as peer:
                 try:
                     peer.serve()
@@ -112,7 +112,7 @@ def test_a_message_that_crawls(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_server_that_reads_nothing_is_not_waited_for() -> None:
-    """Answers wait in memory until they are read; heartbeats and the other server go on."""
+    """Answers wait in memory until they are read; heartbeats and the other server continue."""
     with Raw() as deaf, Raw() as other, Container(echo(), servers=[deaf.endpoint, other.endpoint]):
         peer = deaf.accept()
         with peer:
@@ -148,7 +148,7 @@ def test_after_goodbye_the_last_answer_goes_out_before_the_end(monkeypatch: pyte
         peer.handshake()
         peer.send(raw.welcome(dead_after_ms=60_000) + raw.batch(rows=200_000) + raw.message(b"goodbye", b"{}"))
         assert held.inside.wait(20)
-        peer.send(raw.message(b"heartbeat"))  # unread if the container hangs up too soon
+        peer.send(raw.message(b"heartbeat"))  # it stays unread if the container closes too soon
         held.leave.set()
         time.sleep(0.1)
         while (frames := peer.message())[0] != b"result":
@@ -183,7 +183,7 @@ def test_wrong_conversations_cost_their_connection_only() -> None:
                 try:
                     peer.serve()
                     return
-                except (OSError, EOFError):  # a connection of the time before
+                except (OSError, EOFError):  # a connection of an earlier round
                     continue
         pytest.fail("it did not come back")
 

@@ -1,4 +1,4 @@
-"""Pictures: what becomes of the files that clients send, with every decoder."""
+"""Pictures: the treatment of files that clients send, with every decoder."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def spoilt_png() -> bytes:
 
 
 def hollow_png() -> bytes:
-    """A PNG of which every part is right, but for its pixels, which are not all there."""
+    """A PNG of which every part is right, except for its pixels, some of which are missing."""
 
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -335,7 +335,7 @@ def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
         assert container.wait_ready(20)
         peer, hello = fake.hello()
         assert hello["inputs"][0]["image"] == {"channels": "rgb"}
-        for _ in range(2):  # the second time by what is remembered of the header
+        for _ in range(2):  # the second time from the cached header
             header, frames = fake.result(fake.batch(peer, 3, [("image", "BYTES", [3], elements)]))
             assert header["errors"][0]["row"] == 1
             assert header["errors"][0]["invalid"] is True

@@ -1,4 +1,4 @@
-"""Containers over TLS: who trusts whom, what is said where one does not, and the same bytes."""
+"""Containers over TLS: which certificates are trusted, the errors, and the same bytes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class Proxy:
-    """Speaks TLS in front of a server that does not, in pieces of a size, also a byte at a time."""
+    """Speaks TLS in front of a plain server, in pieces of a size, even a byte at a time."""
 
     def __init__(self, target: str, own: tuple[str, str], clients: str | None = None, piece: int = 1 << 16) -> None:
         host, _, port = target.rpartition("//")[2].rpartition(":")
@@ -103,7 +103,7 @@ class Proxy:
             thread.start()
 
     def _serve(self, raw: socket.socket) -> None:
-        """One thread takes both directions: an SSL object is not for two."""
+        """One thread serves both directions: an SSL object is not for two threads."""
         near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = self._context.wrap_bio(near, far, server_side=True)
         with raw, socket.create_connection(self._target) as plain, suppress(OSError):
@@ -146,7 +146,7 @@ class Proxy:
 
 @contextmanager
 def encrypted(own: tuple[str, str], clients: str | None = None, piece: int = 1 << 16) -> Iterator[tuple[Fake, str]]:
-    """A server and its address of TLS."""
+    """A server and its TLS address."""
     with Fake(dead_after_ms=3_600_000) as fake, Proxy(fake.endpoint, own, clients, piece) as proxy:
         yield fake, proxy.endpoint
 
@@ -197,7 +197,7 @@ def test_a_name_is_what_the_certificate_is_of(ours: Authority, monkeypatch: pyte
 
 
 def says(caplog: pytest.LogCaptureFixture, *texts: str) -> None:
-    """Wait until a line has all of them."""
+    """Wait until one line of the log has all texts."""
     until = time.monotonic() + 20
     while not any(all(text in line.getMessage() for text in texts) for line in caplog.records):
         assert time.monotonic() < until, caplog.text
@@ -284,14 +284,14 @@ def test_wrong_settings(ours: Authority, tmp_path: Path) -> None:
 
 
 def test_a_burst_that_ends_inside_a_record(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What TLS has decrypted is read although no poller tells of it."""
+    """Bytes that TLS has decrypted are read although no poller reports them."""
     monkeypatch.setattr(link, "_BURST", 1)
     with (
         encrypted(ours.issue("server")) as (fake, endpoint),
         Container(echo(), servers=endpoint, tls=TLS(ca=ours.ca)),
     ):
         peer, _ = fake.hello()
-        data = ROW * 2049  # the last read of it leaves what follows in TLS
+        data = ROW * 2049  # the last read of it leaves the following bytes in TLS
         batches = [fake.batch(peer, 2049, [("x", "FP32", [2049, 2], data)]) for _ in range(8)]
         for batch in batches:
             assert fake.result(batch)[1] == [data]

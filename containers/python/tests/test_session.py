@@ -114,7 +114,7 @@ def test_a_server_that_has_said_goodbye_may_hang_up_before_the_last_answer(recon
 
 
 def test_feedback_of_any_structure_is_read_or_refused() -> None:
-    """Wrong JSON of right JSON: each value in the place of each, members and frames left out."""
+    """Wrong JSON from right JSON: each value in place of each, members and frames left out."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
     right: dict[str, object] = {"application": "a", "user": "u", "rows": 1, "label": 1, "loss": 0.5}
     right |= {"inputs": [tensor], "outputs": [tensor], "truth": [tensor]}

@@ -182,7 +182,7 @@ def test_whatever_servers_do_each_batch_is_executed_once(seed: int) -> None:
 
 
 def until(test: Callable[[], Any]) -> None:
-    """Wait for what the container does on its own."""
+    """Wait for an action of the container."""
     end = time.monotonic() + 20
     while not test():
         assert time.monotonic() < end
@@ -207,7 +207,7 @@ def told(fake: Fake, count: int) -> dict[str, Any]:
 
 
 def order(fake: Fake) -> list[bytes]:
-    """The grants and results that a server has got."""
+    """The grants and results that a server has received."""
     return [frames[0] for _, _, frames in fake._seen if frames[0] in (b"grant", b"result")]
 
 
@@ -327,7 +327,7 @@ def test_ragged_outputs_and_async_functions() -> None:
 
 
 def test_one_server_and_servers_that_know_no_grants() -> None:
-    """One alone is told nothing; beside one that knows none the other is granted its batches."""
+    """A single server is told nothing; alongside one without grants the other gets grants."""
     held = Held()
     held.leave.set()
     with Fake(grants=True) as a, Fake() as old, Container(held.model, servers=[a.endpoint, old.endpoint]):

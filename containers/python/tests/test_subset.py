@@ -1,4 +1,4 @@
-"""Which of many servers a container has sessions with."""
+"""The servers with which a container has sessions, of many."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def town(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
-    """Servers at one port of four addresses, and a name that resolves to those of the list."""
+    """Servers at one port of four addresses, and a name that resolves to the listed ones."""
     monkeypatch.setattr(subset, "FIRST_TRY", 0.05)
     monkeypatch.setattr("shiva_container.container.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("shiva_container.addresses.RESOLVE_SECONDS", 0.05)
@@ -97,7 +97,7 @@ def town(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
 
 
 def served(servers: list[Fake]) -> list[Fake]:
-    """The servers where a container is, and does not leave."""
+    """The servers that a container has registered with, and does not leave."""
     return [one for one in servers if len(one.seen(b"hello")) > len(one.seen(b"draining"))]
 
 
@@ -124,7 +124,7 @@ def test_two_of_four_are_used_and_others_tried(town: Town) -> None:
         hello = json.loads(served(servers)[0].seen(b"hello")[0][1][1])
         assert hello["subset"] == {"size": 2, "servers": 4}
         until(lambda: all(one.seen(b"hello") for one in servers))
-        until(lambda: any(one.seen(b"draining") for one in servers))  # with as many, it is left again
+        until(lambda: any(one.seen(b"draining") for one in servers))  # a tie: it is left again
         hosts.clear()  # changes nothing
         until(lambda: len(served(servers)) >= 2)
         hosts[:] = ["127.0.0.3"]

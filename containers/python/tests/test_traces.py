@@ -1,4 +1,4 @@
-"""Spans of the server go on in the function."""
+"""Spans of the server continue in the function."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_header_is_parsed_once_whoever_is_followed(monkeypatch: pytest.MonkeyP
             assert batch.traces == tuple(filter(None, parents))
             assert [request.rows for request in batch.requests] == [1, 1, 1]
         assert len(parsed) == 1
-        # With states, or as nobody writes them, they are read with the rest.
+        # With states, or in an unusual form, they are read with the rest.
         for more, states in (
             (f',"traces":["{ONE}",null,null],"trace_states":["{STATE}",null,null]', STATE),
             (f',"traces": ["{ONE}", null, null]', ""),
@@ -138,7 +138,7 @@ def test_a_header_is_parsed_once_whoever_is_followed(monkeypatch: pytest.MonkeyP
         ):
             batch = read(batches, more)
             assert (batch.requests[0].trace, batch.requests[0].trace_state, batch.traces) == (ONE, states, (ONE,))
-        # A parameter is none of the header's, whatever it is called.
+        # A parameter does not belong to the header, whatever its name.
         batch = read(batches, ',"parameters":[{"a":1,"traces":[null]}]', rows=1)
         assert batch.requests[0].parameters == {"a": 1, "traces": [None]}
         assert len(parsed) == 5

@@ -1,4 +1,4 @@
-"""Which thread reads: the one that computes while it is quick, and otherwise another one."""
+"""Which thread reads: the computing one while the model is quick, and otherwise another one."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ HEADS = [
     b'{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"timeout_ms":%s,"priority":[5]}',
 ]
 TIMED = (0, 1, 4, 7)
-"""Those in which it is the header's own."""
+"""The headers in which it is the header's own."""
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -216,7 +216,7 @@ def test_a_header_that_was_seen_before_means_the_same_again(head: bytes, seen: b
 
 
 class Places(Arena):
-    """Shared memory of which only the places are told."""
+    """Shared memory that only knows the places."""
 
     def __init__(self) -> None:
         super().__init__()

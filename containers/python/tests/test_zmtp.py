@@ -1,4 +1,4 @@
-"""The decoder: what it makes of right bytes in any pieces, and of wrong ones."""
+"""The decoder: its messages from right bytes in any pieces, and its errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNITS = [
 
 
 def played(pieces: list[bytes]) -> tuple[list[list[bytes]], bytes, str]:
-    """The messages, the replies, and the error, of bytes that come in these pieces."""
+    """The messages, the replies, and the error, for bytes that arrive in these pieces."""
     decoder = zmtp.Decoder()
     messages: list[list[Buffer]] = []
     for piece in pieces:

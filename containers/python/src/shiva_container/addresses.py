@@ -82,7 +82,7 @@ class Address:
             return [self.endpoint()]
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except UnicodeError as e:  # a name that no resolver can be asked for
+        except UnicodeError as e:  # a name that cannot be looked up at all
             raise OSError(f"not a host name: {e}") from e
         v4 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET}
         v6 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET6}
@@ -117,11 +117,11 @@ class Resolver:
         self._thread = threading.Thread(target=self._run, name="shiva-resolver", daemon=True)
 
     def start(self) -> None:
-        """Look up once at once, then every RESOLVE_SECONDS if there are names."""
+        """Look names up at once, then every RESOLVE_SECONDS if there are names."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end; it may be inside a lookup, so it is not waited for."""
+        """Ask the thread to end, and do not wait for it: a lookup may block it."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -133,7 +133,7 @@ class Resolver:
                     self._last[address] = address.resolve()
                     told.discard(address)
                 except OSError as e:
-                    # Once: it is looked up again and again.
+                    # Once: the lookup is repeated every few seconds.
                     level = logging.DEBUG if address in told else logging.WARNING
                     text = "no server is known by the name %s (%s); is it spelled right? trying again"
                     log.log(level, text, address.host, e)

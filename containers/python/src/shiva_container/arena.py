@@ -21,14 +21,14 @@ import numpy as np
 from .memory import MEMORY, Block
 from .tensors import Array, TensorError
 
-with contextlib.suppress(ImportError):  # on a system that has no such memory either
+with contextlib.suppress(ImportError):  # on a system without such memory, too
     import fcntl
 
 log = logging.getLogger("shiva_container")
 
 AVAILABLE = sys.platform == "linux"
 MIN_SHARED = 32 << 10
-"""Outputs of so many bytes go by shared memory, if there is some."""
+"""Outputs of this many bytes or more go by shared memory, where there is some."""
 
 _UNIT = 64
 """Regions of outputs begin at multiples of this, with a word for their owner."""
@@ -37,25 +37,25 @@ _TOKEN = 16
 
 
 class Region(NamedTuple):
-    """Memory of one output: where the server finds it, and its bytes."""
+    """The memory of one output: its place for the server, and its bytes."""
 
     at: tuple[int, int, int]
     data: Array
 
 
 class Loan(NamedTuple):
-    """An input as its function gets it."""
+    """An input as its function receives it."""
 
     owner: weakref.ref[object]
     """Lives as long as anything refers to the bytes."""
     start: int
-    """Their address."""
+    """The address of the bytes."""
     size: int
     at: tuple[int, ...]
-    """Where the server has them; () if they are a copy."""
+    """Their place in the server's memory; () if they are a copy."""
 
     def ahead(self, array: Array) -> int:
-        """How far into this input an array begins that is a part of it; -1 if it is not."""
+        """The offset of an array that is a part of this input; -1 if it is not."""
         if not array.flags.c_contiguous:
             return -1
         ahead = address(array) - self.start
@@ -87,7 +87,7 @@ class _Segment:
         self._taken: list[tuple[int, int]] = []
 
     def get(self, size: int) -> Region | None:
-        """Memory for an output, in what the server has given back; None if that is not enough."""
+        """Memory for an output, in regions that the server has freed; None if too small."""
         need = _UNIT + (size + _UNIT - 1) // _UNIT * _UNIT
         with self._lock:
             taken = self._taken = [one for one in self._taken if self._words[one[0] // 4]]
@@ -103,12 +103,12 @@ class _Segment:
         return Region((self.number, at, size), self.bytes[at : at + size])
 
     def put(self, region: Region) -> None:
-        """Give a region back that the server was not told of."""
+        """Free a region that the server was not told of."""
         self._words[(region.at[1] - _UNIT) // 4] = 0
 
 
 def address(array: Array) -> int:
-    """Where an array's first element is in memory."""
+    """The address of an array's first element."""
     first: int = array.__array_interface__["data"][0]
     return first
 
@@ -116,22 +116,22 @@ def address(array: Array) -> int:
 class Arena:
     """The shared memory of one session.
 
-    ``take`` and ``answered`` are the session's, one at a time; the others are for the threads that
-    compute, each for batches of its own.
+    ``take`` and ``answered`` are for the session, one call at a time; the others are for the
+    threads that compute, each for its own batches.
     """
 
     def __init__(self) -> None:
         self._segments: dict[int, _Segment] = {}
         self._outputs: _Segment | None = None
         self._given_up: dict[int, set[bytes]] = {}
-        """Segments that no later batch is in, and the batches before that."""
+        """Segments that no later batch names, and the batches before that point."""
         self._regions: dict[bytes, list[tuple[_Segment, Region]]] = {}
-        """What batches have of memory for outputs until they are answered."""
+        """The memory for outputs that each batch has until it is answered."""
         self._gathered: dict[bytes, list[tuple[_Segment, Region]]] = {}
-        """Likewise, with an input in it: no output yet."""
+        """The same for memory that holds a gathered input and is no output yet."""
 
     def take(self, head: Mapping[str, object], pending: Collection[bytes]) -> list[dict[str, object]]:
-        """Obey a message of the server while these batches are pending; what to tell it."""
+        """Execute a message of the server while these batches are pending; the replies to it."""
         if isinstance(number := head.get("unmap"), int):
             return self._give_up(number, pending)
         number, use = head.get("segment"), head.get("use")
@@ -154,7 +154,7 @@ class Arena:
         return said
 
     def answered(self, batch_id: bytes) -> list[dict[str, object]]:
-        """A batch was answered; what to tell the server after that."""
+        """Note that a batch was answered; the messages for the server after that."""
         self._regions.pop(batch_id, None)
         if not self._given_up:
             return []
@@ -176,8 +176,8 @@ class Arena:
     def input(self, at: tuple[int, ...], *, lend: bool, echo: bytes = b"") -> tuple[memoryview, Loan]:
         """The bytes of an input: a view of one piece, if it may be lent, else a copy.
 
-        ``echo`` is a batch that is likely to be answered with this input. Then several pieces, if
-        they may be lent, are put together in memory for outputs, and need not be copied again.
+        ``echo`` is a batch that is likely to return this input. Then several pieces, if they may be
+        lent, are put together in memory for outputs, and need not be copied again.
         """
         pieces, start = [], 0
         for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
@@ -207,9 +207,9 @@ class Arena:
         return whole.toreadonly(), Loan(weakref.ref(whole.obj), address(block), size, ())
 
     def passed(self, batch_id: bytes, loan: Loan, ahead: int, size: int) -> tuple[int, ...]:
-        """Where the server has an output that is a part of an input; () if it has to be copied.
+        """The server's place of an output that is a part of an input; () if it has to be copied.
 
-        Of memory for outputs only the whole can be an output, and only one.
+        Memory for outputs that holds an input can become an output only as a whole, and only once.
         """
         if not loan.at:
             return ()
@@ -224,12 +224,12 @@ class Arena:
         return ()
 
     def settle(self, batch_id: bytes) -> None:
-        """Give back where inputs of a batch were gathered that are none of its outputs."""
+        """Free the memory of gathered inputs of a batch that did not become its outputs."""
         for segment, region in self._gathered.pop(batch_id, []):
             segment.put(region)
 
     def output(self, batch_id: bytes, size: int) -> Region | None:
-        """Memory for an output of a batch; None if it has to be sent."""
+        """Memory for an output of a batch; None if the output has to be sent."""
         taken = self._take(size)
         if taken is None:
             return None
@@ -243,7 +243,7 @@ class Arena:
         return segment, region
 
     def put(self, batch_id: bytes) -> None:
-        """Give back what a batch has of memory for outputs: the server is not told of it."""
+        """Free a batch's memory for outputs, of which the server is not told."""
         for segment, region in self._regions.pop(batch_id, []):
             segment.put(region)
         self.settle(batch_id)

@@ -1,9 +1,9 @@
 """A model's batches on their way in and out: frames to arrays, arrays to frames.
 
 Headers repeat: batches of one model with equally many rows differ only in their id, timeout, places
-in shared memory, and those requests that the server follows. So a header is parsed once, and then
-looked up by its bytes without these.
-The header of an answer is written once for each shape of its outputs, except for their places.
+in shared memory, and traces. So a header is parsed once, and then looked up by its bytes without
+these. The header of an answer is written once for each shape of its outputs, except for their
+places.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .tensors import Array, Buffer, TensorError, decode, encode
 log = logging.getLogger("shiva_container")
 
 _REMEMBERED = 256
-"""How many headers of either direction are remembered for a model, and"""
+"""How many headers in each direction are remembered for a model, and"""
 _LONGEST = 1024
-"""of how many bytes they may be."""
+"""the most bytes that each may have."""
 _TIMEOUT = re.compile(rb',"timeout_ms":((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)(?=[,}])')
 _AT = b',"at":['
 _TRACES = b',"traces":['
@@ -37,21 +37,21 @@ _TRUSTED_CALLS = 8
 """How many calls in a row must release their inputs before a function gets them uncopied."""
 
 class _Input(NamedTuple):
-    """One declared input in a batch: its frame, and what is in it; none if it was left out."""
+    """One declared input in a batch: its frame, and its description; none if it was left out."""
 
     name: str
     frame: int
     datatype: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any] | None
-    """Of elements that can be used where they lie; None for those that must be decoded."""
+    """The dtype of elements that can be used in place; None for elements that must be decoded."""
     size: int
     place: int
-    """Which of the header's places in shared memory is its own, -1 if it is in its frame."""
+    """Which of the header's places in shared memory belongs to it, -1 if it is in its frame."""
 
 
 class _Plan(NamedTuple):
-    """What a header means."""
+    """The meaning of a header."""
 
     rows: int
     frames: int
@@ -61,21 +61,21 @@ class _Plan(NamedTuple):
     timeout: float | None
     traces: tuple[str, ...]
     batch: Batch | None
-    """For functions that see nothing of it: they share one."""
+    """The batch for functions that see nothing of it: they share one."""
 
 
 _Places = Sequence[tuple[int, ...]]
-"""Where the tensors of a header are that lie in shared memory, in their order."""
+"""The places of the tensors of a header that lie in shared memory, in order."""
 
 
 class Batches:
-    """The batches of one model. Any thread may use it: a plan that two threads make is the same."""
+    """The batches of one model. Any thread may use it: plans that two threads make are equal."""
 
     def __init__(self, model: Model[..., Any]) -> None:
         self._model = model
         self._plans: dict[bytes, _Plan] = {}
         self._headers: dict[tuple[tuple[int, ...], ...], tuple[bytes, list[bytes]]] = {}
-        """By the shapes of the outputs: the header, and the same in pieces."""
+        """The header by the shapes of the outputs, and the same header in pieces."""
         self._trusted = 0
         self._echoes = False
         """Whether an output of the last batch was one of its inputs."""
@@ -151,8 +151,8 @@ class Batches:
     def settle(self, lent: Sequence[Loan]) -> None:
         """Note whether the function has released the inputs of a batch.
 
-        After the answer their memory is given to other requests. A function that
-        still refers to its arrays would see them change, so it gets copies from then on.
+        After the answer their memory is given to other requests. A function that still refers to
+        its arrays would see them change, so from then on it gets copies.
         """
         if all(loan.owner() is None for loan in lent):
             self._trusted = min(self._trusted + 1, _TRUSTED_CALLS)
@@ -174,9 +174,9 @@ class Batches:
     ) -> list[Buffer]:
         """The answer with a batch's outputs.
 
-        If inputs were lent, no frame refers to an array of the function's.
+        If inputs were lent, no frame refers to one of the function's arrays.
 
-        An output that is an input, or a part of one, stays where it is: the server has it.
+        An output that is an input, or a part of one, stays in place: the server has it.
         """
         frames: list[Buffer] = [wire.RESULT, batch_id, b""]
         shapes: list[tuple[int, ...]] = []
@@ -202,7 +202,7 @@ class Batches:
         return frames
 
     def cut(self, outputs: list[Array], first: int, end: int) -> list[Array]:
-        """The rows from ``first`` to ``end`` of outputs; of a ragged one the values of those."""
+        """The rows from ``first`` to ``end`` of outputs; of a ragged one, their values."""
         counts = dict(zip((tensor.name for tensor in self._model.outputs), outputs, strict=True))
         shares = []
         for tensor, array in zip(self._model.outputs, outputs, strict=True):
@@ -214,7 +214,7 @@ class Batches:
         return shares
 
     def _passed(self, batch_id: bytes, array: Array, arena: Arena, lent: Sequence[Loan]) -> tuple[int, ...]:
-        """Where the server has an output that is an input, or a part of one; () if it has not."""
+        """The server's place of an output that is an input, or a part of one; () if it has none."""
         for loan in lent:
             if (ahead := loan.ahead(array)) >= 0:
                 self._echoes = True
@@ -243,8 +243,8 @@ class Batches:
     ) -> tuple[_Plan, _Places]:
         """Read a header.
 
-        ``known`` is its key in the cache: the header without ``split`` places and the timeout
-        ``cut``.
+        ``known`` is its key in the cache: the header without the ``split`` places and without the
+        timeout ``cut``.
         """
         try:
             head = wire.parse_batch(header)
@@ -257,11 +257,11 @@ class Batches:
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces, head.trace_states))
         traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
-        # These functions get what belongs to their own request.
+        # These functions see data of their own request.
         alone = self._model.sees_requests or self._model.per_row or self._model.images
         shared = None if alone else Batch(head.rows, requests, traces=traces)
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
-        # What was cut must be the header's own, and not of an object in it.
+        # The timeout that was cut out must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
         if timed and len(places) == split and not (any(head.parameters) or traces) and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
@@ -322,10 +322,10 @@ def _split(header: bytes) -> tuple[bytes, _Places]:
 
 
 def _followed(header: bytes) -> tuple[bytes, Mapping[int, str], int]:
-    """A header without its traces, those by the numbers of their requests, and of how many.
+    """A header without its traces; the traces by request number; and the number of requests.
 
-    They are its last member, in which nothing is nested, so what is cut is the header's own. One
-    that is different, as with states of traces, is returned unchanged, to be read as a whole.
+    The traces are its last member, in which nothing is nested, so they are surely the header's own.
+    A header of another form, as with trace states, is returned unchanged, to be read as a whole.
     """
     at = header.rfind(_TRACES)
     every = header[at + len(_TRACES) : -2]
@@ -353,7 +353,7 @@ def _remember(memory: dict[Any, Any], key: object, value: object) -> None:
 
 
 def read_feedback(lesson: Lesson) -> Feedback:
-    """Feedback as the hook gets it."""
+    """Feedback as the hook receives it."""
     try:
         message = wire.parse_feedback(lesson.frames)
     except wire.WireError as e:

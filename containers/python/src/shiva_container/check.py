@@ -1,8 +1,8 @@
 """``python -m shiva_container check model.py`` runs a file's models on made-up rows.
 
-It shows what would go wrong in production before it does: a function that cannot be called with its
-declared inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on
-how many others are in the batch.
+It shows in advance the faults of production: a function that cannot be called with its declared
+inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on the
+number of other rows in the batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def load(path: str) -> list[Model[..., Any]]:
     set_checking(True)
     try:
         runpy.run_path(path, run_name="__main__")
-    except SystemExit as e:  # sys.exit(main()) after serve() is an end like any other
+    except SystemExit as e:  # sys.exit(main()) after serve() is a normal end
         if e.code:
             raise
     finally:
@@ -126,7 +126,7 @@ def _check(model: Model[..., Any], rows: int, dim: int, loop: asyncio.AbstractEv
 
 @contextlib.contextmanager
 def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One loop for all awaitables of a model, as in a server: tasks of its warm-up hook go on."""
+    """One loop for all awaitables of a model, as in a server: tasks of its warm-up continue."""
     loop = asyncio.new_event_loop()
     try:
         yield loop
@@ -141,7 +141,7 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def sample(tensor: Tensor, first: int, dim: int) -> Array:
-    """A made-up input, the same in every run: read-only, as those from the network are.
+    """A made-up input, the same in every run: read-only, like inputs from the network.
 
     ``first`` and ``dim`` are the sizes of the first dimension and of the others, where they are
     declared as -1.

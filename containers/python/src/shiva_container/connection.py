@@ -1,4 +1,4 @@
-"""One connection to a server: a socket that never blocks, TLS on it or not, and ZMTP."""
+"""One connection to a server: a socket that never blocks, with TLS on it or without, and ZMTP."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CHUNK = 64 << 10
 _PIECES = 64
 """Pieces given to one system call; the least that systems take is 16, Linux takes 1024."""
 _UNREACHABLE_MS = 15_000
-"""How long the other machine may leave what was sent without an acknowledgement. While an announced
-message comes, and that may take long, nothing else would tell that its cable was cut."""
+"""How long the other machine may leave sent bytes without an acknowledgement. While an announced
+message arrives, which may take long, nothing else would show that its cable was cut."""
 
 
 class Lost(Exception):
@@ -26,9 +26,9 @@ class Connection:
     """A connection from the first attempt to its end. One thread at a time may use it."""
 
     def __init__(self, endpoint: str, tls: TLS | None = None) -> None:
-        """Begin to connect to ``tcp://address:port``, ``tls://[name@]address:port`` or ``ipc://path``.
+        """Start to connect to ``tcp://addr:port``, ``tls://[name@]addr:port``, ``ipc://path``.
 
-        OSError; ValueError if a file of ``tls`` is wrong.
+        Raises OSError, and ValueError if a file of ``tls`` is wrong.
         """
         self._context = (tls or TLS()).context() if endpoint.startswith("tls://") else None
         self._at_once = RECORD if self._context else _CHUNK
@@ -36,16 +36,16 @@ class Connection:
         self._name = tls.server_name if tls and tls.server_name else _server_name(endpoint)
         self.socket: socket.socket | Encrypted = _socket(endpoint)
         self.reached = False
-        """Whether somebody listens there."""
+        """Whether a server listens there."""
         self.connected = False
-        """Whether bytes of ZMTP can go both ways: with TLS its handshake is over."""
+        """Whether bytes of ZMTP can flow both ways: with TLS, once its handshake is over."""
         self.drained = False
         """Whether the last read emptied the socket, so that the next can wait for the poller."""
         self.partial = 0
-        """How many bytes have arrived of a message that is not complete."""
+        """How many bytes of an incomplete message have arrived."""
         self._failed = ""
         self.unsent = True
-        """Whether the socket has to become writable before this connection goes on."""
+        """Whether the socket has to become writable before this connection continues."""
         self.open = False
         """Whether the handshake is over, so that messages may be sent."""
         self._decoder = zmtp.Decoder()
@@ -58,13 +58,13 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """Whether something has arrived of which no poller knows."""
+        """Whether bytes have arrived that no poller reports."""
         return isinstance(self.socket, Encrypted) and self.socket.pending
 
     def receive(self) -> list[list[Buffer]] | None:
-        """Read once; the messages that were completed by it, or None if there was nothing to read.
+        """Read once; the messages that this completed, or None if there was nothing to read.
 
-        Lost if the connection has ended, and there will never be more.
+        Raises Lost if the connection has ended and all messages have been returned.
         """
         if not self.connected:
             self.flush()
@@ -81,7 +81,7 @@ class Connection:
             else:
                 count, most = self.socket.recv_into(target), min(len(target), self._at_once)
         except (BlockingIOError, InterruptedError):
-            if self._failed:  # and everything before it has been read
+            if self._failed:  # and all earlier bytes have been read
                 raise Lost(self._failed) from None
             return None
         except OSError as e:
@@ -93,7 +93,7 @@ class Connection:
         self.open = decoder.ready
         self.drained = count < most and not decoder.error
         if decoder.replies:
-            self._unsent.extend(decoder.replies)  # between messages: a whole one is last
+            self._unsent.extend(decoder.replies)  # between messages: the last is a whole one
             decoder.replies.clear()
             self.flush()
         return messages
@@ -120,9 +120,9 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send the rest of what ``send`` was given, as far as the socket takes it.
+        """Send the rest of the messages given to ``send``, as far as the socket takes it.
 
-        An error is raised by a later ``receive``, once everything that has arrived is read.
+        An error is raised by a later ``receive``, once all bytes that have arrived are read.
         """
         self.unsent = True
         if not self.connected:
@@ -146,13 +146,13 @@ class Connection:
             self.unsent = not self.connected
 
     def finish(self) -> bool:
-        """Send the rest, hang up, and read until the peer hangs up, too. False when that is done.
+        """Send the rest, half-close, and read until the peer closes, too. False when that is done.
 
-        A socket that is closed with something unread is reset, and what was sent last may be lost.
+        A socket that is closed with unread bytes is reset, and the last bytes sent may be lost.
         """
         try:
             self.flush()
-        except Lost:  # it was never connected, and the handshake says so again
+        except Lost:  # it was never connected, and the handshake has the same error
             return False
         if self._failed or not self.connected:
             return False

@@ -34,7 +34,7 @@ log = logging.getLogger("shiva_container")
 
 DRAIN_SECONDS = 30.0
 LINGER_SECONDS = 1.0
-"""How long a connection that was hung up may take to bring its last answers out."""
+"""How long a half-closed connection may take to send its last answers."""
 _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
 
@@ -58,7 +58,7 @@ def hello(
     }
     if model.concurrency > 1:
         # One more than can run, so that the next batch is here when one ends. A server that knows
-        # concurrency does so by itself; older ones would send two.
+        # concurrency does so by itself; older servers would send two.
         head["slots"] = min(model.concurrency + 1, wire.MAX_SLOTS)
     if model.max_batch:
         head["max_batch"] = model.max_batch
@@ -115,7 +115,7 @@ class Container:
         self._warm: list[Runner] = []
         self._found: dict[Address, list[str]] = {}
         self._choices: dict[tuple[Runner, Address], Choice] = {}
-        self._look = float("inf")  # when the choices are looked at next
+        self._look = float("inf")  # when the choices are reviewed next
         self._links: list[Link] = []
         self._leaving: dict[Connection, float] = {}
         self._unfit: set[Runner] = set()
@@ -137,7 +137,7 @@ class Container:
         return self._ready.wait(timeout) and not self._finished.is_set()
 
     def unready(self) -> str:
-        """Why not every model is registered with a server; "" if each is."""
+        """Why some model is not registered with a server; "" if all are."""
         loading = [str(runner.model) for runner in self._runners if runner not in self._warm]
         if loading:
             return f"loading {', '.join(loading)}"
@@ -146,7 +146,7 @@ class Container:
         return f"no server has registered {', '.join(missing)}" if missing else ""
 
     def stuck(self, seconds: float) -> str:
-        """Which model has had a batch in its function for longer; "" if none has."""
+        """Which model has had a batch in its function for longer than ``seconds``; "" if none."""
         now = time.monotonic()
         for runner in self._runners:
             if (longest := runner.longest(now)) > seconds:
@@ -154,14 +154,14 @@ class Container:
         return ""
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> None:
-        """Ask the servers to send no more, answer the batches at hand, then end.
+        """Ask the servers to send no more batches, answer the received ones, then end.
 
         Returns at once: see ``wait``.
         """
         self._post(lambda: self._begin_drain(timeout))
 
     def stop(self) -> None:
-        """End now; what is being computed is lost. Returns at once."""
+        """End now; batches in computation are lost. Returns at once."""
         self._post(self._begin_stop)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -243,7 +243,7 @@ class Container:
         wake = min(self._drain_until, self._look)
         for runner in self._runners:
             mine = [link for link in self._links if link.model is runner.model]
-            # Of a model that several servers share one thread reads for all that compute.
+            # For a model that several servers share, one thread reads for all threads that compute.
             runner.offer([(link, link.number) for link in mine if link.live and not runner.council.shared])
             wake = min([wake, runner.watch(now), runner.council.tick(now)] + [link.wake() for link in mine])
         follow: dict[int, tuple[Link | Connection, int]] = {}
@@ -257,7 +257,7 @@ class Container:
             self._begin_stop()
 
     def _wait(self, follow: dict[int, tuple[Link | Connection, int]], pause: float) -> None:
-        """Wait for sockets, and read those that have something."""
+        """Wait for sockets, and read those that are ready."""
         for connection, until in self._leaving.items():
             follow[connection.socket.fileno()] = connection, READ | WRITE * connection.unsent
             pause = min(pause, until - time.monotonic())
@@ -267,7 +267,7 @@ class Container:
                 one.readable()
 
     def _see_off(self, now: float) -> None:
-        """Go on closing connections, and drop those that are done or out of time."""
+        """Continue to close connections, and drop those that are closed or out of time."""
         for connection, until in list(self._leaving.items()):
             if now >= until or not connection.finish():
                 del self._leaving[connection]
@@ -310,8 +310,8 @@ class Container:
     def _relink(self) -> None:
         """Have a link for each warm model and each endpoint that it is to serve.
 
-        A link whose endpoint is no longer listed lasts as long as its session; one that is left for
-        another server drains.
+        A link whose endpoint is no longer listed lasts as long as its session; a link that is left
+        for another server drains.
         """
         if self._draining:
             return
@@ -332,7 +332,7 @@ class Container:
                 mine[endpoint].choice = choice
 
     def _wanted(self, runner: Runner, mine: dict[str, Link], now: float) -> dict[str, dict[str, int] | None]:
-        """The endpoints that a model is to have sessions with, and what their servers are told."""
+        """The endpoints that a model is to have sessions with, each with the subset for hello."""
         wanted: dict[str, dict[str, int] | None] = {}
         for address, endpoints in self._found.items():
             if address.literal:
@@ -390,7 +390,7 @@ class Container:
 
 
 def _trust(addresses: list[Address], tls: TLS | None) -> TLS | None:
-    """How to speak TLS with those of the servers that do; what is wrong with it is said now."""
+    """The TLS settings if a server uses TLS, else None. ValueError now if a file is wrong."""
     if not any(address.encrypted for address in addresses):
         if tls is not None:
             raise ValueError("a server tls://host:port is expected with tls")
@@ -431,33 +431,33 @@ def serve(
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
     ``models``
-        what to serve; all models of this process if none is given.
+        the models to serve; all models of this process if none is given.
     ``servers``
         ``"host:port"``, several separated by commas or in a list, ``tls://host:port``,
         ``ipc:///path``; else ``$SHIVA_SERVERS``, else 127.0.0.1:7000. The models register with
-        each. A name is followed: all its addresses are used, and looked up again as they change.
+        each. A name is followed: all its addresses are used, and looked up again from time to time.
     ``instance``
         a label that the server shows for this process; host and process id by default.
     ``drain_seconds``
-        how long the first SIGTERM waits for what was sent to be answered. A second one ends at
-        once.
+        how long the first SIGTERM waits for answers to the received batches. A second one ends the
+        process at once.
 
     ``arena``
-        whether large tensors go by shared memory where a server on this machine offers that. A
+        whether large tensors go by shared memory where a server on this machine offers it. A
         function that keeps an input after it has returned gets copies.
     ``token``
-        what shows the servers who the container is; else ``$SHIVA_TOKEN``, else what is in the file
+        shows the servers who the container is; else ``$SHIVA_TOKEN``, else the contents of the file
         ``$SHIVA_TOKEN_FILE``, else none. The file is read for each registration.
     ``tls``
-        how TLS is spoken with servers at ``tls://host:port``; else as ``$SHIVA_TLS_CA``,
-        ``$SHIVA_TLS_CERT``, ``$SHIVA_TLS_KEY``, ``$SHIVA_TLS_NAME`` and ``$SHIVA_TLS_INSECURE``
-        say. ValueError if a file is wrong.
+        the settings of TLS with servers at ``tls://host:port``; else those of ``$SHIVA_TLS_CA``,
+        ``$SHIVA_TLS_CERT``, ``$SHIVA_TLS_KEY``, ``$SHIVA_TLS_NAME`` and ``$SHIVA_TLS_INSECURE``.
+        ValueError if a file is wrong.
     ``health``
-        ``"host:port"``, or ``":port"`` of all addresses, where /livez and /readyz answer over HTTP:
-        see health.py; else ``$SHIVA_HEALTH``, else nowhere.
+        ``"host:port"``, or ``":port"`` for all addresses, where /livez and /readyz answer over
+        HTTP: see health.py; else ``$SHIVA_HEALTH``, else nowhere.
     ``subset``
-        with how many servers the models have sessions if a name resolves to more; else
-        ``$SHIVA_SUBSET``, else 16. Each container has others.
+        the number of servers with which the models have sessions if a name resolves to more; else
+        ``$SHIVA_SUBSET``, else 16. Containers have different subsets.
 
     RuntimeError if a model cannot warm up.
     """

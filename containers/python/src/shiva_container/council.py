@@ -1,8 +1,8 @@
-"""A model that several servers share: whose rows are next, and their rows in one call.
+"""A model that several servers share: which rows are next, and rows of several in one call.
 
-A :class:`Council` is idle while a model has one session: its batches then go to the worker as they
-come. With several it has the batches, grants what the servers offer, and gives the worker what is
-executed together as one :class:`Joint`.
+A :class:`Council` is idle while a model has one session: its batches then go straight to the
+worker. With several sessions it holds the batches, grants offers of the servers, and gives the
+worker the batches of one execution as one :class:`Joint`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from .link import Job, Link
 
 DEFAULT_MOST = 128
-"""The most rows of an execution of a model that declares none: servers' default."""
+"""The most rows of an execution of a model that declares none: the servers' default."""
 
 _Head = tuple[tuple[object, ...], ...]
-"""What the inputs of batches must agree in to be joined."""
+"""The heads of inputs, which must be equal for batches to be joined."""
 
 
 class Joint:
     """Batches that are executed together, in place of a session in the worker's job."""
 
     ended = False
-    """The worker drops the jobs of sessions that have ended. Here each batch is looked at."""
+    """The worker drops the jobs of ended sessions. In a joint each batch is checked separately."""
 
     def __init__(self, execution: Execution[tuple[Job, _Head]]) -> None:
         self.execution = execution
@@ -40,7 +40,7 @@ class Joint:
 
     @property
     def parts(self) -> list[tuple[Job, float]]:
-        """The batches, and for how many seconds each has waited for another execution before."""
+        """The batches, and for how many seconds each has waited for an earlier execution."""
         return [(one.body[0], self.execution.queued(one)) for one in self.execution.batches]
 
 
@@ -48,14 +48,14 @@ class Council:
     """The sessions of one model. Any thread may use it.
 
     ``submit`` gives the worker a job, and ``attend`` tells the I/O thread that there is something
-    to do for it. Grants are put aside, as the lock of a link may be held by who calls, until
-    ``send`` is called without one.
+    to do for it. Grants are put aside, as the caller may hold the lock of a link, until ``send`` is
+    called without such a lock.
     """
 
     def __init__(self, model: Model[..., object], submit: Callable[[Job], None], attend: Callable[[], None]) -> None:
         most = model.max_batch or DEFAULT_MOST
         self.waiting: deque[tuple[Link, Session, dict[str, object]]] = deque()
-        """What ``send`` sends."""
+        """Messages for ``send`` to send."""
         self.shared = False
         """Whether there are several sessions."""
         self.submit = submit
@@ -69,7 +69,7 @@ class Council:
         self._wake = float("inf")
 
     def join(self, link: Link, session: Session) -> None:
-        """A session has begun."""
+        """Add a session that has begun."""
         with self._lock:
             seat = self._table.join(grants=session.grants)
             self._seats[session] = seat, link
@@ -77,7 +77,7 @@ class Council:
             self._share()
 
     def leave(self, session: Session) -> None:
-        """A session has ended."""
+        """Remove a session that has ended."""
         with self._lock:
             if session in self._seats:
                 seat, link = self._seats.pop(session)
@@ -88,7 +88,7 @@ class Council:
         self._run()
 
     def arrive(self, job: Job) -> None:
-        """A batch has come."""
+        """Take a batch that has arrived."""
         delivery, link, session = job
         now = time.monotonic()
         with self._lock:
@@ -106,7 +106,7 @@ class Council:
             self._run()
 
     def offered(self, session: Session, offer: dict[str, object]) -> None:
-        """A server has rows, or gives a grant back."""
+        """Note that a server has rows, or gives a grant back."""
         now = time.monotonic()
         with self._lock:
             if session not in self._seats:
@@ -121,20 +121,20 @@ class Council:
         self._run()
 
     def done(self, joint: Joint) -> None:
-        """The worker has answered what it got."""
+        """Note that the worker has answered a joint."""
         with self._lock:
             self._table.done(joint.execution, time.monotonic())
         self._run()
         self.send()
 
     def tick(self, now: float) -> float:
-        """Do what is due, from the I/O thread; when it is to be called again."""
+        """Do the work that is due, from the I/O thread; when to call again."""
         if now >= self._wake:
             self._run()
         return self._wake
 
     def send(self) -> None:
-        """Send the grants that were put aside. No lock of a link may be held."""
+        """Send the grants that were put aside. The caller must hold no lock of a link."""
         while self.waiting:
             try:
                 link, session, message = self.waiting.popleft()
@@ -143,7 +143,7 @@ class Council:
             link.tell(session, [wire.GRANT, wire.to_json(message)])
 
     def _run(self) -> None:
-        """Do what the table says, until nothing is to be done."""
+        """Act on the table until there is nothing left to do."""
         before = self._wake
         while True:
             with self._lock:
@@ -175,7 +175,7 @@ class Council:
                 self.waiting.append((link, session, {"each": self.shared}))
 
     def _read(self, delivery: Delivery) -> tuple[int, int, int, int, _Head]:
-        """Rows, grant, best and left of a batch, and what its inputs must agree in with others'."""
+        """Rows, grant, best and left of a batch, and the heads that joint batches share."""
         try:
             head = wire.from_json(delivery.header)
             tensors = [wire.TensorHead.parse(one) for one in cast(list[object], head.get("inputs") or [])]

@@ -1,4 +1,4 @@
-"""What detectors of objects answer, made into what Frigate reads.
+"""The answers of object detectors, made into the form that Frigate reads.
 
 Every function takes the outputs of a network for a batch, and returns float32 of shape
 [rows, 20, 6]: for each image twenty rows of class, score, y_min, x_min, y_max and x_max, the
@@ -15,7 +15,7 @@ coordinates from 0 to 1 of the image, by falling score; rows that are not needed
     def yolo(images):
         return yologeneric(network.run(None, {"images": images})[0], 320, 320)
 
-Overlapping boxes are one thing whatever their classes are, as in Frigate's own detectors.
+Overlapping boxes are one object whatever their classes are, as in Frigate's own detectors.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ROWS = (20, 6)
 """The shape of the detections of one image."""
 
 STRIDES = (8, 16, 32)
-"""The pixels of the sides of YOLOX's cells, of each of its grids."""
+"""The side of YOLOX's cells in pixels, for each of its grids."""
 
 
 def ssd(boxes: Floats, classes: Floats, scores: Floats, count: Iterable[float] | None = None) -> Floats:
     """Detections of networks that end in TensorFlow's detection post-processing, as SSD MobileNet.
 
     boxes is [rows, n, 4] of y_min, x_min, y_max and x_max from 0 to 1, classes and scores are
-    [rows, n], and count has how many of the n there are, in each row; None: all.
+    [rows, n], and count tells how many of the n are valid in each row; None: all.
     """
     _expect("boxes", boxes, 3, 4)
     n = boxes.shape[1]
@@ -55,10 +55,10 @@ def ssd(boxes: Floats, classes: Floats, scores: Floats, count: Iterable[float] |
 def yologeneric(output: Floats, width: int, height: int, score: float = 0.4, overlap: float = 0.4) -> Floats:
     """Detections of YOLO as Ultralytics exports it from version 8 on: Frigate's yolo-generic.
 
-    output is [rows, 4 + classes, cells], or with the last two turned round: the centre, width and
-    height of a box in pixels of the image, and the score of each class. Boxes of a lower score
-    are left out, and of those that share more than overlap (the intersection by the union) all
-    but the one of the highest score.
+    output is [rows, 4 + classes, cells], or with the last two dimensions swapped: the centre, width
+    and height of a box in pixels of the image, and the score of each class. Boxes of a lower score
+    are left out, and of boxes that share more than overlap (intersection over union) all but the
+    one of the highest score.
     """
     if output.ndim != 3 or min(output.shape[1:]) < 5:
         raise ValueError(f"output: expected [rows, 4 + classes, cells], got {list(output.shape)}")
@@ -70,11 +70,11 @@ def yologeneric(output: Floats, width: int, height: int, score: float = 0.4, ove
 
 
 def yolox(output: Floats, width: int, height: int, score: float = 0.3, overlap: float = 0.45) -> Floats:
-    """Detections of YOLOX as its export to ONNX answers, for an image of width x height pixels.
+    """Detections of YOLOX as exported to ONNX, for an image of width x height pixels.
 
-    output is [rows, cells, 5 + classes]: a box as its offset in a cell of the grids of 8, 16 and
-    32 pixels and the logarithms of its sides, the score that there is something, and those of the
-    classes. For score and overlap see yologeneric.
+    output is [rows, cells, 5 + classes]: a box as its offset in a cell of the grids of 8, 16 and 32
+    pixels and the logarithms of its sides, the score for any object, and the scores of the classes.
+    For score and overlap see yologeneric.
     """
     grid, stride = _grids(width, height)
     if output.ndim != 3 or output.shape[1] != len(grid) or output.shape[2] < 6:
@@ -94,7 +94,7 @@ _Found = tuple[Floats, Floats, Floats]
 
 
 def _distinct(boxes: Floats, scores: Floats, width: int, height: int, least: float, overlap: float) -> _Found:
-    """The boxes of centre, width and height in pixels that are things of their own."""
+    """The boxes of distinct objects, from boxes of centre, width and height in pixels."""
     classes, best = scores.argmax(axis=1), scores.max(axis=1)
     keep = np.flatnonzero(best >= least)
     order = keep[np.argsort(-best[keep], kind="stable")]
@@ -107,9 +107,9 @@ def _distinct(boxes: Floats, scores: Floats, width: int, height: int, least: flo
 
 
 def suppress(boxes: Floats, overlap: float, most: int = ROWS[0]) -> list[int]:
-    """The first boxes of which none shares more than overlap with one before it.
+    """The first boxes of which none shares more than overlap with an earlier one.
 
-    boxes is [n, 4] of y_min, x_min, y_max and x_max, in any unit. Returns at most so many indices,
+    boxes is [n, 4] of y_min, x_min, y_max and x_max, in any unit. Returns at most ``most`` indices,
     in order.
     """
     low, high = boxes[:, :2], boxes[:, 2:]

@@ -1,4 +1,4 @@
-"""Health over HTTP, for whoever runs the process and decides about it by what this says.
+"""Health over HTTP, for the supervisor of the process.
 
     GET /livez   200 while the models load, compute or wait for a server. 503 once a batch has been
                  in a model's function for too long: only a restart ends that.
@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class Settings(NamedTuple):
-    """Where health is asked for, and when a call counts as stuck."""
+    """The address where health is served, and when a call counts as stuck."""
 
     host: str
     port: int
@@ -33,9 +33,9 @@ class Settings(NamedTuple):
 
     @classmethod
     def read(cls, address: str | None, environment: Mapping[str, str] = os.environ) -> Settings | None:
-        """Those of ``host:port`` (or ``:port``, of all addresses), else of ``$SHIVA_HEALTH``.
+        """The settings of ``host:port`` (``:port``: on all addresses), else of ``$SHIVA_HEALTH``.
 
-        ``$SHIVA_HEALTH_STUCK`` are the seconds. None if neither names an address; ValueError if one
+        ``$SHIVA_HEALTH_STUCK`` has the seconds. None if neither names an address; ValueError if one
         is wrong.
         """
         text = environment.get("SHIVA_HEALTH", "") if address is None else address
@@ -55,9 +55,9 @@ class Settings(NamedTuple):
 
 
 class Health:
-    """Answers until it is closed. OSError if the address cannot be had.
+    """Answers until it is closed. OSError if the address cannot be bound.
 
-    ``asked`` has for each path what says why the answer is no; "" is yes.
+    ``asked`` has for each path a function that returns why the answer is no; "" is yes.
     """
 
     def __init__(self, settings: Settings, asked: Mapping[str, Callable[[], str]]) -> None:
@@ -82,7 +82,7 @@ class Health:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: object) -> None:
-                """A line for each probe would hide the others."""
+                """Log nothing: a line for each probe would hide the other lines."""
 
         everywhere = not settings.host and socket.has_dualstack_ipv6()
 
@@ -96,7 +96,7 @@ class Health:
                 socketserver.TCPServer.server_bind(self)  # HTTPServer's asks DNS for a name
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Whoever asks may hang up."""
+                """Ignore the error: a client may hang up."""
 
         self._server = Server((settings.host, settings.port), Handler)
         self.port: int = self._server.server_address[1]

@@ -1,6 +1,6 @@
-"""Inputs that are pictures: their declaration, and how each became the pixels of a function.
+"""Inputs that are pictures: their declaration, and how each is made pixels for a function.
 
-How files are decoded is in pictures.py.
+pictures.py decodes the files.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MAX_SIDE = 65535
 
 @dataclass(frozen=True)
 class Fit:
-    """How a picture became the pixels that a function gets, and the way back.
+    """How a picture was made the pixels that a function gets, and the way back.
 
-    A picture is as it is shown: already turned as its EXIF says.
+    The picture is upright: already turned as its EXIF says.
     """
 
     height: int
     """Of the picture that the client sent."""
     width: int
     scale_y: float = 1.0
-    """Pixels of the function's for one of the picture."""
+    """Pixels of the function for one pixel of the picture."""
     scale_x: float = 1.0
     top: int = 0
     """Rows of the bar above the picture, and"""
@@ -38,7 +38,7 @@ class Fit:
     """columns of the bar beside it."""
 
     def points(self, points: npt.ArrayLike) -> Array:
-        """Where ``points``, [..., 2] as x and y in pixels of the function's, are in the picture."""
+        """The places in the picture of ``points``, [..., 2] as x and y in the function's pixels."""
         given = np.asarray(points)
         floats = given if given.dtype.kind == "f" else given.astype(np.float64)
         moved = (floats - (self.left, self.top)) / (self.scale_x, self.scale_y)
@@ -54,22 +54,22 @@ class Image(Tensor):
     """The declaration of an input whose rows are pictures.
 
     Clients send JPEG or PNG files (as BYTES, or one as a UINT8 array of its bytes), which are
-    decoded in threads before the function is called, or pixels as they would for
-    ``Tensor(name, "UINT8", [-1, height, width, 3])``. The function gets pixels in any case.
+    decoded in threads before the function is called, or pixels as for ``Tensor(name, "UINT8", [-1,
+    height, width, 3])``. The function gets pixels in any case.
 
     ``height``, ``width``
-        of the pixels that the function gets. A model with ``batched=False`` may leave them out: it
-        gets each picture in its own size.
+        size of the pixels that the function gets. A model with ``batched=False`` may leave them
+        out: it gets each picture in its own size.
     ``channels``
-        "rgb", "bgr" or "gray": what files are decoded to, and clients' pixels are taken to be.
+        "rgb", "bgr" or "gray": the channels of decoded files, and of clients' pixels.
     ``layout``
         "nhwc" or "nchw": the order of the dimensions, for the function and for clients' pixels.
     ``resize``
         "stretch" or "letterbox" make pictures of any size ``height`` x ``width``, bilinear;
         letterbox keeps their proportions, and fills the bars beside them with ``fill``. The
-        function finds in ``batch.fits[name][row]``, or in ``request.fits[name]`` if it is one per
-        row, the :class:`Fit` that brings boxes back to the client's picture. Without it
-        a picture of another size is refused.
+        function finds in ``batch.fits[name][row]``, or in ``request.fits[name]`` if it is called
+        for each row, the :class:`Fit` that maps boxes back to the client's picture. Without
+        ``resize`` a picture of another size is refused.
     ``fill``
         the value of all channels in the bars.
     """
@@ -117,13 +117,13 @@ class Image(Tensor):
         super().__init__(name, "UINT8", [-1, *row], optional=optional, format=f"FORMAT_{layout.upper()}")
 
     def alone(self) -> Image:
-        """The same input of a model that is not batched: without a dimension for rows."""
+        """The same input for a model that is not batched: without a dimension for rows."""
         one = copy.copy(self)
         object.__setattr__(one, "shape", tuple(self.shape[1:]))
         return one
 
     def json(self) -> dict[str, object]:
-        """The declaration as it travels in ``hello``."""
+        """The declaration in ``hello``."""
         head = super().json()
         image: dict[str, object] = {"channels": self.channels}
         if self.resize:
@@ -132,7 +132,7 @@ class Image(Tensor):
         return head
 
     def decode(self, file: bytes) -> tuple[Array, Fit]:
-        """What the function gets for a JPEG or PNG file, without a dimension for rows.
+        """The pixels for the function from a JPEG or PNG file, without a dimension for rows.
 
         A file that cannot be decoded, or has another size, is a :class:`PictureError`.
         """
@@ -170,7 +170,7 @@ class Image(Tensor):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape of what the function gets for one picture; 0 for a side of any size."""
+        """The shape of the function's pixels for one picture; 0 for a side of any size."""
         sides = (self.height or 0, self.width or 0)
         depth = CHANNELS[self.channels]
         return (*sides, depth) if self.layout == "nhwc" else (depth, *sides)
@@ -185,14 +185,14 @@ class Image(Tensor):
 
 
 Fits = dict[str, tuple[Fit, ...]]
-"""How each row of each input of pictures was made, by the input's name."""
+"""The fit of each row of each input of pictures, by the input's name."""
 
 Faults = dict[int, PictureError]
 """Rows whose pictures cannot be used."""
 
 
 def see(image: Image, array: Array, batched: bool, fits: Fits, faults: Faults) -> Array:
-    """The pixels of an input, of the files or pixels that came for it.
+    """The pixels of an input, from the files or pixels that arrived for it.
 
     A row that cannot be decoded is a fault, and black.
     """

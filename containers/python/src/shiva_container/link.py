@@ -1,9 +1,9 @@
 """One model's registration with one server: opens, reopens and closes its connection.
 
 A link is used by two threads: the container's I/O thread, which opens and closes, keeps the session
-alive and reads while nobody else does; and the model's compute threads, which send their answers
-from where they are made, and read themselves while the model is quick (see runner.py). Its lock is
-held during calls that do not block only. Which thread polls the socket matters only to speed.
+alive and reads while no other thread does; and the model's compute threads, which send their
+answers themselves, and read themselves while the model is quick (see runner.py). Its lock is held
+only during calls that do not block. Which thread polls the socket matters only for speed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BURST = 64
 
 
 Job = tuple[Delivery, "Link", Session]
-"""A batch and whom to answer: one session of a link, not the one after it."""
+"""A batch and where to send its answer: one session of a link, not the one after it."""
 
 
 class Link:
@@ -44,7 +44,7 @@ class Link:
 
     ``hello`` makes the registration, with a token. ``council`` and ``teach`` take batches and
     feedback, in the thread that read them; ``attend`` tells the I/O thread that there is something
-    to do for it; ``leave`` takes a connection that has to be brought to its end.
+    to do for it; ``leave`` takes over a connection that is being closed.
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class Link:
         self.model = model
         self.endpoint = endpoint
         self.listed = True
-        """Whether the endpoint is still a server's. If not, a session that ends is not replaced."""
+        """Whether the endpoint is still a server's. If not, an ended session is not replaced."""
         self.wanted = True
         """Whether the model is fit to serve; if not, the session drains."""
         self.retired = False
         self.choice: dict[str, int] | None = None
-        """How many of how many servers the container has sessions with; None: all."""
+        """With how many of how many servers the container has sessions; None: all."""
         self._since = time.monotonic()  # without a session
         self.called = float("-inf")
-        """When a call for this link began last."""
+        """When the last call for this link began."""
         self.led = False
         """Whether a compute thread waits for the socket, so that the I/O thread need not."""
         self.blocked = False
-        """Whether the socket has to become writable before all is sent."""
+        """Whether the socket has to become writable before the rest can be sent."""
         self.session: Session | None = None
         self._lock = threading.Lock()
         self._hello = hello
         self._council = council
         self.submit = council.submit
-        """Who takes batches: the worker, or the council while several servers share the model."""
+        """Takes batches: the worker's, or the council's while several servers share the model."""
         self._teach = teach
         self._attend = attend
         self._leave = leave
@@ -102,12 +102,12 @@ class Link:
 
     @property
     def replicas(self) -> int:
-        """Sessions of the model that the server has, this one among them; 0: it is not known."""
+        """Sessions of the model that the server has, including this one; 0: unknown."""
         session = self.session
         return session.replicas if session is not None and session.state is State.LIVE else 0
 
     def away(self, now: float) -> bool:
-        """Whether the server has not been there for a while, and did not say that it goes."""
+        """Whether the server has been unreachable for a while, without having announced that."""
         return not self.live and not self.retired and now - self._since > AWAY_SECONDS
 
     @property
@@ -147,19 +147,19 @@ class Link:
                 self._close(self.session, self.session.ended, now)
 
     def wake(self) -> float:
-        """When tick has something to do at the latest."""
+        """The latest time at which tick has something to do."""
         session = self.session
         if session is not None:
             return session.wake()
         return self._next_try if self.wanted and self.listed and not self.retired else float("inf")
 
     def close(self) -> None:
-        """Hang up. Answers that are not sent yet are sent; batches that wait are dropped."""
+        """Close the connection. Unsent answers are sent; batches that wait are dropped."""
         with self._lock:
             self._hang_up()
 
     def drain(self, reason: str) -> None:
-        """Sign off in good order, if there is a session."""
+        """Drain the session, if there is one."""
         with self._lock:
             if self.session is not None:
                 self.session.drain(reason)
@@ -167,7 +167,7 @@ class Link:
     # Any thread.
 
     def readable(self) -> bool:
-        """Read what has arrived, and go on sending. Returns :attr:`live`."""
+        """Read all that has arrived, and continue to send. Returns :attr:`live`."""
         with self._lock:
             session = self.session
             if session is None:
@@ -223,7 +223,7 @@ class Link:
             self.blocked = True
         except OSError as e:
             self.session.lost(self._why(e.strerror or str(e)))
-        except ValueError as e:  # a file that was good when the process began
+        except ValueError as e:  # a file that was valid when the process started
             self.session.lost(str(e))
 
     def _read(self, session: Session) -> None:
@@ -316,7 +316,7 @@ class Link:
         else:
             delay = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**self._attempts)
             self._attempts = min(self._attempts + 1, 16)
-        delay *= random.uniform(0.5, 1.0)  # many containers must not come back in step
+        delay *= random.uniform(0.5, 1.0)  # many containers must not reconnect in step
         self._next_try = now + delay
         self.retired = end.outcome is Outcome.RETIRED
         self._tell(end, delay)

@@ -11,7 +11,7 @@ _KEPT = 4
 _LARGEST = 64 << 20
 _SMALLEST = 256 << 10
 _LARGER = 8
-"""The most that a block may be larger than the size asked for, as a factor.
+"""The factor by which a block may be larger than the requested size.
 
 Batches of one model have all sizes up to its largest, so the few free blocks become those of the
 largest batches. The factor keeps a small array from holding the memory of a large one.
@@ -21,8 +21,8 @@ largest batches. The factor keeps a small array from holding the memory of a lar
 class Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """Bytes whose slices tell by their lifetime whether anything refers to them.
 
-    An array refers to the owner of its memory and not to what it is a view of, unless that is of
-    another class: whatever is made of the memoryview of a slice refers to the slice.
+    An array refers to the owner of its memory and not to the array that it is a view of, unless
+    that is of another class: every array made from the memoryview of a slice refers to the slice.
     """
 
 
@@ -57,4 +57,4 @@ class Memory:
 
 
 MEMORY = Memory()
-"""That of the process."""
+"""The memory of the process."""

@@ -1,4 +1,4 @@
-"""The ``@model`` decorator: what a function serves, how it is called, and what it may give back."""
+"""The ``@model`` decorator: what a function serves, how it is called, and what it may return."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Request:
     priority: int = 0
     """0 is the most urgent, 9 the least."""
     trace: str = ""
-    """The server's span of it, as W3C's ``traceparent``, if the server follows the request."""
+    """The server's span of it, as W3C's ``traceparent``, if the server traces the request."""
     trace_state: str = ""
-    """What others keep of that trace, as W3C's ``tracestate``: it goes on with ``trace``."""
+    """Other systems' data about that trace, as W3C's ``tracestate``: pass it on with ``trace``."""
     fits: Mapping[str, Fit] = field(default_factory=dict)
     """For a function of one row, how its pictures were made to fit, by the input's name."""
 
 
 @dataclass
 class Batch:
-    """What is known about a batch besides its tensors.
+    """The data of a batch besides its tensors.
 
     A function with a parameter called ``batch`` gets it; a per-row function asks for ``request``
     instead.
@@ -62,11 +62,11 @@ class Batch:
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that failed, and why."""
     invalid: set[int] = field(default_factory=set)
-    """Those of them that were wrong themselves."""
+    """Those of them that were invalid themselves."""
     fits: Fits = field(default_factory=dict)
     """How the picture of each row was made to fit, by the name of the :class:`Image`."""
     traces: Sequence[str] = ()
-    """``trace`` of those requests that the server follows."""
+    """``trace`` of each request that the server traces."""
 
     def __post_init__(self) -> None:
         self.requests = tuple(self.requests) or (Request(rows=1),) * self.rows
@@ -76,14 +76,14 @@ class Batch:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def fail(self, row: int, message: str, *, invalid: bool = False) -> None:
-        """Answer one row with an error; what the outputs hold for it is not used.
+        """Answer one row with an error; its values in the outputs are not used.
 
-        ``invalid`` says that the row is to blame and not the model: its client is told InvalidInput
+        ``invalid`` means that the row is to blame and not the model: its client gets InvalidInput
         in place of ContainerFailed.
         """
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of a batch of {self.rows} rows")
-        row = operator.index(row)  # numpy's integers are no JSON
+        row = operator.index(row)  # numpy's integers cannot be written as JSON
         self.errors[row] = message
         if invalid:
             self.invalid.add(row)
@@ -100,7 +100,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Feedback:
-    """An application's feedback about an answer of the model's: see :meth:`Model.feedback`."""
+    """An application's feedback about one of the model's answers: see :meth:`Model.feedback`."""
 
     application: str
     user: str
@@ -110,11 +110,11 @@ class Feedback:
     inputs: Mapping[str, Array]
     """The inputs of the request; without optional ones that it left out."""
     outputs: Mapping[str, Array]
-    """The outputs of this model; empty if they are not known."""
+    """The outputs of this model; empty if they are unknown."""
     truth: Mapping[str, Array] = field(default_factory=dict)
-    """What would have been right, if the client sent it as tensors."""
+    """The right answer, if the client sent it as tensors."""
     label: object = None
-    """The same if it was sent as JSON: a value, a list, or a dict of them by output."""
+    """The right answer as JSON: a value, a list, or a dict of them by output."""
     loss: float | None = None
     """How bad the answer was, from 0 to 1, if the feedback is a loss."""
 
@@ -173,7 +173,7 @@ class Model(Generic[P, R]):
         self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
         self._names = tuple(tensor.name for tensor in self.inputs)
         self._plain = self.outputs[0].dtype if len(self.outputs) == 1 and self.outputs[0].datatype != "BYTES" else None
-        """What all arrays of the only output are of, None if they are not that simple."""
+        """The dtype of all arrays of the only output, None if the outputs are not that simple."""
         self._fitting: set[tuple[int, tuple[int, ...]]] = set()
         functools.update_wrapper(self, function, updated=())  # names of its attributes may clash
 
@@ -185,7 +185,7 @@ class Model(Generic[P, R]):
 
     @property
     def batched(self) -> bool:
-        """Whether several rows may come at once: as the model says, or as its shapes tell."""
+        """Whether several rows may arrive at once: as declared, or as the shapes imply."""
         return self.inputs[0].leads if self._batched is None else self._batched
 
     @property
@@ -206,8 +206,8 @@ class Model(Generic[P, R]):
     def health(self, hook: HookT) -> HookT:
         """Decorator: ask ``hook`` every ``health_interval`` seconds, in a thread of its own.
 
-        When it returns False or raises, the model leaves its servers in good order, with all of its
-        batches answered, and returns once the hook reports health. None counts as healthy.
+        When it returns False or raises, the model leaves its servers after all its batches are
+        answered, and returns once the hook reports health. None counts as healthy.
         """
         self.health_hook = hook
         return hook
@@ -215,10 +215,10 @@ class Model(Generic[P, R]):
     def feedback(self, hook: FeedbackT) -> FeedbackT:
         """Decorator: give ``hook``, sync or async, the feedback about this model's answers.
 
-        It gets one :class:`Feedback` at a time, beside the function: in a thread of its own, or in
-        the model's event loop if both are async. Nobody waits for it. Feedback is delivered at most
-        once, and dropped while the hook is too slow for it. An exception is logged and has no other
-        effect. Each replica with a hook gets all feedback. Decorate before ``serve``.
+        It gets one :class:`Feedback` at a time, alongside the function: in a thread of its own, or
+        in the model's event loop if both are async. No request waits for it. Feedback is delivered
+        at most once, and dropped while the hook is too slow for it. An exception is logged and has
+        no other effect. Each replica with a hook gets all feedback. Decorate before ``serve``.
         """
         self.feedback_hook = hook
         return hook
@@ -271,7 +271,7 @@ class Model(Generic[P, R]):
             raise DeclarationError(f"{where}: the parameters must be JSON: {e}") from e
 
     def _declare_batching(self, where: str) -> None:
-        """Refuse what could mean two things, and what contradicts itself. Nothing is guessed."""
+        """Refuse ambiguous and contradictory declarations. Nothing is guessed."""
         tensors = (*self.inputs, *self.outputs)
         leading = sum(tensor.leads for tensor in tensors)
         ways = (
@@ -349,7 +349,7 @@ class Model(Generic[P, R]):
             values.clear()  # exceptions refer to this frame: a cycle would keep the inputs
 
     async def run_async(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
-        """The same for an async function; the rows of a per-row function run concurrently."""
+        """Like ``run`` for an async function; the rows of a per-row function run concurrently."""
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
         faults: Faults = {}
         if self.images:
@@ -368,7 +368,7 @@ class Model(Generic[P, R]):
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
     def _see(self, arrays: Sequence[Array | None], batch: Batch, faults: Faults) -> list[Array | None]:
-        """Make pixels of pictures. A row whose picture cannot be used fails, by itself."""
+        """Make pixels of pictures. A row whose picture cannot be used fails alone."""
         seen = list(arrays)
         for i, image in self.images:
             if (array := seen[i]) is not None:
@@ -431,7 +431,7 @@ class Model(Generic[P, R]):
         return [arrays[tensor.name] for tensor in self.outputs]
 
     def _rows_of(self, tensor: Tensor, value: object, batch: Batch) -> list[Array]:
-        """What a function returned for a ragged output of a batch: an array for each row."""
+        """A function's value for a ragged output of a batch: an array for each row."""
         if not isinstance(value, list | tuple) or len(value) != batch.rows:
             got = f"{len(value)}" if isinstance(value, list | tuple) else f"one {type(value).__name__}"
             raise TensorError(f'output "{tensor.name}" is ragged: expected a list of {batch.rows} arrays, got {got}')
@@ -542,7 +542,7 @@ class Model(Generic[P, R]):
 
 
 def _tensors(name: str, key: str, tensors: object) -> tuple[Tensor, ...]:
-    """The declared tensors, or what is wrong with how they are given."""
+    """The declared tensors; raises DeclarationError if they are given in another form."""
     if isinstance(tensors, Tensor):
         raise DeclarationError(f"model {name!r}: {key} is a list: {key}=[Tensor(...)]")
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
@@ -558,7 +558,7 @@ def _row_of(arrays: Sequence[Array | None], row: int) -> list[Array | None]:
 
 
 def _filled(tensor: Tensor, array: Array) -> Array:
-    """An empty list, which does not say what it would be a list of, in the declared shape."""
+    """An empty list, which does not show its element's shape, in the declared shape."""
     return array.reshape(0, *tensor.shape[1:]) if array.shape == (0,) else array
 
 
@@ -566,7 +566,7 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
     """How to call the function: (inputs by position, name of the extra parameter or "")."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some compiled callables have none: match by position
+    except ValueError:  # some compiled callables have no signature: match by position
         return True, ""
     names = [tensor.name for tensor in inputs]
     parameters = signature.parameters
@@ -597,10 +597,10 @@ async def contained(value: Awaitable[T]) -> T:
 
 
 def error_text(error: BaseException) -> str:
-    """What a client is told of an exception: its type and text, or just the text if it is ours."""
+    """An exception's text for clients: its type and text, or just the text if it is ours."""
     try:
         text = str(error)
-    except Exception:  # it cannot say what it is
+    except Exception:  # its own text cannot be made
         text = ""
     if isinstance(error, TensorError | PictureError):
         return text
@@ -643,12 +643,12 @@ def model(
     and text.
 
     ``batched``
-        True: the first dimension of every tensor is -1 and counts rows, and the function gets those
-        of several requests at once. False: it gets one request at a time, in the shapes that the
-        client sent, with any -1; inputs may be optional and dimensions 0. It may be left out where
-        the shapes can only mean one of the two: no leading -1 at all, or ``per_row``, or a
-        ``max_batch`` above 1, or rows whose size is declared, as in [-1, 28, 28]. An input such as
-        [-1] could be many numbers or one clip of any length: that is refused.
+        True: the first dimension of every tensor is -1 and counts rows, and the function gets the
+        rows of several requests at once. False: it gets one request at a time, in the shapes that
+        the client sent, with -1 anywhere; inputs may be optional and dimensions 0. It may be left
+        out where the shapes can only mean one of the two: no leading -1 at all, or ``per_row``, or
+        a ``max_batch`` above 1, or rows whose size is declared, as in [-1, 28, 28]. An input such
+        as [-1] could be many numbers or one clip of any length: that is refused.
     ``max_batch``
         the most rows in one batch; 0 leaves it to the server.
     ``per_row``

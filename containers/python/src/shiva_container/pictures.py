@@ -1,8 +1,8 @@
-"""JPEG and PNG files to pixels, with whichever decoder is there.
+"""JPEG and PNG files to pixels, with the decoders that are installed.
 
 simplejpeg decodes JPEG, or else OpenCV or Pillow does; OpenCV or Pillow decode PNG. All of them
-give the same pixels, but for the last bit of some. What they differ in is done here: whether a
-file is whole, and how the picture is turned.
+give the same pixels, except for the last bit of some. This module evens out their differences:
+whether a file is whole, and how the picture is turned.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_PARTS = 1 << 16
-"""Parts of a file that are looked at: of 8 KiB, as encoders write them, that is half a gigabyte."""
+"""Parts of a file that are read: of 8 KiB, as encoders write them, that is half a gigabyte."""
 
 INSTALL = "pip install 'shiva-container[images]', or OpenCV or Pillow"
 
 
 class PictureError(ValueError):
-    """A picture that cannot be used. Its request is answered InvalidInput, and nobody else's."""
+    """A picture that cannot be used. Only its own request is answered InvalidInput."""
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def _module(name: str) -> Any:
 
 
 def need(where: str, resize: bool) -> None:
-    """Refuse a declaration that nothing installed here could decode."""
+    """Refuse a declaration for which no decoder is installed."""
     some = _module("cv2") or _module("PIL.Image")
     if some is None and _module("simplejpeg") is None:
         raise DeclarationError(f"{where}: nothing here decodes pictures: {INSTALL}")
@@ -101,7 +101,7 @@ def _decode_pillow(pillow: Any, file: bytes, channels: str, kind: str) -> Array:
     try:
         with pillow.open(io.BytesIO(file), formats=[kind]) as picture:
             if channels == "gray":
-                picture.draft("L", None)  # a JPEG has its brightness as it is
+                picture.draft("L", None)  # decode a JPEG's brightness as it is stored
             pixels = np.asarray(picture.convert("L" if channels == "gray" else "RGB"))
     except Exception as e:  # whatever its decoders raise: OSError, SyntaxError, zlib.error, ...
         raise PictureError(f"{kind}: {e}") from e
@@ -139,7 +139,7 @@ def _upright(pixels: Array, turned: int) -> Array:
 
 
 def _check_jpeg(file: bytes) -> int:
-    """Find a JPEG's end, without which decoders make up what is missing, and its orientation."""
+    """Find a JPEG's end, without which decoders invent the missing part, and its orientation."""
     at, turned = 2, 1
     for _ in range(_MOST_PARTS):
         if at + 4 > len(file) or file[at] != 0xFF:
@@ -153,7 +153,8 @@ def _check_jpeg(file: bytes) -> int:
             turned = _orientation(file[at + 4 : at + 2 + size]) or turned
         at += 2 + size
         if marker == 0xDA:
-            # In what follows 0xFF is a marker's, or escaped by 0: so the first end is the end.
+            # After this 0xFF begins a marker, or is escaped by 0: so the first end found is the
+            # end.
             if file.find(b"\xff\xd9", at) < 0:
                 break
             return turned
@@ -178,7 +179,7 @@ def _orientation(part: bytes) -> int:
 
 
 def _check_png(file: bytes) -> None:
-    """Refuse a PNG that is cut or damaged: some decoders return what they have until there."""
+    """Refuse a PNG that is cut or damaged: some decoders return the part before the damage."""
     at = len(_PNG)
     for _ in range(_MOST_PARTS):
         if at + 12 > len(file):
@@ -202,7 +203,7 @@ def _threads() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def each(call: Callable[[int], None], rows: int) -> None:
-    """``call`` every row, several at once: decoders let go of the interpreter."""
+    """``call`` every row, several at once: decoders release the interpreter's lock."""
     if rows == 1:
         call(0)
         return

@@ -1,4 +1,4 @@
-"""What a thread waits for: sockets, and another thread that wakes it."""
+"""Waiting for sockets, and for another thread that wakes the waiting one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ, WRITE = 1, 4
 
 
 class _Poll(Protocol):
-    """What :func:`select.poll` makes."""
+    """The type of :func:`select.poll`'s result."""
 
     def register(self, number: int, events: int, /) -> None: ...
     def unregister(self, number: int, /) -> None: ...
@@ -23,7 +23,7 @@ class _Poll(Protocol):
 
 
 class Select:
-    """The same by :func:`select.select`, for systems that have nothing else."""
+    """A poll by :func:`select.select`, for systems that have nothing else."""
 
     def __init__(self) -> None:
         self._events: dict[int, int] = {}
@@ -39,9 +39,9 @@ class Select:
         writes = [number for number, events in self._events.items() if events & WRITE]
         seconds = None if milliseconds is None else milliseconds / 1000
         try:
-            # On Windows an attempt to connect that has failed is an exception of the socket.
+            # On Windows a failed attempt to connect is an exception of the socket.
             readable, writable, failed = select.select(reads, writes, writes, seconds)
-        except OSError:  # another thread has closed one, which for poll is an event of it
+        except OSError:  # another thread has closed a socket, which poll reports as an event
             return [(number, READ) for number in self._events if _closed(number)]
         return [(number, READ) for number in {*readable, *writable, *failed}]
 
@@ -55,8 +55,8 @@ def _closed(number: int) -> bool:
 
 
 def _poll() -> _Poll:
-    # Not selectors, which spend more time on an event than the system does. Not epoll: there a
-    # socket that a forked child holds open, too, is reported for ever after it was closed.
+    # Not selectors, which spend more time on an event than the system does. Not epoll: it reports a
+    # closed socket for ever if a forked child still holds it open.
     return select.poll() if hasattr(select, "poll") else Select()
 
 
@@ -73,7 +73,7 @@ class Poller(Generic[T]):
         self._followed: dict[int, tuple[T, int]] = {}
 
     def wake(self) -> None:
-        """End the wait that is going on, or else the next one."""
+        """End the current wait, or else the next one."""
         if self._woken:
             return
         self._woken = True
@@ -83,27 +83,27 @@ class Poller(Generic[T]):
             return
 
     def follow(self, wanted: Mapping[int, tuple[T, int]]) -> None:
-        """Watch these descriptors: for each its events, and what ``wait`` returns for it."""
+        """Watch these descriptors: for each its events, and its value for ``wait`` to return."""
         if wanted == self._followed:
             return
         for number in self._followed.keys() - wanted.keys():
             self._poll.unregister(number)
         for number, (_, events) in wanted.items():
-            self._poll.register(number, events)  # again, if it was: its events may be others
+            self._poll.register(number, events)  # again, if it was: its events may differ
         self._followed = dict(wanted)
 
     def wait(self, timeout: float | None) -> list[T]:
-        """Wait until a socket is ready, or somebody wakes us; what is ready."""
+        """Wait until a socket is ready or :meth:`wake` is called; the values of ready sockets."""
         ready: list[T] = []
         for number, _ in self._poll.poll(None if timeout is None else math.ceil(timeout * 1000)):
             if number in self._followed:
                 ready.append(self._followed[number][0])
             else:
                 self._ear.recv(64)
-                self._woken = False  # after this the caller looks at what it was woken for
+                self._woken = False  # after this the caller looks for the reason
         return ready
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close it, once no thread waits any more."""
         self._ear.close()
         self._mouth.close()

@@ -1,7 +1,8 @@
-"""Whose rows a container executes next that several servers share: a pure table.
+"""Which server's rows a shared container executes next: a pure table.
 
-It is ``scheduler/rounds`` of the server's repository in Python: all servers with rows are granted a
-part of an execution, and what they send is executed together. Times are seconds of one clock.
+It is ``scheduler/rounds`` of the server's repository in Python: every server with rows is granted a
+part of an execution, and the batches that they send are executed together. Times are seconds of one
+clock.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 LEAD = 4
-"""By how many of its rows' executions a server may be ahead of others."""
+"""By how many executions' worth of rows a server may be ahead of others."""
 _TRUST, _TRUST_MORE = 4, 16
-"""A claim of rows counts up to so many times what the server has sent lately, and so many more."""
+"""A claim of rows counts up to a multiple of the rows that the server sent lately, plus a few."""
 _LEAST_PATIENCE, _MOST_PATIENCE, _FIRST_PATIENCE = 0.001, 0.02, 0.005
 _QUICK = 0.0005
-"""Executions that are so short are asked for ahead."""
+"""The next execution is granted ahead of the end of executions this short."""
 _FORGIVEN = 1.0
-"""A server that offers so long after a grant has not got it."""
+"""A server that offers rows this long after a grant has not received the grant."""
 
 Body = TypeVar("Body")
 
 
 @dataclass(eq=False)
 class Seat:
-    """A session with a server; ``grants``: it waits for grants, and does not send when it likes."""
+    """A session with a server; ``grants``: it sends batches only when they are granted."""
 
     grants: bool
     wants: bool = False
@@ -46,11 +47,11 @@ class Seat:
         return max(self.offered, int(self.mean + 0.5))
 
     def believed(self, rows: int) -> int:
-        """How many of the rows count that it says it has."""
+        """How many rows count of those that it says it has."""
         return min(rows, _TRUST * self.sent + _TRUST_MORE)
 
     def had(self, rows: int) -> None:
-        """So many rows waited when it answered; other containers take some until the next round."""
+        """Note how many rows waited when it answered; other containers take some of them."""
         self.mean = self.mean or self.believed(rows)
         self.mean += (self.believed(rows) - self.mean) / 8
         self.offered = 0
@@ -58,7 +59,7 @@ class Seat:
 
 @dataclass(eq=False)
 class Sent(Generic[Body]):
-    """A batch; ``best`` rows of an execution are best as seen from its server, 0: unknown."""
+    """A batch. ``best`` is the best number of rows of an execution for its server, 0: unknown."""
 
     seat: Seat
     rows: int
@@ -83,7 +84,7 @@ class Execution(Generic[Body]):
 
 @dataclass(frozen=True)
 class Grant:
-    """A grant to be sent, with the rows that wait in the server and in the others of the round."""
+    """A grant to be sent, with the rows that wait in its server and in others of the round."""
 
     seat: Seat
     number: int
@@ -121,7 +122,7 @@ class Table(Generic[Body]):
         return seat
 
     def leave(self, seat: Seat) -> None:
-        """Remove a session, which is granted nothing more. What it has sent is executed."""
+        """Remove a session, which is granted nothing more. Its sent batches are executed."""
         self._seats.remove(seat)
         seat.waited = seat.wants = seat.grants = False
 
@@ -138,7 +139,7 @@ class Table(Generic[Body]):
         seat.had(0)
 
     def arrive(self, one: Sent[Body], grant: int, left: int, now: float) -> None:
-        """A batch has come, by a grant or by none, 0; ``left`` rows still wait there."""
+        """Take a batch that has arrived, by a grant or by none, 0; ``left`` rows still wait."""
         seat = one.seat
         one.came = now
         self._answered(seat, grant, now)
@@ -154,7 +155,7 @@ class Table(Generic[Body]):
         self._size += (execution.rows - self._size) / 8
 
     def next(self, now: float) -> tuple[list[Grant], Execution[Body] | None, float]:
-        """What is to be done after any of the above, until it is nothing; and when to ask again."""
+        """The next step after any of the above, until there is none; and when to ask again."""
         never = float("inf")
         if self._busy < self._lanes or (self._busy == self._lanes and self._took < _QUICK):
             if self._queue:
@@ -182,7 +183,7 @@ class Table(Generic[Body]):
             self._round += 1
 
     def _grant(self, now: float) -> list[Grant]:
-        """Grant a batch of the open round to those that want one; open one if there is none."""
+        """Grant batches of the open round to seats that want one; open a round if none is."""
         in_round = [seat for seat in self._seats if self._open and seat.round == self._round]
         asked = [seat for seat in self._seats if seat.wants and not seat.grant and seat not in in_round]
         places = self._most - len(in_round)
@@ -204,7 +205,7 @@ class Table(Generic[Body]):
         return grants
 
     def _begin(self, now: float) -> Execution[Body]:
-        """Take as many batches as may be in one execution, in the order in which they came."""
+        """Take as many batches as may be in one execution, in the order of their arrival."""
         execution: Execution[Body] = Execution(now)
         kept, best, of = [], 0, 0
         for one in self._queue:
@@ -227,6 +228,6 @@ class Table(Generic[Body]):
 
 
 def _choose(asked: list[Seat], lead: float) -> list[Seat]:
-    """The most urgent first, but those that are ahead of others by ``lead`` rows behind these."""
+    """The most urgent first, but sessions that are ahead of others by ``lead`` rows last."""
     least = min(seat.served for seat in asked)
     return sorted(asked, key=lambda seat: (seat.served > least + lead, seat.due or float("inf")))

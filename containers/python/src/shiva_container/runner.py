@@ -1,7 +1,7 @@
 """Runs one model (warm-up, batches, health, feedback), apart from the I/O thread.
 
-A worker (workers.py) computes the batches in threads of its own, where frames become arrays and
-arrays frames.
+A worker (workers.py) computes the batches in threads of its own, which turn frames into arrays and
+arrays into frames.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .workers import Sockets, Solo, Tasks, Threads, Worker
 log = logging.getLogger("shiva_container")
 
 MAX_LESSONS = 64
-"""How much feedback may wait for its hook; more is dropped."""
+"""How much feedback may wait for its hook; further feedback is dropped."""
 
 
 class Runner:
     """Runs one model.
 
-    ``ready`` is called from a compute thread, once with None, or with what went wrong; and with
-    what ended the event loop of an async function, after which nobody would answer. ``attend``
-    tells the I/O thread that there is something to do for it. ``begin`` is told of the first call
-    for a link in a while, before it.
+    ``ready`` is called from a compute thread, once with None, or with the error of the warm-up; and
+    with the error that ended the event loop of an async function, after which no batch would be
+    answered. ``attend`` tells the I/O thread that there is something to do for it. ``begin`` is
+    called with a link before its first call in a while.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Runner:
         else:
             self._worker = Threads(self, model.concurrency)
         self.council = Council(model, self._worker.submit, attend)
-        """Takes batches; any thread, after ``ready``."""
+        """Takes batches from any thread, after ``ready``."""
 
     def start(self) -> None:
         """Start the first thread, which warms up."""
@@ -85,7 +85,7 @@ class Runner:
     def stop(self, timeout: float) -> None:
         """Let each thread end after its current call. After ``timeout`` abandon the others."""
         self._stop.set()
-        with contextlib.suppress(queue.Full):  # then it is awake, and looks at _stop
+        with contextlib.suppress(queue.Full):  # then the thread is awake, and checks _stop
             self._lessons.put_nowait(None)
         self._worker.stop()
         until = time.monotonic() + timeout
@@ -96,7 +96,7 @@ class Runner:
         """For how long the oldest batch has been in the function; 0 if there is none."""
         return now - min(self._calls.copy().values(), default=now)
 
-    # What the worker calls, in its threads.
+    # Called by the worker, in its threads.
 
     def spawn(self, target: Callable[[], None]) -> None:
         """Start a thread that ``stop`` waits for."""
@@ -105,7 +105,7 @@ class Runner:
         thread.start()
 
     def warm(self) -> bool:
-        """Call the warm-up hook; whether that went well."""
+        """Call the warm-up hook; whether it succeeded."""
         try:
             if self.model.warmup_hook is not None:
                 value = self.model.warmup_hook()
@@ -131,10 +131,10 @@ class Runner:
         return True
 
     def compute(self, job: Job, now: float, ends: Joint | None = None) -> None:
-        """Call the function and answer the batch, the last one of an execution if that is given.
+        """Call the function and answer the batch, which is the last one of ``ends`` if given.
 
         The next execution is granted before this one is answered: a server hands answers to its
-        clients before it reads on, so that a grant behind them comes late.
+        clients before it reads on, so it would read a grant behind them late.
         """
         delivery, link, session = job
         if session.joint is not None:
@@ -204,7 +204,7 @@ class Runner:
                 with following(self.model, union.batch) if union.batch.traces else contextlib.nullcontext():
                     outputs = self.model.run(union.arrays, union.batch)
                 answers = union.divide(outputs)
-            except BaseException as e:  # one of them may be to blame
+            except BaseException as e:  # one of the batches may be to blame
                 log.debug("model %s failed on the rows of several servers: %s", self.model, error_text(e))
             del self._calls[id(joint)]
         self._answer(joint, answers, union.unanswered)
@@ -238,12 +238,12 @@ class Runner:
             link.answer(session, delivery.batch_id, frames)
 
     def _excuse(self, link: Link, now: float) -> None:
-        """The first call in a while begins, and may hold the interpreter while it takes."""
+        """Note that the first call in a while begins, which may hold the interpreter's lock."""
         link.called = now
         self._begin(link)
 
     def failed(self, error: BaseException) -> None:
-        """The event loop has ended."""
+        """Report that the event loop has ended."""
         self._ready(error)
 
     def _failure(self, batch_id: bytes, arena: Arena | None, error: BaseException) -> list[Buffer]:
@@ -276,19 +276,19 @@ class Runner:
                 log.warning("model %s: feedback comes faster than its hook takes it; the rest is dropped", self.model)
 
     def learn(self) -> None:
-        """Call the feedback hook from now on."""
+        """Start to call the feedback hook."""
         if self.model.feedback_hook is not None:
             threading.Thread(target=self._learn, name=f"shiva-{self.model.name}-feedback", daemon=True).start()
 
     def _learn(self) -> None:
-        """Ends after ``stop``. Nobody waits for this thread, nor for that of feedback."""
+        """Call the hook until ``stop``, which does not wait for this thread."""
         while not self._stop.is_set():
             lesson = self._lessons.get()
             if lesson is None:
                 return
             try:
                 self._tell(lesson)
-            except BaseException as e:  # even SystemExit, which must not end others
+            except BaseException as e:  # even SystemExit, which must not end the thread
                 log.error("model %s: feedback: %s", self.model, error_text(e), exc_info=e)
             del lesson
 
@@ -303,7 +303,7 @@ class Runner:
         while not self._stop.wait(self.model.health_interval):
             try:
                 now = "" if self._ask_health() is not False else "the health hook returned False"
-            except BaseException as e:  # even SystemExit: this thread must go on asking
+            except BaseException as e:  # even SystemExit: this thread must continue
                 now = f"the health hook raised {error_text(e)}"
             if now != before:
                 verdict(now)
@@ -315,7 +315,7 @@ class Runner:
         return self._await(value) if inspect.isawaitable(value) else value
 
     def _await(self, value: Awaitable[object]) -> object:
-        """What an async hook returns: from the model's own event loop, if it has one."""
+        """The result of an async hook: from the model's own event loop, if it has one."""
         loop = self._worker.loop if isinstance(self._worker, Tasks) else None
         return _run(value) if loop is None else asyncio.run_coroutine_threadsafe(contained(value), loop).result()
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from .tensors import Buffer
 
 RECORD = 16 << 10
-"""The most that one read of TLS returns."""
+"""The most bytes that one read of TLS returns."""
 _WORDS = {"": False, "0": False, "false": False, "1": True, "true": True}
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNSUPPORTED_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 
 
 @dataclass(frozen=True)
 class TLS:
-    """How to speak TLS with servers at "tls://host:port". Files are read anew for each connection.
+    """Settings of TLS with servers at "tls://host:port". Files are read for each connection.
 
     Attributes:
-        ca: file in PEM of those whose certificates are trusted; None: those that the system trusts
-        certificate: file in PEM of the container's own, for servers that ask for one
-        key: file in PEM of its key; None: it is in the same file
+        ca: PEM file of the authorities to trust; None: those that the system trusts
+        certificate: PEM file of the container's own certificate, for servers that request one
+        key: PEM file of its key; None: it is in the same file
         server_name: the name in the server's certificate; None: the host of the address
-        insecure: trust any certificate, and so anybody who answers
+        insecure: trust any certificate, and so any peer that answers
     """
 
     ca: str | None = None
@@ -36,7 +36,7 @@ class TLS:
 
     @classmethod
     def from_environment(cls) -> TLS:
-        """What ``$SHIVA_TLS_CA``, ``_CERT``, ``_KEY``, ``_NAME`` and ``_INSECURE`` say."""
+        """The settings in ``$SHIVA_TLS_CA``, ``_CERT``, ``_KEY``, ``_NAME`` and ``_INSECURE``."""
         ca, certificate, key, name = (os.environ.get(f"SHIVA_TLS_{what}") for what in ("CA", "CERT", "KEY", "NAME"))
         word = os.environ.get("SHIVA_TLS_INSECURE", "")
         if word.lower() not in _WORDS:
@@ -44,7 +44,7 @@ class TLS:
         return cls(ca or None, certificate or None, key or None, name or None, _WORDS[word.lower()])
 
     def context(self) -> ssl.SSLContext:
-        """What it comes to. A ValueError says which file is wrong."""
+        """The context of these settings. A ValueError names the file that is wrong."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -74,7 +74,7 @@ class TLS:
 
 
 def what_is_wrong(error: OSError) -> str:
-    """An error of a socket, which may be one of TLS, in words."""
+    """The text of a socket's error, which may be an error of TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if not isinstance(error, ssl.SSLError):
@@ -90,17 +90,17 @@ def what_is_wrong(error: OSError) -> str:
 class Encrypted:
     """A socket with TLS that never blocks, as far as :class:`Connection` uses one.
 
-    Its methods raise BlockingIOError where TLS has to wait for the socket. ``wants_write`` says for
-    what, until the handshake is over.
+    Its methods raise BlockingIOError where TLS has to wait for the socket. ``wants_write`` tells
+    whether to write, until the handshake is over.
     """
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """The socket is this one's from here on."""
+        """Take over the socket."""
         self.wants_write = False
         self._tls = context.wrap_socket(connected, server_hostname=name, do_handshake_on_connect=False)
 
     def shake(self) -> bool:
-        """Go on with the handshake; True when it is over. OSError."""
+        """Continue the handshake; True when it is over. OSError if it fails."""
         self.wants_write = False
         try:
             self._tls.do_handshake()
@@ -113,7 +113,7 @@ class Encrypted:
 
     @property
     def pending(self) -> bool:
-        """Whether something was decrypted and not read, of which no poller knows."""
+        """Whether there are decrypted unread bytes, which no poller reports."""
         return self._tls.pending() > 0
 
     def recv(self, count: int) -> bytes:
@@ -131,14 +131,14 @@ class Encrypted:
             raise BlockingIOError from e
 
     def send(self, data: Buffer) -> int:
-        """Send some. After a BlockingIOError it has to be called with the same again."""
+        """Send some bytes. After a BlockingIOError it must be called with the same bytes again."""
         try:
             return self._tls.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
             raise BlockingIOError from e
 
     def sendmsg(self, pieces: Sequence[Buffer]) -> int:
-        """Send some of the pieces, likewise."""
+        """Send some of the pieces, with the same rule."""
         sent = 0
         for piece in pieces:
             try:
@@ -157,7 +157,7 @@ class Encrypted:
         return self._tls.fileno()
 
     def shutdown(self, how: int) -> None:
-        """End a direction of the socket; what is read from then on is for nobody."""
+        """Shut down a direction of the socket; bytes read after that are meaningless."""
         self._tls.shutdown(how)
 
     def close(self) -> None:

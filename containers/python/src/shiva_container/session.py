@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("shiva_container")
 
 EXCUSE_SECONDS = 5.0
-"""How often a server is told, at the most, that this process may be silent."""
+"""How often at most a server is told that this process may be silent."""
 _PAUSE: list[Buffer] = [wire.HEARTBEAT, wire.to_json({"pause": True})]
 HANDSHAKE_SECONDS = 10.0
 """How long a server may take to answer hello."""
 SLOWEST = 16 << 10
-"""Bytes a second: no message is expected to come more slowly."""
+"""Bytes a second: no message is expected to arrive more slowly."""
 _KNOWN = (wire.WELCOME, wire.REFUSED, wire.HEARTBEAT, wire.FEEDBACK)
 
 
 class State(enum.Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     HELLO = "hello"
     LIVE = "live"
@@ -48,7 +48,7 @@ class State(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What the end of a session means for the next one."""
+    """The effect of a session's end on the next session."""
 
     LOST = "lost"
     """Try again soon."""
@@ -57,7 +57,7 @@ class Outcome(enum.Enum):
     RETIRED = "retired"
     """The server wants no more of this model."""
     DRAINED = "drained"
-    """The end that the container requested."""
+    """The container requested the end."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server says about rows that wait there, not yet checked."""
+    """A server's offer of waiting rows, not yet checked."""
 
     head: dict[str, object]
 
@@ -95,7 +95,8 @@ class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
     joint: Joint | None = None
-    """None; but what is in place of a session in the job of several batches has itself here."""
+    """None; the joint that takes the place of a session in a job of several batches has itself
+    here."""
 
     def __init__(
         self,
@@ -119,11 +120,11 @@ class Session:
         self._shapes_matter = shapes_matter
         self.server = ""
         self.replicas = 0
-        """Sessions of the model that the server has, this one among them; 0: it does not say."""
+        """Sessions of the model that the server has, including this one; 0: it does not say."""
         self.grants = False
         """Whether the server waits for grants when it is told to."""
         self.each = False
-        """Whether it was told to. The council's."""
+        """Whether it was told to. Used by the council only."""
         self._pending: set[bytes] = set()
         self._heartbeat = 0.0
         self._dead_after = HANDSHAKE_SECONDS
@@ -152,7 +153,7 @@ class Session:
             self._heard = now
 
     def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | Offer | None:
-        """Handle one message. Batches, feedback and offers are returned for others to handle."""
+        """Handle one message. Batches, feedback and offers are returned to the caller."""
         if self.ended:
             return None
         kind = frames[0] if type(frames[0]) is bytes else bytes(frames[0])
@@ -181,7 +182,7 @@ class Session:
         return None
 
     def answer(self, batch_id: bytes, frames: list[Buffer]) -> None:
-        """Put the answer to a batch in the outbox; late answers of an ended session go nowhere."""
+        """Put the answer to a batch in the outbox; late answers of an ended session are dropped."""
         if self.ended or batch_id not in self._pending:
             return
         self._pending.discard(batch_id)
@@ -199,7 +200,7 @@ class Session:
             self._leave_if_done()
 
     def drain(self, reason: str) -> None:
-        """Ask the server to send no more; the session ends with its goodbye."""
+        """Ask the server to send no more; the session ends with the server's goodbye."""
         if self.state is State.HELLO:
             self._end(Outcome.DRAINED, reason)
         elif self.state is State.LIVE:
@@ -208,9 +209,9 @@ class Session:
             self.outbox.append([wire.DRAINING])
 
     def excuse(self, now: float) -> None:
-        """Tell the server that other code in this process may delay this session, and repeat it.
+        """Tell the server, repeatedly, that other code in this process may delay this session.
 
-        While this session's own batch is computed the server is patient by itself.
+        While this session's own batch is computed the server is patient anyway.
         """
         self._excused = now + 2 * EXCUSE_SECONDS
         if self.state in (State.LIVE, State.DRAINING) and now - self._told >= EXCUSE_SECONDS:
@@ -225,7 +226,7 @@ class Session:
             self._end(Outcome.LOST, reason)
 
     def sent(self, now: float) -> None:
-        """The outbox went out."""
+        """Note that the outbox was sent."""
         self._sent = now
 
     def tick(self, now: float) -> None:
@@ -241,7 +242,7 @@ class Session:
             self.outbox.append(_PAUSE if now < self._excused else [wire.HEARTBEAT])
 
     def wake(self) -> float:
-        """When tick has something to do at the latest."""
+        """The latest time at which tick has something to do."""
         dead = self._heard + self._dead_after
         return min(dead, self._sent + self._heartbeat) if self._heartbeat else dead
 

@@ -1,4 +1,4 @@
-"""With which of the servers behind a name a container has sessions."""
+"""The servers behind a name with which a container has sessions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol
 DEFAULT = 16
 ENVIRONMENT = "SHIVA_SUBSET"
 FIRST_TRY = 5.0
-"""Seconds from one try to the next; they double while tries are in vain, up to LAST_TRY."""
+"""Seconds from one trial to the next; they double while trials change nothing, up to LAST_TRY."""
 LAST_TRY = 120.0
 AWAY_SECONDS = 10.0
-"""How long a server is without a session before another takes its place, until it returns."""
+"""The time without a session after which another server takes a server's place until it returns."""
 TRY_SECONDS = 10.0
-"""How long a server that is tried may take to register the model."""
+"""How long a server under trial may take to register the model."""
 LOOK_SECONDS = 1.0
-"""How often the choice is looked at where there are servers to choose from."""
+"""How often the choice is reviewed where there are servers to choose from."""
 
 
 def subset_size(given: int | None) -> int:
-    """The number of servers of a name with which there are sessions, else that of $SHIVA_SUBSET."""
+    """The number of servers of a name to have sessions with, else that of $SHIVA_SUBSET."""
     if given is None:
         text = os.environ.get(ENVIRONMENT, "")
         if text and not (text.isdecimal() and int(text) > 0):
@@ -33,7 +33,7 @@ def subset_size(given: int | None) -> int:
 
 
 def rendezvous(key: str, servers: Sequence[str]) -> list[str]:
-    """The order of servers for a key, as the SDK for Go has it.
+    """The order of servers for a key, the same as in the SDK for Go.
 
     By the first 8 bytes of the SHA-256 of key, a zero byte and address, the largest number first.
     """
@@ -46,15 +46,15 @@ def rendezvous(key: str, servers: Sequence[str]) -> list[str]:
 
 
 class Subset:
-    """The choice of one model of a container among the servers of a name: size of them.
+    """The choice of one model of a container among the servers of a name: ``size`` of them.
 
-    The same as in the SDK for Go (containers/subset/subset.go, which says why): the first of an
-    order that is the container's own; and from time to time the next server is tried, too, and the
-    one with most sessions of the model is left. All times are seconds of one clock.
+    The same as in the SDK for Go (containers/subset/subset.go gives the reasons): the first of an
+    order that is the container's own; from time to time the next server is also tried, and the
+    server with the most sessions of the model is left. All times are seconds of one clock.
     """
 
     def __init__(self, key: str, size: int) -> None:
-        """``key`` is the container's, different from all others."""
+        """``key`` is the container's, different from those of all other containers."""
         self.size = size
         self.order: list[str] = []
         self.trying = ""
@@ -68,10 +68,10 @@ class Subset:
         return len(self.order) > self.size
 
     def list(self, servers: Sequence[str], now: float) -> None:
-        """Say which servers there are.
+        """Set the servers to choose from.
 
-        Those of before keep their places; a new one gets the place that it has by rendezvous if
-        that is among the first, and else the last.
+        Known ones keep their places; a new one gets its place by rendezvous if that is among the
+        first, or else the last place.
         """
         known, listed = set(self.order), set(servers)
         if known == listed:
@@ -92,8 +92,8 @@ class Subset:
     def chosen(self, away: Callable[[str], bool]) -> Sequence[str]:
         """The servers to have sessions with.
 
-        The first that are not away, and those before them that are, since they may return, at most
-        twice as many; and the one that is tried.
+        The first ones that are not away, those before them that are, since they may return, at most
+        twice the size in all; and the one under trial.
         """
         found: list[str] = []
         here = 0
@@ -107,20 +107,20 @@ class Subset:
         return found
 
     def attempt(self, chosen: Sequence[str], now: float) -> None:
-        """Begin to try the next server that is not chosen, if it is time."""
+        """Start the trial of the next server that is not chosen, if it is time."""
         if not self.trying and now >= self._next:
             self.trying = next((one for one in self.order if one not in chosen), "")
 
     def judge(self, chosen: Sequence[str], sessions: Callable[[str], int], now: float) -> None:
-        """End a try: leave the server with most sessions of the model, 0 if that is not known.
+        """End a trial: leave the server with the most sessions of the model, 0 if that is unknown.
 
-        Not the one that is tried, if both have as many.
+        The tried server is left, if none has more.
         """
         left = self.trying
         most = sessions(left)
         if most > 0:
             for one in chosen:
-                # One that is listed no more is left anyway, and may still have sessions.
+                # A server that is no longer listed is left anyway, and may still have sessions.
                 if one in self.order and (n := sessions(one)) > most:
                     left, most = one, n
         self._wait = FIRST_TRY if left != self.trying else min(2 * self._wait, LAST_TRY)
@@ -134,7 +134,7 @@ class Subset:
 
 
 class Server(Protocol):
-    """What is known of a server with which there is a link."""
+    """The known state of a server to which there is a link."""
 
     @property
     def live(self) -> bool:
@@ -142,10 +142,10 @@ class Server(Protocol):
 
     @property
     def replicas(self) -> int:
-        """Sessions of the model that it has; 0: it is not known."""
+        """Sessions of the model that it has; 0: unknown."""
 
     def away(self, now: float) -> bool:
-        """Whether it has not been there for a while."""
+        """Whether it has been without a session for a while."""
 
 
 class Choice:
@@ -154,23 +154,23 @@ class Choice:
     def __init__(self, key: str, size: int) -> None:
         """See ``Subset``."""
         self._subset = Subset(key, size)
-        self._endpoints: dict[str, str] = {}  # by address:port, by which they are ordered
+        self._endpoints: dict[str, str] = {}  # by address:port, which orders them
         self._chosen: Sequence[str] = []
-        self._since = 0.0  # of the try
+        self._since = 0.0  # of the trial
 
     @property
     def hello(self) -> dict[str, int] | None:
-        """What servers are told; None if there is nothing to choose."""
+        """The choice for hello; None if there is nothing to choose."""
         subset = self._subset
         return {"size": subset.size, "servers": len(subset.order)} if subset.spare else None
 
     def list(self, endpoints: Sequence[str], now: float) -> None:
-        """Say which servers there are."""
+        """Set the servers to choose from."""
         self._endpoints = {one.rpartition("//")[2].rpartition("@")[2]: one for one in endpoints}
         self._subset.list(list(self._endpoints), now)
 
     def look(self, links: Mapping[str, Server], now: float) -> Sequence[str]:
-        """The endpoints to have links with now; links are those that there are."""
+        """The endpoints to have links with now; ``links`` are the existing ones."""
         servers = {one: links[endpoint] for one, endpoint in self._endpoints.items() if endpoint in links}
 
         def sessions(one: str) -> int:

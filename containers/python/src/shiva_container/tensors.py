@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 """A numpy array of any dtype."""
 
 Buffer = bytes | memoryview
-"""Bytes on their way in or out; a frame is never copied just to change its type."""
+"""Bytes received or to be sent; a frame is never copied just to change its type."""
 
 _FIXED = {
     "BOOL": "?",
@@ -53,7 +53,7 @@ FORMATS = ("FORMAT_NHWC", "FORMAT_NCHW")
 """The orders of an image's dimensions, in the names of Triton's model configuration."""
 
 MAX_LABELS, MAX_LABEL = 65536, 256
-"""The most labels of one output, and bytes of a label. A registration has a limit as well."""
+"""The most labels of one output, and the most bytes of a label. A registration has a limit, too."""
 
 _UNRANKED = ("BYTES", "LONGDOUBLE", "COMPLEX64", "COMPLEX128")
 
@@ -64,7 +64,7 @@ _NAME_OF: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.i
 
 
 _WORTHWHILE = 4 << 10
-"""Smaller arrays are copied: to find out whether that is necessary takes longer."""
+"""Smaller arrays are copied: it takes longer to find out whether that is necessary."""
 
 
 class DeclarationError(ValueError):
@@ -89,12 +89,12 @@ class Tensor:
     ``ragged``
         an output of a batched model whose rows differ in size: ``Tensor("boxes", "FP32", [-1, 4],
         ragged="count")`` is any number of boxes for each row. It names another output, an INT32 or
-        INT64 of shape [-1], that tells how many; the function returns the ragged outputs only, each
-        as a list with one array for each row, and the counts are made of these.
+        INT64 of shape [-1], with the number for each row; the function returns the ragged outputs
+        only, each as a list with one array for each row, and the counts are computed from these.
     ``labels``
         the names of an output's classes, one for each value of a row: clients that ask for the
-        highest values of ``Tensor("scores", "FP32", [-1, 2], labels=["cat", "dog"])`` get these
-        names with them.
+        highest values of ``Tensor("scores", "FP32", [-1, 2], labels=["cat", "dog"])`` also get
+        their names.
     ``format``
         of an input that is an image, the order of its dimensions: "FORMAT_NHWC" or "FORMAT_NCHW",
         where N is the rows. Clients of the Predict Protocol find it in the model's configuration.
@@ -174,7 +174,7 @@ class Tensor:
         )
 
     def json(self) -> dict[str, object]:
-        """The declaration as it travels in ``hello``."""
+        """The declaration in ``hello``."""
         head: dict[str, object] = {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
         if self.optional:
             head["optional"] = True
@@ -246,8 +246,8 @@ def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
     """The frame of an array that :func:`convert` accepted.
 
     The bytes are copied, so that the function may use its array again at once; except that an array
-    which nobody can write to (an input that is returned, or one that the function marked
-    read-only as a promise not to change it) is sent in place, unless ``copy``.
+    to which no code can write (an input that is returned, or one that the function marked read-only
+    as a promise not to change it) is sent in place, unless ``copy``.
     """
     if datatype == "BYTES":
         parts = bytearray()
@@ -264,7 +264,7 @@ def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
 
 
 def _settled(array: Array) -> bool:
-    """Whether nobody can write to an array, nor to one that it is a view of."""
+    """Whether no code can write to an array, nor to one that it is a view of."""
     below: object = array
     while isinstance(below, np.ndarray) and not below.flags.writeable:
         below = below.base
@@ -272,7 +272,7 @@ def _settled(array: Array) -> bool:
 
 
 def convert(tensor: Tensor, value: object) -> Array:
-    """What a function returned for ``tensor``, as an array of exactly the declared dtype.
+    """The value that a function returned for ``tensor``, as an array of exactly the declared dtype.
 
     Python numbers, texts and lists take the declared dtype if it can hold them. An array must
     already have it: a silent cast could change values, and an astype() in the model costs one word.

@@ -1,4 +1,4 @@
-"""Who the container is: a token, which its registrations show."""
+"""The container's token, which shows in each registration who it is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class Token:
-    """Where the container has its token from: the one that it was given, or else the environment.
+    """The source of the container's token: the given one, or else the environment.
 
     A file that the environment names is read for each registration, so that its token can be
     replaced while the container runs.
     """
 
     def __init__(self, given: str | None = None) -> None:
-        """``$SHIVA_TOKEN`` goes before the file ``$SHIVA_TOKEN_FILE``. None: "" is read."""
+        """``$SHIVA_TOKEN`` precedes the file ``$SHIVA_TOKEN_FILE``. None: "" is read."""
         self._path: Path | None = None
         self._last = os.environ.get("SHIVA_TOKEN", "").strip() if given is None else given
         if given is None and not self._last and (path := os.environ.get("SHIVA_TOKEN_FILE")):
@@ -23,7 +23,7 @@ class Token:
             self._last = self._path.read_text().strip()
 
     def read(self) -> str:
-        """The token that there is now. While a file has none, the one before."""
+        """The current token. While the file has none, the previous one."""
         if self._path:
             with suppress(OSError, UnicodeDecodeError):
                 self._last = self._path.read_text().strip() or self._last

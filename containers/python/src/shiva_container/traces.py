@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry for batches with requests that the server follows.
+"""Spans of OpenTelemetry for batches with requests that the server traces.
 
-They are made if the package ``opentelemetry-api`` is installed; whether they go anywhere is up to
-the provider that the program has set with ``opentelemetry.trace.set_tracer_provider``.
+They are made if the package ``opentelemetry-api`` is installed; the provider that the program has
+set with ``opentelemetry.trace.set_tracer_provider`` decides whether they are exported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def following(model: Model[..., object], batch: Batch) -> AbstractContextManager[object]:
-    """The span of a batch that the server follows, a child of its first and linked to its others.
+    """The span of a traced batch, a child of its first traced request and linked to the others.
 
-    Within it spans that the function makes are children of it.
+    Spans that the function makes within it are its children.
     """
     if not _installed:
         return nullcontext()

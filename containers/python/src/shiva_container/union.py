@@ -15,7 +15,7 @@ from .tensors import Array, Buffer
 log = logging.getLogger("shiva_container")
 
 Answer = tuple[Job, list[Buffer]]
-"""A batch, and the frames to answer it with."""
+"""A batch, and the frames of its answer."""
 
 
 class Union:
@@ -25,7 +25,7 @@ class Union:
         self._batches = batches
         self._parts: list[tuple[Job, Batch, float]] = []
         self.unanswered = [job for job, _ in joint.parts]
-        """What has to be computed alone."""
+        """The batches that have to be computed alone."""
         self.arrays: list[Array | None] = []
         self.batch: Batch | None = None
         """The rows of all; None if there is nothing to put together."""
@@ -34,7 +34,7 @@ class Union:
 
     @property
     def links(self) -> list[Link]:
-        """Whose rows they are."""
+        """The links of the batches."""
         return [link for (_, link, _), _, _ in self._parts]
 
     def _gather(self, joint: Joint) -> None:
@@ -43,7 +43,7 @@ class Union:
             delivery, _, session = job
             try:
                 arrays, batch, _ = self._batches.read(delivery, session.arena)
-            except Exception as e:  # it is read again alone, and answered with that
+            except Exception as e:  # it is read again alone, and answered with the error
                 log.debug("a batch cannot be joined: %s", error_text(e))
                 continue
             read.append(arrays)
@@ -69,7 +69,7 @@ class Union:
         )
 
     def _settle(self) -> None:
-        """Give back where inputs were gathered: they have been copied."""
+        """Free the memory of gathered inputs: they have been copied."""
         for (delivery, _, session), _, _ in self._parts:
             if session.arena is not None:
                 session.arena.settle(delivery.batch_id)
@@ -95,7 +95,7 @@ class Union:
 
 
 def _together(frames: list[Buffer], rows: int, queued: float) -> list[Buffer]:
-    """An answer that says in how large an execution it was made."""
+    """An answer with the rows of the execution in which it was made."""
     more = b',"together":%d' % rows + (b',"queued_ms":%.3f' % (queued * 1000) if queued else b"")
     frames[2] = bytes(frames[2])[:-1] + more + b"}"
     return frames

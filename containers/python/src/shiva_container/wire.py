@@ -53,7 +53,7 @@ def from_json(frame: Buffer) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class TensorHead:
-    """A tensor's name, datatype and shape; and its places in shared memory, if it is there.
+    """A tensor's name, datatype and shape; and its places, if it is in shared memory.
 
     Places are triples of segment, offset and bytes.
     """
@@ -82,7 +82,7 @@ class TensorHead:
         raise WireError(f"not a tensor's name, datatype and shape: {value!r}")
 
     def json(self) -> dict[str, object]:
-        """The entry as it travels in a result header's ``outputs``."""
+        """The entry in a result header's ``outputs``."""
         head: dict[str, object] = {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
         if self.at:
             head["at"] = list(self.at)
@@ -91,21 +91,21 @@ class TensorHead:
 
 @dataclass(frozen=True)
 class BatchHeader:
-    """What a batch's header says: the heads of its inputs, and what is known about its requests."""
+    """The contents of a batch's header: the heads of its inputs, and the data of its requests."""
 
     rows: int
     heads: list[TensorHead]
     timeout: float | None
-    """Seconds left, when it was sent, until the tightest deadline."""
+    """Seconds left, when it was sent, until the earliest deadline."""
     requests: list[int]
     """Rows of each request, in order."""
     parameters: list[dict[str, object]]
     """Parameters of each request."""
     priorities: list[int]
     traces: list[str]
-    """The server's span of each request, "" of one that it does not follow."""
+    """The server's span of each request, "" for one that it does not trace."""
     trace_states: list[str]
-    """What others keep of its trace, "" for nothing."""
+    """Other systems' data about its trace, "" for none."""
 
 
 def parse_batch(header: Buffer) -> BatchHeader:
@@ -202,7 +202,7 @@ def _list_of(kind: type[int], head: Mapping[str, object], key: str) -> list[int]
 def result_header(
     heads: Sequence[TensorHead], errors: Mapping[int, str], invalid: AbstractSet[int] = frozenset()
 ) -> bytes:
-    """The header of an answer, with the rows that failed, and those of them that were wrong."""
+    """The header of an answer, with the failed rows, and those of them that were invalid."""
     header: dict[str, object] = {"outputs": [head.json() for head in heads]}
     if errors:
         failed: list[dict[str, object]] = [{"row": row, "message": text} for row, text in sorted(errors.items())]

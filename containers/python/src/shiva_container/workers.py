@@ -21,7 +21,7 @@ QUICK_SECONDS = 1e-3
 While a slower one computes, another thread has to read.
 """
 QUICK_CALLS, SLOW_CALLS = 3, 2
-"""So many calls in a row make a function quick, or slow: one alone may be the machine's doing."""
+"""This many calls in a row make a function quick, or slow: a single one may be an accident."""
 LATE_SECONDS = 0.02
 """How long a quick function may block its thread before another thread reads."""
 
@@ -30,7 +30,7 @@ Sockets = Sequence[tuple[Link, int]]
 
 
 class Calls(Protocol):
-    """What a worker runs: see runner.py."""
+    """The calls that a worker makes: see runner.py."""
 
     def spawn(self, target: Callable[[], None]) -> None:
         """Start a thread."""
@@ -52,7 +52,7 @@ class Calls(Protocol):
 
 
 class Worker(Protocol):
-    """Where batches are computed. All methods may be called from any thread."""
+    """The threads that compute batches. All methods may be called from any thread."""
 
     def start(self) -> None:
         """Begin, with the warm-up."""
@@ -61,7 +61,7 @@ class Worker(Protocol):
         """Queue a batch, after the warm-up."""
 
     def stop(self) -> None:
-        """End after what is being computed."""
+        """End after the batches in computation."""
 
     def offer(self, sockets: Sockets) -> None:
         """Let the worker read these sockets itself, and no others. From the I/O thread."""
@@ -78,8 +78,8 @@ class Solo:
 
     While the function is quick the thread also reads the sockets (it leads), so that a batch wakes
     one thread and no other. The I/O thread then only sends heartbeats, and checks from time to time
-    whether a call takes long after all: then it takes the sockets back. With a slow function it
-    reads all the time, so that the next batch is here when one is done.
+    whether a call takes long after all: then it takes the sockets back. With a slow function the
+    I/O thread reads all the time, so that the next batch is here when one is done.
     """
 
     def __init__(self, calls: Calls, attend: Callable[[], None]) -> None:
@@ -217,7 +217,7 @@ class Threads:
             self._jobs.put(None)
 
     def offer(self, sockets: Sockets) -> None:
-        """The I/O thread reads: these threads are there because calls take long."""
+        """Ignore them; the I/O thread reads: several threads exist because calls take long."""
 
     def watch(self, now: float) -> float:
         return float("inf")
@@ -230,7 +230,7 @@ class Threads:
         self._work()
 
     def _work(self) -> None:
-        while self._one(self._jobs.get()):  # a call of its own: an idle thread holds no frames
+        while self._one(self._jobs.get()):  # a separate call: an idle thread holds no frames
             pass
 
     def _one(self, job: Job | None) -> bool:
@@ -259,7 +259,7 @@ class Tasks:
             return
         try:
             self.loop.call_soon_threadsafe(self._jobs.put_nowait, job)
-        except RuntimeError:  # the loop has ended, and with it everybody who could want the answer
+        except RuntimeError:  # the loop has ended, and with it every caller of the answer
             log.debug("an event loop has ended")
 
     def stop(self) -> None:
@@ -267,7 +267,7 @@ class Tasks:
         self.submit(None)
 
     def offer(self, sockets: Sockets) -> None:
-        """The I/O thread reads: what else runs in the loop may keep it for any time."""
+        """Ignore them; the I/O thread reads: other tasks may block the loop for any time."""
 
     def watch(self, now: float) -> float:
         return float("inf")
@@ -275,7 +275,7 @@ class Tasks:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as e:  # SystemExit in a task that the model began
+        except BaseException as e:  # SystemExit in a task that the model started
             self._calls.failed(e)
 
     async def _serve(self) -> None:

@@ -1,7 +1,7 @@
 """ZMTP 3.1 as a DEALER speaks it, with the NULL mechanism: bytes to messages, messages to bytes.
 
 No socket and no clock: the bytes of a connection go into a :class:`Decoder`, messages come out, and
-what the protocol itself has to say (READY, PONG) is collected in ``replies``.
+the protocol's own replies (READY, PONG) are collected in ``replies``.
 https://rfc.zeromq.org/spec/37/
 """
 
@@ -27,7 +27,7 @@ MAX_FRAMES = 4096
 """The most frames of a message. Feedback has three tensors for each declared one, at most 255."""
 MAX_COMMAND = 4096
 MAX_CONTEXT = 16
-"""Bytes of a PING that its PONG gives back."""
+"""The most bytes of a PING that its PONG repeats."""
 
 _LENGTH = struct.Struct(">Q")
 _LONG_HEADS = [bytes((flags | LONG,)) for flags in (0, MORE)]
@@ -47,13 +47,13 @@ class Decoder:
         self.ready = False
         """Whether the peer's READY has arrived, so that messages may be sent."""
         self.error = ""
-        """What was wrong, after which nothing may be fed."""
+        """The error, after which no bytes may be fed."""
         self.replies: list[bytes] = []
-        """What has to be sent for the protocol's own sake; the caller empties it."""
+        """Messages of the protocol itself to be sent; the caller empties it."""
         self.target: memoryview | None = None
-        """Where the next bytes go while a large frame is incomplete; see :meth:`filled`."""
+        """The memory for the next bytes while a large frame is incomplete; see :meth:`filled`."""
         self.partial = 0
-        """How many bytes have arrived of a message that is not complete."""
+        """How many bytes of an incomplete message have arrived."""
         self._rest = b""
         self._frames: list[Buffer] = []
         self._size = 0
@@ -61,7 +61,7 @@ class Decoder:
         self._last = False
 
     def filled(self, count: int) -> list[list[Buffer]]:
-        """``count`` bytes were received into ``target``; the message, if they complete it."""
+        """Note that ``count`` bytes are in ``target``; the message, if they complete it."""
         assert self._frame is not None
         assert self.target is not None
         self.partial += count
@@ -131,7 +131,7 @@ class Decoder:
                 self._frames, self._size = [], 0
         if at < end:
             self._rest = data[at:]
-        if pinged is not None:  # of several in one read the last is answered
+        if pinged is not None:  # of several PINGs in one read, only the last is answered
             self.replies.append(command(b"PONG", pinged))
 
     def _begin(self, size: int, last: bool, part: bytes) -> None:
@@ -151,7 +151,7 @@ class Decoder:
     def _greeting(self, data: bytes) -> int:
         """Check as much of the greeting as has arrived, and reply once it is complete.
 
-        Returns the bytes that it took.
+        Returns the number of bytes that it used.
         """
         if data[:1] != b"\xff":
             raise ProtocolError(f"{data[:20]!r} is not a ZeroMQ greeting")
@@ -169,7 +169,7 @@ class Decoder:
         return len(GREETING)
 
     def _command(self, body: bytes, pinged: bytes | None) -> bytes | None:
-        """Obey a command; the context of the PING that is to be answered."""
+        """Execute a command; the context of the PING to be answered."""
         name, rest = _named(body, "command")
         if name == b"ERROR":
             raise ProtocolError(f"the peer reports {rest[1:256]!r}")
@@ -179,14 +179,14 @@ class Decoder:
             _check_ready(rest)
             self.ready = True
         elif name == b"PING":
-            if not 2 <= len(rest) <= 2 + MAX_CONTEXT:  # its time to live comes first
+            if not 2 <= len(rest) <= 2 + MAX_CONTEXT:  # its time to live is first
                 raise ProtocolError(f"a PING of {len(rest)} bytes")
             return rest[2:]
         return pinged
 
 
 def _named(data: bytes, what: str) -> tuple[bytes, bytes]:
-    """A name behind the byte of its length, and what follows it."""
+    """A name after the byte of its length, and the rest."""
     size = data[0] if data else 0
     if not size or len(data) < 1 + size:
         raise ProtocolError(f"a {what} without a name, or shorter than that")
