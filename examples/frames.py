@@ -17,7 +17,7 @@ LEFT, GAP = 16, 4
 
 
 class Drawing:
-    """An SVG, of which the parts are given from the top to the bottom."""
+    """An SVG whose parts are added from top to bottom."""
 
     def __init__(self, width: int, height: int) -> None:
         size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -30,7 +30,7 @@ class Drawing:
         self._lines.append(f'<text x="{x:g}" y="{y}"{anchor} fill="{ink}">{words}</text>')
 
     def boxes(self, y: int, parts: list[tuple[str, int, str]]) -> list[tuple[int, int]]:
-        """A row of boxes: words, width and colour of each. Where each begins and ends."""
+        """Draw a row of boxes, each with words, width and colour; return where each begins and ends."""
         x, places = LEFT, []
         for words, width, colour in parts:
             self._lines.append(f'<rect x="{x}" y="{y}" width="{width}" height="38" rx="4" fill="{colour}"/>')
@@ -40,7 +40,7 @@ class Drawing:
         return places
 
     def span(self, x: tuple[int, int], y: int, words: str) -> None:
-        """A line from one place to another, and what it means."""
+        """Draw a line from one place to another, with its meaning."""
         self._lines.append(f'<path d="M{x[0]} {y}h{x[1] - x[0]}" stroke="#333" stroke-width="2"/>')
         self.text((x[0] + x[1]) / 2, y + 18, words)
 
@@ -91,7 +91,7 @@ def client(address: str) -> str:
     got = [answer[:12], answer[12:18], answer[18:58], answer[58:60], answer[60:]]
     widths, words = [258, 130, 160, 56, 180], ["header", "float32, 10", "scores", "int64", f"label: {answer[-1]}"]
     shown = [hexadecimal(one) for one in got]
-    shown[2] = "40 bytes"  # whose last digits depend on the machine
+    shown[2] = "40 bytes"  # the last digits of the scores depend on the machine
     colours = [GREY, GREY, GREEN, GREY, GREEN]
     for place, what in zip(drawing.boxes(138, list(zip(shown, widths, colours, strict=True))), words, strict=True):
         drawing.text(sum(place) / 2, 194, what)

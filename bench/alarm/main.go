@@ -51,7 +51,7 @@ func serve(c net.Conn) error {
 	for {
 		n, err := c.Read(p)
 		if err != nil {
-			return nil // the client has gone
+			return nil // the client has hung up
 		}
 		arrived := time.Now()
 		frame = append(frame, p[:n]...)

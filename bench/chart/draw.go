@@ -17,15 +17,15 @@ import (
 	"github.com/shivad/shivad/bench/internal/figure"
 )
 
-// inks are the colours of series that have none of their own, distinguishable for the
-// colour-blind (Okabe and Ito).
+// inks are the colours of series without one of their own, distinguishable for the colour-blind
+// (Okabe and Ito).
 var inks = []color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0xcc, 0x79, 0xa7, 0xff},
 	color.RGBA{0x00, 0x9e, 0x73, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, color.RGBA{0x56, 0xb4, 0xe9, 0xff},
 	color.RGBA{0xf0, 0xe4, 0x42, 0xff},
 }
 
-// between is the width of all bars that stand at one place, as a share of the way to the next.
+// between is the width of all bars at one place, as a share of the distance to the next place.
 const between = 0.75
 
 // drawFigure draws all panels on a canvas of the format that a file's extension names.
@@ -112,7 +112,8 @@ func plotPanel(panel *figure.Panel, width vg.Length) (*plot.Plot, error) {
 	return p, nil
 }
 
-// check refuses what cannot be drawn: nothing, half a point, what a logarithmic axis does not show.
+// check refuses series that cannot be drawn: without values, with unequal numbers of x and y, or
+// with values that a logarithmic axis does not show.
 func check(panel *figure.Panel, s *figure.Series) error {
 	if len(s.Y) == 0 {
 		return errors.New("no values")
@@ -184,7 +185,7 @@ func newBarGroup(panel *figure.Panel, width vg.Length) *barGroup {
 			places = max(places, len(s.Y))
 		}
 	}
-	const axes = 2 * vg.Centimeter // about what the Y axis and the padding take of the width
+	const axes = 2 * vg.Centimeter // about the width of the Y axis and the padding
 	g.width = (width - axes) * between / vg.Length(places*max(g.n, 1))
 	if panel.Y.Log {
 		g.floor = panel.Y.Min

@@ -3,7 +3,7 @@
 //
 //	go run -C bench/chart . -o /tmp/figure.svg < figure.json
 //
-// The kind of the file is what its name ends in, .svg or .png. A relative name is counted from
+// The extension of the file's name selects its kind, .svg or .png. A relative name is relative to
 // this directory.
 package main
 

@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// addrs is a list of addresses, with commas between them.
+// addrs parses a comma-separated list of addresses.
 func addrs(list string) config.Addrs {
 	if list == "" {
 		return nil

@@ -9,9 +9,9 @@ import (
 	"os"
 )
 
-// encrypted writes back over TLS what it decrypts, a record at a time, on a goroutine of each
-// connection: as a program does that knows nothing but crypto/tls. The records of what it writes
-// are whole ones from the first on, as shivad's are.
+// encrypted writes back over TLS what it decrypts, a record at a time, with a goroutine for each
+// connection, as a plain crypto/tls program does. It writes records of full size from the first on,
+// as shivad does.
 func encrypted(listen, cert, key string, stop <-chan os.Signal) error {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// many and alone are cells of a way and a size.
+// many and alone return the cells of a server, a way and a size.
 func many(k *kind, w *way, s *size) cell  { return cell{k, w, s, false} }
 func alone(k *kind, w *way, s *size) cell { return cell{k, w, s, true} }
 
-// What a ratio is of.
+// The figures of a turn that ratios compare.
 func rate(t turn) float64 { return t.rate }
 func p50(t turn) float64  { return float64(t.p50) }
 func cpu(t turn) float64  { return float64(t.cpu) }
 
-// bar holds a figure of one cell to that of another in the same round, times a factor.
+// bar compares a figure of cell a with that of cell b in the same round, the latter times a factor.
 func (r results) bar(what string, of func(turn) float64, a, b cell, factor float64, bound ratio.Bound, limit float64) ratio.Ratio {
 	bar := ratio.Ratio{What: what, Bound: bound, Limit: limit}
 	if r[a] == nil || r[b] == nil {
@@ -27,7 +27,7 @@ func (r results) bar(what string, of func(turn) float64, a, b cell, factor float
 	return bar
 }
 
-// bars are what shivad promises of large tensors.
+// bars are shivad's promises for large tensors.
 func (r results) bars(peers bool) []ratio.Ratio {
 	least, most := ratio.AtLeast, ratio.AtMost
 	bars := []ratio.Ratio{

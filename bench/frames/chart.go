@@ -22,7 +22,7 @@ func (r results) draw(ctx context.Context, file string) error {
 	return f.Draw(ctx, file)
 }
 
-// panel has a figure of every way, with a bar for each kind of server.
+// panel shows one figure of every way, with a bar for each kind of server.
 func (r results) panel(s *size, label string, of func(turn) float64) figure.Panel {
 	p := figure.Panel{Title: s.name, Y: figure.Axis{Label: label, Log: true}}
 	for _, w := range ways {
@@ -48,7 +48,7 @@ func (r results) panel(s *size, label string, of func(turn) float64) figure.Pane
 	p.Y.Min, p.Y.Max = figure.At(floor), figure.At(math.Pow(10, math.Ceil(math.Log10(largest))))
 	for _, bars := range p.Series {
 		for i, v := range bars.Y {
-			bars.Y[i] = max(v, floor) // nothing is a bar without a height
+			bars.Y[i] = max(v, floor) // otherwise a missing figure has no bar
 		}
 	}
 	return p

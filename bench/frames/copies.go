@@ -22,19 +22,19 @@ import (
 //   - Programs in Go are built with a memmove that adds its bytes (go build -overlay). The sum is
 //     read from their memory.
 //   - Programs that use the C library have preload/copies.c preloaded.
-//   - What read and write move between the kernel and a process stands in /proc/PID/io.
+//   - The bytes that read and write move between the kernel and a process are in /proc/PID/io.
 //
-// Loops that read one place and write another, as those that turn bytes around or compute, are not
+// Loops that read one place and write another, such as those that swap bytes or compute, are not
 // copies and are not counted.
 type counter struct {
 	dir     string // of the counting programs
 	preload string // the library
 }
 
-// copySymbol is where the memmove of the overlay has its sum.
+// copySymbol is the variable in which the overlay's memmove keeps its sum.
 const copySymbol = "runtime.copied"
 
-// overlay returns the name of the source of memmove, and it with an addition at its beginning.
+// overlay returns the name of memmove's source file, and its text with the counting inserted.
 func overlay(ctx context.Context) (file string, text []byte, err error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -87,8 +87,8 @@ func newCounter(ctx context.Context, bin string, programs ...string) (*counter, 
 	return c, nil
 }
 
-// copied is what the processes of a system have copied so far. dir has the counts of those with the
-// library.
+// copied returns the bytes that a system's processes have copied so far. Processes that preload the
+// library have their counts in dir.
 func (c *counter) copied(s *system, dir string) (sum uint64, err error) {
 	for _, p := range s.Group {
 		tree, err := p.Tree()
@@ -123,7 +123,7 @@ func (c *counter) copied(s *system, dir string) (sum uint64, err error) {
 	return sum, nil
 }
 
-// moved is what read and write moved between the kernel and a process.
+// moved returns the bytes that read and write moved between the kernel and a process.
 func moved(pid int) (sum uint64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	for line := range strings.Lines(string(text)) {
@@ -139,7 +139,7 @@ func moved(pid int) (sum uint64, err error) {
 	return sum, err
 }
 
-// inGo is the sum in the memory of a process, if it is one of the counting programs in Go.
+// inGo reads the sum from the memory of a process; 0 if it is not a counting program in Go.
 func (c *counter) inGo(pid int) (uint64, error) {
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil || filepath.Dir(program) != c.dir {
@@ -169,8 +169,8 @@ func (c *counter) inGo(pid int) (uint64, error) {
 	return 0, fmt.Errorf("frames: %s has no %s", program, copySymbol)
 }
 
-// count finds out for each cell of the table how often a tensor is copied on its way: the bytes
-// copied for a request, as multiples of its size.
+// count finds for each cell of the table how often a tensor is copied on its way: the bytes copied
+// for a request as a multiple of its size.
 func count(ctx context.Context, o *options, all results) error {
 	c, err := newCounter(ctx, o.bin, programs...)
 	if err != nil {

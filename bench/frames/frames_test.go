@@ -10,7 +10,8 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// turns are those of a cell, with these rates and processor times of as many milliseconds.
+// turns returns the turns of a cell with the given rates, and processor times of as many
+// milliseconds.
 func turns(of ...float64) *series {
 	s := &series{}
 	for _, v := range of {
@@ -19,7 +20,7 @@ func turns(of ...float64) *series {
 	return s
 }
 
-// Bars are of the same round, and what was not measured does not hold.
+// Bars compare turns of the same round, and a bar without measurements does not hold.
 func TestBars(t *testing.T) {
 	o := &options{peers: "somewhere"}
 	all := results{}
@@ -43,7 +44,7 @@ func TestBars(t *testing.T) {
 	if bar := all.bars(false)[0]; bar.Holds() {
 		t.Error("a bar holds that was not measured")
 	}
-	// Nobody measures a peer that is not installed.
+	// A peer that is not installed is not measured.
 	o.peers = ""
 	for _, c := range o.plan() {
 		if c.kind.peer != "" {
@@ -52,7 +53,7 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// The rows that a page gets are those of its table, and nothing else changes.
+// A page gets the rows of its table, and nothing else changes.
 func TestReplace(t *testing.T) {
 	page := "# Page\n\n| a | b |\n| - | -: |\n| old | 1 |\n| older | 2 |\n\ntext | text\n\n| other | b |\n| - | -: |\n| x | 3 |\n"
 	got, err := replace([]byte(page), []string{"a", "c"}, [][]string{{"new", "4"}})

@@ -1,14 +1,13 @@
-// Command frames measures what a large tensor costs on its way through a server to a model and
+// Command frames measures the cost of a large tensor on its way through a server to a model and
 // back: a frame of video and a picture, over each protocol, to containers in Go and in Python and
-// to other servers. All models are the identity, so that nothing but the way is measured.
+// to other servers. All models are the identity, so that only the way is measured.
 //
 //	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-copies] [-pages]
 //	       [-chart FILE.svg]
 //
-// With -only it measures the turns whose names match, of which those of a run are printed, and what
-// bars are between them.
-// With -peers the other servers are measured, too, which bench/peers/install has installed there.
-// It exits with 1 if a bar of bars.go does not hold.
+// -only limits a run to the turns whose names match, and to the bars between them; a run prints its
+// turns' names. -peers adds the other servers, which bench/peers/install has installed in DIR. The
+// exit status is 1 if a bar of bars.go does not hold.
 package main
 
 import (
@@ -39,7 +38,7 @@ type options struct {
 	only     *regexp.Regexp // of turns' names; nil: all
 
 	bin    string   // directory of programs and logs
-	env    []string // of all programs, beside this one's
+	env    []string // of all programs, in addition to this one's
 	frames map[*way]map[*size][][]byte
 }
 
@@ -139,7 +138,7 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 // programs are those of this tree that systems start.
 var programs = []string{"cmd/shivad", "bench/echo", "bench/door", "bench/noop"}
 
-// encode makes the requests: eight of each, which are as many as HTTP has connections.
+// encode makes the requests: eight of each, one for each of HTTP's connections.
 func (o *options) encode() error {
 	o.frames = make(map[*way]map[*size][][]byte)
 	for _, s := range sizes {

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// A cell is what is measured in one turn of each round: a size, sent on a way to a system.
+// A cell is one measurement in every round: a size, sent on a way to a system.
 type cell struct {
 	kind  *kind
 	way   *way
@@ -20,7 +20,7 @@ type cell struct {
 	alone bool // one request at a time
 }
 
-// name is the cell's in lines for benchstat.
+// name is the cell's name in lines for benchstat.
 func (c cell) name() string {
 	in := "many"
 	if c.alone {
@@ -29,7 +29,7 @@ func (c cell) name() string {
 	return fmt.Sprintf("system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"), c.size.model, in)
 }
 
-// A turn is a cell in one round.
+// A turn is the measurement of a cell in one round.
 type turn struct {
 	rate float64
 	p50  time.Duration
@@ -65,7 +65,7 @@ func (r results) of(c cell) (m turn, p99 time.Duration, ok bool) {
 	return m, s.latency.Quantile(0.99), true
 }
 
-// plan are the cells of a round in their order: those that are compared lie beside each other.
+// plan returns the cells of a round in order: cells to be compared follow each other.
 func (o *options) plan() (cells []cell) {
 	for _, size := range sizes {
 		for _, alone := range []bool{false, true} {
@@ -84,8 +84,7 @@ func (o *options) plan() (cells []cell) {
 	return cells
 }
 
-// measures reports whether a size is sent to a server on a way: what the table has, and what bars
-// need.
+// measures reports whether a size is sent to a server on a way: the table or a bar needs it.
 func (o *options) measures(k *kind, w *way, s *size) bool {
 	if k.peer != "" && o.peers == "" || !slices.Contains(k.ways, w) || !slices.Contains(k.sizes, s) {
 		return false
@@ -140,9 +139,9 @@ func measure(ctx context.Context, o *options) (results, error) {
 func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, error) {
 	l := c.way.config(c.size, c.alone, o.frames[c.way][c.size])
 	l.Addr = s.addrs[c.way.door]
-	// A slow server has a turn in which it answers all that are in flight twice. Frames of 24 MB
-	// have four times the turn of those of 6 MB, so that as many are counted of both: what a turn
-	// costs once, such as its connections, is shared by as many.
+	// The turn of a slow server is long enough to answer everything in flight twice. Turns of 24 MB
+	// frames are four times as long as those of 6 MB frames, so that as many of both share the
+	// fixed costs of a turn, such as its connections.
 	l.Duration = max(o.duration, 2*time.Duration(l.Conns*l.InFlight)*s.takes[c.way][c.size])
 	if c.size == wide {
 		l.Duration = max(l.Duration, 4*o.duration)

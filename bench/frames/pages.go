@@ -24,11 +24,11 @@ func (r results) publish(bars [][]string) error {
 	return err
 }
 
-// barHead is that of the table of bars, in words of its own: the page has other tables of bars and
-// of ratios.
+// barHead is the head of the table of bars. Its words differ from those of the page's other tables
+// of bars and of ratios.
 func barHead() []string { return append([]string{"bar, a ratio in one run"}, ratio.Head[1:]...) }
 
-// rewrite replaces the rows of the table of a page that has the first cell of head in its head.
+// rewrite replaces the rows of a page's table: the one whose head begins with head's first cell.
 func rewrite(file string, head []string, rows [][]string) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
@@ -62,8 +62,7 @@ func replace(page []byte, head []string, rows [][]string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// summaryHead and summary are the table of README.md: models in Python, on the ways that
-// most take.
+// summaryHead and summary are the table of README.md: models in Python, on the most common ways.
 func summaryHead() []string {
 	cells := []string{"model in Python"}
 	for _, s := range sizes {

@@ -16,8 +16,8 @@ import (
 // sharedDirectory is where shared memory has its names.
 const sharedDirectory = "/dev/shm"
 
-// A region is shared memory for the tensors of a size, for each connection an input and behind it
-// an output. Inputs are written once, as a camera would leave a frame there.
+// A region is shared memory for the tensors of a size: for each connection an input, followed by an
+// output. Inputs are written once, as a camera would leave a frame there.
 type region struct {
 	file *os.File
 	size int
@@ -58,8 +58,8 @@ func (s *size) output(i int) load.Place {
 	return load.Place{Region: s.model, Offset: (2*i + 1) * s.bytes(), Size: s.bytes()}
 }
 
-// same compares the output of a connection with its input, and clears it, so that the next look
-// finds what was written since.
+// same compares the output of a connection with its input, and clears the output, so that the next
+// comparison sees only what was written since.
 func (s *size) same(i int) error {
 	x, y := make([]byte, s.bytes()), make([]byte, s.bytes())
 	if i < 0 {

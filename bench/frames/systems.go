@@ -15,12 +15,12 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// A kind is a server, and how it is started.
+// A kind is a server and the way to start it.
 type kind struct {
 	name  string // of its ratios
 	label string // in tables
-	// peer is where its packages are, of those that bench/peers/install makes; "": it is of this
-	// tree.
+	// peer is the directory of its packages among those that bench/peers/install makes; "": it is
+	// part of this tree.
 	peer  string
 	ways  []*way
 	sizes []*size // whose models it has
@@ -44,20 +44,21 @@ type system struct {
 	*kind
 	process.Group
 	addrs  map[string]string                // of its doors
-	takes  map[*way]map[*size]time.Duration // one request, on an idle machine
+	takes  map[*way]map[*size]time.Duration // time of one request on an idle machine
 	shares map[*size]bool                   // whose regions it knows
 }
 
 // doors are the names of the addresses that a server may listen on.
 var doors = []string{"tcp", "rest", "grpc", "admin", "containers"}
 
-// maxBatch is the largest batch of the containers: all that are in flight of the small requests.
+// maxBatch is the largest batch of the containers: all small requests in flight.
 const maxBatch = 256
 
-// startTime is for all models to answer. Triton takes half a minute beside other programs.
+// startTime bounds the time until all models answer. Triton takes half a minute alongside other
+// programs.
 const startTime = 2 * time.Minute
 
-// startSystem starts a server and waits until it answers to each of its sizes on each of its ways.
+// startSystem starts a server and waits until it answers each of its sizes on each of its ways.
 func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error) {
 	s := &system{kind: k, addrs: make(map[string]string), takes: make(map[*way]map[*size]time.Duration), shares: make(map[*size]bool)}
 	for _, door := range doors {
@@ -88,7 +89,8 @@ func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error
 	return s, nil
 }
 
-// await returns when the system answers to a size on a way, and how long that takes once it does.
+// await waits until the system answers a size on a way, and returns the latency of its second
+// answer.
 func (s *system) await(ctx context.Context, o *options, w *way, size *size, end time.Time) (time.Duration, error) {
 	c := w.config(size, true, o.frames[w][size])
 	c.Addr, c.Poll, c.Duration, c.Grace = s.addrs[w.door], false, 5*time.Millisecond, time.Minute

@@ -38,7 +38,7 @@ func milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.2f", d.Seconds()*1e3)
 }
 
-// copies are those of a tensor, or "-" where they were not counted.
+// copies formats the number of copies of a tensor; "-" where they were not counted.
 func copies(n float64) string {
 	if n == 0 {
 		return "-"

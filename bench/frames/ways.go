@@ -52,8 +52,8 @@ func (s *size) declaration() string {
 	return fmt.Sprintf("%s:%s:%s", s.model, s.dtype.V2(), s.dims())
 }
 
-// tensors are as many different ones, as Shiva sends them: without a dimension for rows. MLServer
-// has its numbers in JSON in between, which knows no NaN.
+// tensors returns n different tensors as Shiva sends them: without a dimension for rows. Floats are
+// not random bits, since MLServer passes numbers through JSON, which has no NaN.
 func (s *size) tensors(n int) ([]tensor.Tensor, error) {
 	if s.dtype == tensor.Float32 {
 		return load.Floats(n, s.shape)
@@ -108,8 +108,9 @@ func (w *way) frames(s *size, xs []tensor.Tensor) (frames [][]byte, err error) {
 	return frames, nil
 }
 
-// config is the load of a turn on this way: one at a time, or as many in flight as the size says. A
-// connection has one in flight over HTTP, and with shared memory, of which each has its own.
+// config is the load of a turn on this way: one request at a time, or as many in flight as the size
+// says. Over HTTP, and with shared memory, which each connection has of its own, a connection has
+// one request in flight.
 func (w *way) config(s *size, alone bool, frames [][]byte) load.Config {
 	f := w.encoding()
 	c := load.Config{Wire: f.Wire, Conns: s.conns, InFlight: s.inFlight, Frames: frames}

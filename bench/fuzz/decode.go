@@ -11,7 +11,7 @@ import (
 
 // streams makes streams of frames and has them decoded, for one goroutine.
 type streams interface {
-	// one decodes a stream, and counts what it held.
+	// one decodes a stream, and counts its contents.
 	one() (stream, error)
 }
 
@@ -26,13 +26,13 @@ func (s *stream) add(o stream) {
 }
 
 const (
-	longest = time.Second      // for decoding one stream
-	hung    = 20 * time.Second // a decoder that takes as long is given up
+	longest = time.Second      // for decoding 100 streams
+	hung    = 20 * time.Second // after which the process gives up and panics
 	// The limit of memory is twice the bytes received, plus this for each stream.
 	perStream = 64 << 10
 )
 
-// decode decodes that many frames on all cores, and prints the outcomes.
+// decode decodes a number of frames on all cores, and prints the outcomes.
 func decode(ctx context.Context, name string, frames int, seed uint64, begin func(seed uint64) (streams, error)) error {
 	if frames == 0 {
 		return nil

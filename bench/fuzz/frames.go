@@ -8,20 +8,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// model is one that the server of overSockets has.
+// model is the name of the model on overSockets' server.
 const model = "small"
 
 // A mutator makes messages of Shiva that are nearly right.
 type mutator struct {
 	rng  *rand.Rand
 	base [][]byte
-	// fatal is the chance of a fault in what frames the message: for a decoder one in three, for a
+	// fatal is the chance of a fault in the framing of a message: for a decoder one in three, for a
 	// socket one in two hundred, as each costs a connection.
 	fatal float64
 }
 
-// newMutator makes one. It begins with messages of every type and of several tensors, with and
-// without metadata, to a model that there is and to others, and requests to the server itself.
+// newMutator makes a mutator. It starts from messages of every type and of several tensors, with
+// and without metadata, to an existing model and to missing ones, and requests to the server
+// itself.
 func newMutator(seed uint64, fatal float64) (*mutator, error) {
 	m := &mutator{rng: rand.New(rand.NewPCG(seed, 3)), fatal: fatal}
 	add := func(name, metadata string, tensors ...tensor.Tensor) error {
@@ -51,7 +52,7 @@ func newMutator(seed uint64, fatal float64) (*mutator, error) {
 			return nil, err
 		}
 	}
-	for range len(all) { // as many that are right
+	for range len(all) { // as many correct ones
 		if err := add(model, metadata, right); err != nil {
 			return nil, err
 		}
@@ -97,8 +98,8 @@ func (m *mutator) next(b []byte) []byte {
 	return b
 }
 
-// content changes what a message says, and nothing that frames it: bytes of values, metadata and
-// name, which stand at the end.
+// content changes a message without its framing: bytes of values, metadata and name, which are at
+// the end.
 func (m *mutator) content(wire []byte) {
 	end := int(binary.BigEndian.Uint32(wire[4:])) + int(wire[9]) // bytes of metadata and name
 	if end == 0 || m.rng.IntN(2) == 0 {
@@ -109,7 +110,7 @@ func (m *mutator) content(wire []byte) {
 	}
 }
 
-// size is one that is small, or at an edge, or anything.
+// size returns a size that is small, or near a power of two, or arbitrary.
 func (m *mutator) size() uint32 {
 	switch n := m.rng.Uint32(); n % 4 {
 	case 0:

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDecode: a part of what the command does, without sockets, with the same checks but that of
+// TestDecode: a part of the command's work, without sockets, with the same checks except that of
 // time.
 func TestDecode(t *testing.T) {
 	for name, begin := range map[string]func(uint64) (streams, error){"shiva": newShivaStreams, "zmtp": newZMTPStreams} {
@@ -28,7 +28,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// broken streams fail, or take more than they may.
+// broken streams fail, or take more memory than they may.
 type broken struct {
 	err  error
 	take int
@@ -40,8 +40,7 @@ func (b *broken) one() (stream, error) {
 	return stream{frames: 1, bytes: 1}, b.err
 }
 
-// TestFaults: a stream that is not decoded as it should be is an error, and so are one too many
-// bytes.
+// TestFaults: a wrongly decoded stream is an error, and so are allocations beyond the limit.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		broken

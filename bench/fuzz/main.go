@@ -1,13 +1,12 @@
-// Command fuzz pushes frames that are nearly right through the decoders of Shiva and ZMTP, and over
-// sockets to a shivad with a container, and prints how many there were, how fast, and what became
-// of them.
+// Command fuzz pushes nearly valid frames through the decoders of Shiva and ZMTP, and over sockets
+// to a shivad with a container, and prints their number, their rate and their outcomes.
 //
 //	fuzz [-shiva N] [-zmtp N] [-socket N] [-seed N]
 //
-// It exits with 1 if anything panics, if a stream takes longer than a second, if a decoder holds or
-// allocates more than what has come warrants, if a message over a socket has not exactly one
-// answer, with its id, or if the server takes more memory than its budget and 64 MiB. "make fuzz"
-// looks for inputs that reach new code; this counts.
+// It exits with 1 if anything panics, if 100 streams take longer than a second, if a decoder holds
+// or allocates more memory than the received bytes warrant, if a message over a socket does not get
+// exactly one answer, with its id, or if the server takes more memory than its budget and 64 MiB.
+// "make fuzz" looks for inputs that reach new code; this program tries a large number.
 package main
 
 import (

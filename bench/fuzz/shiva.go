@@ -9,11 +9,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// decoderLimits are large enough for a lie, and small enough for some to be told.
+// decoderLimits admit some messages that announce a false length, and refuse others.
 var decoderLimits = shiva.Limits{MessageBytes: 1 << 30, MetadataBytes: 1 << 24, Tensors: 250, Rank: 40, JSONDepth: 20}
 
-// shivaStreams are decoded as a server does: by one decoder, in pieces, which is told of what has
-// arrived.
+// shivaStreams are decoded as in a server: by one decoder, which gets them in pieces.
 type shivaStreams struct {
 	*mutator
 	decoder *shiva.Decoder
@@ -27,8 +26,8 @@ func newShivaStreams(seed uint64) (streams, error) {
 	return &shivaStreams{mutator: m, pool: pool, decoder: shiva.NewDecoder(shiva.DecoderConfig{Limits: decoderLimits, Pool: pool})}, err
 }
 
-// maxStream is how many messages a stream has at most. One that announces more than it has swallows
-// those behind it.
+// maxStream is the largest number of messages in a stream. A message that announces more bytes than
+// it has swallows those behind it.
 const maxStream = 6
 
 func (s *shivaStreams) one() (got stream, err error) {
@@ -39,7 +38,7 @@ func (s *shivaStreams) one() (got stream, err error) {
 	}
 	got.bytes = len(s.buf)
 	defer s.decoder.Reset()
-	from, at := 0, 0 // of the current message; of what is pushed
+	from, at := 0, 0 // the start of the current message; the number of bytes pushed
 	for at < len(s.buf) {
 		piece := s.buf[at:min(len(s.buf), at+1+s.rng.IntN(600))]
 		n, m, err := s.decoder.Push(piece)
@@ -57,7 +56,7 @@ func (s *shivaStreams) one() (got stream, err error) {
 		case m != nil:
 			got.messages++
 			size, err := shiva.MessageSize(m)
-			// NaN in metadata has become null, which is longer.
+			// The decoder replaces NaN in metadata by null, which is longer.
 			if err != nil || size != at-from && !bytes.Contains(m.Metadata, []byte("null")) {
 				return got, fmt.Errorf("a message of %d bytes, decoded from %d, %v: %x", size, at-from, err, s.buf)
 			}

@@ -21,19 +21,20 @@ import (
 
 const (
 	socketClients = 16
-	socketBudget  = 64 << 20 // of the server, and as much for itself
+	socketBudget  = 64 << 20 // of the server, which may take as much again for itself
 	socketConfig  = "[limits]\npayload_bytes = \"64MiB\"\nmessage_bytes = \"4MiB\"\nmetadata_bytes = \"64KiB\"\n"
 	// A burst has fewer messages than a connection may have in flight.
 	maxBurst = 100
-	// An answer is waited for as long: longer than the bar, as its client shares the machine.
+	// patience bounds the wait for an answer: longer than the bar, as the client shares the
+	// machine.
 	patience = 20 * time.Second
 )
 
-// socketLimits are those of socketConfig, with the defaults.
+// socketLimits are the limits of socketConfig, and otherwise the defaults.
 var socketLimits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 64 << 10, Tensors: 255, Rank: 64, JSONDepth: 128}
 
-// overSockets sends frames to a shivad. Each client decodes what it sends itself, so that it knows
-// how many answers there have to be, with which ids, and where the connection ends.
+// overSockets sends frames to a shivad. Each client also decodes the frames that it sends, so that
+// it knows the number and the ids of the answers, and where the connection ends.
 func overSockets(ctx context.Context, frames int, seed uint64) error {
 	if frames == 0 {
 		return nil
@@ -136,7 +137,7 @@ type socketClient struct {
 	buf, in                      []byte
 	unread                       []byte // of in
 	frames, answers, connections int
-	matched                      int // answers with the id that their message had
+	matched                      int // answers with the id of their message
 }
 
 func (s *socketClient) run(ctx context.Context, addr string, seed uint64, left *atomic.Int64) (err error) {
@@ -154,7 +155,7 @@ func (s *socketClient) run(ctx context.Context, addr string, seed uint64, left *
 	return nil
 }
 
-// connection sends bursts of messages until one ends the connection, or has not come to its end.
+// connection sends bursts of messages until a message ends the connection, or is left incomplete.
 func (s *socketClient) connection(ctx context.Context, addr string, left *atomic.Int64) error {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -197,8 +198,8 @@ func (s *socketClient) connection(ctx context.Context, addr string, left *atomic
 	return nil
 }
 
-// expect decodes what is sent, and returns the ids of the answers that are due, nil for none, and
-// whether the connection ends after them.
+// expect decodes the burst, and returns the ids of the answers that are due, nil for an answer
+// without one, and whether the connection ends after them.
 func (s *socketClient) expect() (ids [][]byte, fatal bool) {
 	for rest := s.buf; len(rest) > 0; {
 		n, m, err := s.mirror.Push(rest)
@@ -217,7 +218,7 @@ func (s *socketClient) expect() (ids [][]byte, fatal bool) {
 	return ids, false
 }
 
-// answer reads one answer, which has that id.
+// answer reads one answer, which must have the id.
 func (s *socketClient) answer(c net.Conn, id []byte) error {
 	metadata, _, err := s.read(c)
 	if err != nil {

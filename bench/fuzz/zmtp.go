@@ -34,13 +34,14 @@ var handshake = func() []byte {
 	return append(b, "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"...)
 }()
 
-// Frames of a connection: a fault ends it, and half of all have none.
+// maxFrames is the largest number of frames on a connection. A fault ends the connection; half of
+// all connections have none.
 const maxFrames = 200
 
 func (z *zmtpStreams) one() (got stream, err error) {
 	got.frames = 1 + z.rng.IntN(maxFrames)
 	b := append(z.buf[:0], handshake...)
-	bad := z.rng.IntN(2 * got.frames) // the number of the frame that is, if there is one
+	bad := z.rng.IntN(2 * got.frames) // the number of the bad frame, if there is one
 	for i := range got.frames {
 		b = z.frame(b, i == bad)
 		if i == bad {
@@ -96,7 +97,7 @@ func (z *zmtpStreams) frame(b []byte, bad bool) []byte {
 		return b
 	}
 	switch {
-	case bad && n%3 == 0: // a lie, or a length beyond the limit
+	case bad && n%3 == 0: // a false length, or one beyond the limit
 		return body(binary.BigEndian.AppendUint64(append(b, 2|more), z.rng.Uint64()>>z.rng.IntN(64)), z.rng.IntN(300))
 	case bad && n%3 == 1: // any flags
 		return body(append(b, byte(z.rng.Uint32()), 40), 40)
@@ -113,12 +114,12 @@ func (z *zmtpStreams) frame(b []byte, bad bool) []byte {
 	}
 }
 
-// A script is a connection on which the peer says what it has to say, in pieces, and leaves.
+// A script is a connection on which the peer sends fixed bytes, in pieces, and closes.
 type script struct {
 	in    []byte
 	rng   *rand.Rand
 	gave  int
-	check func(gave int) // called before each read: what has been done with the bytes so far
+	check func(gave int) // called before each read, with the number of bytes so far
 }
 
 func (s *script) Read(p []byte) (int, error) {

@@ -30,11 +30,11 @@ const (
 )
 
 // deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and prints
-// how late their answers were written, beside those of a program that only waits (bench/alarm),
-// at the same time on the same machine. It returns the broken promises: answers that are later
-// than those of the bare alarm by more than a millisecond; rows that reached the container
-// although the server had answered that they never would; and a goodput that falls as deadlines
-// keep passing. A missing or duplicate answer is an error of the generator.
+// how late their answers were written, alongside those of a program that only waits (bench/alarm),
+// at the same time on the same machine. It returns the broken promises: answers later than those of
+// the bare alarm by more than a millisecond; rows that reached the container although the server
+// had answered that they never would; and a goodput that falls as deadlines keep passing. A missing
+// or duplicate answer is an error of the generator.
 func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {

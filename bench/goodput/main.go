@@ -6,9 +6,10 @@
 //	goodput -deadlines [-requests 1000000]
 //	goodput -servers 2 [-replicas 1] [-slow 1]
 //
-// With -wire it measures shivad itself, with real sockets and a container process that sleeps,
-// beside the simulation. With -deadlines it measures the lateness of answers on the same pair, and
-// with -servers what several shivads reach that share containers, beside one.
+// With -wire it measures shivad itself, with real sockets and a container process that sleeps, and
+// compares it with the simulation. With -deadlines it measures the lateness of answers on the same
+// pair, and with -servers the goodput of several shivads that share containers, against that of
+// one.
 //
 // It exits with 1 if a promise is broken.
 package main

@@ -39,7 +39,7 @@ type rig struct {
 	running []*process.Process
 }
 
-// startRig builds and starts them, and returns when the model answers.
+// startRig builds and starts the processes, and returns when the model answers.
 func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 	r := &rig{profile: p}
 	defer func() {
@@ -93,7 +93,7 @@ func (r *rig) serve() (containers string, err error) {
 	return containers, r.run("shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers)
 }
 
-// sleep starts a container of servers.
+// sleep starts a container that connects to servers.
 func (r *rig) sleep(servers string) error {
 	p := r.profile
 	return r.run("sleeper", "-servers", servers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model+":FP32:16")
@@ -191,7 +191,7 @@ func (r *rig) offer(ctx context.Context, c load.Config, deadline time.Duration) 
 	return offered(load.Run(ctx, c))
 }
 
-// offered makes it an error if requests have no answer.
+// offered adds an error if requests have no answer.
 func offered(res *load.Result, err error) (*load.Result, error) {
 	switch {
 	case err != nil:

@@ -15,26 +15,27 @@ import (
 	"github.com/shivad/shivad/scheduler/sim"
 )
 
-// The shares of one server's goodput that servers reach which share its containers.
+// The shares of one server's goodput that several servers must reach when they share its
+// containers.
 const (
 	ofTwo  = 0.95
 	ofMore = 0.92
-	// Of each load with one server and with several, in turn; the median counts.
+	// Rounds of each load, with one server and with several in turn; the median counts.
 	sharedRounds = 7
 )
 
-// A sharing is servers that share containers, and what they are offered.
+// A sharing describes servers that share containers, and the load that they are offered.
 type sharing struct {
 	profile           sim.Profile // of one container
 	servers, replicas int
 	loads             []float64 // as shares of the capacity of all containers
-	slow              int       // all times of the profile are so many times as long
+	slow              int       // factor on all times of the profile
 	length            time.Duration
 	seed              uint64
 }
 
-// slowed is a profile all of whose times are so many times as long: the same system at a part of
-// the rate, but for what the processors and the network need.
+// slowed returns the profile with all of its times multiplied: the same system at a fraction of the
+// rate, except that processors and the network are as fast as before.
 func slowed(p sim.Profile, times int) sim.Profile {
 	by := time.Duration(times)
 	p.A, p.B, p.SLO = by*p.A, by*p.B, by*p.SLO
@@ -44,7 +45,7 @@ func slowed(p sim.Profile, times int) sim.Profile {
 	return p
 }
 
-// A fleet is servers that share containers, as processes. The processes are the first one's.
+// A fleet is servers that share containers, as processes. All processes belong to the first rig.
 type fleet []*rig
 
 // startFleet starts servers and replicas.
@@ -89,17 +90,16 @@ func startFleet(ctx context.Context, p sim.Profile, servers, replicas int) (f fl
 	return f, nil
 }
 
-// A turn is what became of one load.
+// A turn is the result of one load.
 type turn struct {
 	good, all int64         // rows that were answered in time, and that were offered
-	idle      float64       // share of the time of all processors that nobody used
-	late      time.Duration // of the load itself, in one of a hundred requests
+	idle      float64       // share of the time of all processors
+	late      time.Duration // p99 lateness of the generator itself
 }
 
 func (t turn) share() float64 { return float64(t.good) / float64(max(1, t.all)) }
 
-// offer offers a rate to all servers together, and returns what became of it. It counts from ramp
-// on.
+// offer offers a rate to all servers together, and returns the result. Counting starts after ramp.
 func (f fleet) offer(ctx context.Context, rate float64, ramp, length time.Duration, seed uint64) (t turn, err error) {
 	results := make([]*load.Result, len(f))
 	errs := make(chan error)
@@ -137,7 +137,7 @@ func (f fleet) offer(ctx context.Context, rate float64, ramp, length time.Durati
 	return t, nil
 }
 
-// run prints what share of one server's goodput several servers reach that share as many
+// run prints the share of one server's goodput that several servers reach with as many shared
 // containers, at the same loads, and returns the broken promises.
 func (s sharing) run(ctx context.Context) (broken []string, err error) {
 	p := slowed(s.profile, s.slow)
@@ -166,7 +166,7 @@ func (s sharing) run(ctx context.Context) (broken []string, err error) {
 		for round := range sharedRounds {
 			var turns [2]turn
 			for i := range turns {
-				which := (i + round) % 2 // every other round begins with the others
+				which := (i + round) % 2 // every other round begins with the fleet
 				f := []fleet{one, many}[which]
 				turns[which], err = f.offer(ctx, at*p.Capacity(), time.Duration(s.slow)*warmup, s.length, s.seed+uint64(round))
 				if err != nil {

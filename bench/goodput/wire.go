@@ -20,15 +20,15 @@ const (
 	// Share of its best goodput that the default strategy must reach at every load above the
 	// capacity.
 	ofBest = 0.9
-	// Of all loads with the default strategy; the median counts, as the machine's other work
+	// Rounds of all loads with the default strategy; the median counts, as the machine's other work
 	// varies.
 	rounds = 3
-	// For the way from the generator's clock to the server's, and back.
+	// Allowance for the way from the generator to the server and back.
 	grace = 2 * time.Millisecond
 )
 
-// wire prints the goodput of the strategies over real sockets, beside the simulation, and returns
-// the broken promises.
+// wire prints the goodput of the strategies over real sockets, alongside the simulation's, and
+// returns the broken promises.
 func wire(ctx context.Context, p sim.Profile, loads []float64, length time.Duration, seed uint64, only string) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {

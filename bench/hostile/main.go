@@ -1,8 +1,8 @@
 // Command hostile attacks a server's address for containers with hostile peers: silence, garbage,
-// false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC,
-// by what the protocol allows, with -crawl an address of TLS with clients that do not finish their
-// handshakes, and others that send a byte a second. Command run measures the effect on others, and
-// with -burn beside an equal share of the processors that somebody else takes.
+// false lengths, floods of PINGs, wrong answers. With -trick it attacks the door for HTTP or gRPC
+// by means that the protocol allows. With -crawl it attacks a TLS address with clients that do not
+// finish their handshakes, and with others that send a byte a second. With -burn it only takes a
+// share of the processors. Command run measures the effect of all of these on other clients.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
 //	hostile -trick NAME -at ADDR [-from N]

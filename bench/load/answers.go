@@ -40,7 +40,8 @@ const (
 const (
 	headerSize = 12
 	maxRank    = 64
-	// Namespaces that begin with it are reserved; of those only "!error" answers inference.
+	// Namespaces that begin with this mark are reserved; only "!error" among them answers
+	// inference.
 	reservedMark = '!'
 )
 

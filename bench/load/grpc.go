@@ -19,7 +19,7 @@ import (
 // It respects the server's flow control, and gives the server the largest windows possible.
 // Unlike a real client, it causes the server no more work than the protocol requires.
 type grpcWire struct {
-	// HEADERS of the first request, which fills the HPACK table, and of the others.
+	// HEADERS of the first request, which fills the HPACK table, and of all further ones.
 	first, headers []byte
 
 	marks  []int    // offsets of the frames in the request that is to be sent: HEADERS, DATA
@@ -64,7 +64,7 @@ const (
 	grpcPath      = "/inference.GRPCInferenceService/ModelInfer"
 )
 
-// GRPCHeaders are those of a ModelInfer.
+// GRPCHeaders are the headers of a ModelInfer.
 var GRPCHeaders = []hpack.HeaderField{
 	{Name: ":method", Value: "POST"},
 	{Name: ":scheme", Value: "http"},
@@ -75,7 +75,7 @@ var GRPCHeaders = []hpack.HeaderField{
 	{Name: "te", Value: "trailers"},
 }
 
-// newGRPCWire makes the wire of a connection, which shows a token unless it is "".
+// newGRPCWire makes the wire of a connection, which sends the token unless that is "".
 func newGRPCWire(token string) *grpcWire {
 	g := &grpcWire{stream: 1, window: initialWindow, initial: initialWindow}
 	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
@@ -127,7 +127,7 @@ func (g *grpcWire) encode(dst, message []byte, _ bool) []byte {
 	return dst
 }
 
-// at is for places in the first DATA frame.
+// at takes places in the first DATA frame.
 func (g *grpcWire) at(place int) int { return g.marks[1] + frameHead + messageHead + place }
 
 // appendFrame appends a frame of stream 0.
@@ -154,7 +154,7 @@ func (g *grpcWire) greet(nc io.ReadWriter, frame []byte) error {
 	read := func() error {
 		n, err := nc.Read(buf)
 		for p := buf[:n]; err == nil && len(p) > 0; {
-			_, n, err = g.read(p, false) // an error answers as well: the run will count its like
+			_, n, err = g.read(p, false) // an error is an answer, too: the run counts further ones
 			p = p[n:]
 		}
 		return err
@@ -201,7 +201,7 @@ func (g *grpcWire) pending() (ahead []byte) {
 	return ahead
 }
 
-// admitted ends with a whole frame of HTTP/2, behind which another may be written.
+// admitted ends at the end of an HTTP/2 frame, behind which another frame may be written.
 func (g *grpcWire) admitted(frame []byte) int {
 	for ; g.allow < len(g.marks); g.allow++ {
 		at := g.marks[g.allow]
@@ -301,7 +301,7 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 		switch stream {
 		case 0:
 			g.window += int64(binary.BigEndian.Uint32(g.payload))
-		case g.stream - 2: // the last request's, which alone may be waiting for it
+		case g.stream - 2: // the last request's: only that may wait for a window
 			g.streamWindow += int64(binary.BigEndian.Uint32(g.payload))
 		}
 	}
@@ -316,7 +316,7 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 	}
 	g.line = slices.Delete(g.line, place, place+1)
 	if stream == g.stream-2 {
-		// The rest of a request that is answered is not counted.
+		// The window does not hold back the rest of a request that is answered.
 		g.streamWindow = math.MaxInt32
 	}
 	a := answer{done: true, place: place, fault: g.status != "0"}

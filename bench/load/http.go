@@ -68,7 +68,7 @@ func (h *httpWire) readBody(p []byte) (n int, done bool, err error) {
 		if h.body -= len(part); h.body > 0 || !h.chunked {
 			return n, h.body == 0, nil
 		}
-		// The size of the next chunk, or the empty line behind one.
+		// The size of the next chunk, or the empty line after a chunk.
 		end := bytes.IndexByte(p[n:], '\n') + 1
 		if end == 0 {
 			end = len(p) - n

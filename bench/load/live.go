@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// tellEvery is how often a loop tells Live.
+// tellEvery is the period at which a loop updates Live.
 const tellEvery = 100 * time.Millisecond
 
-// Live has what happened since it was last looked at, while a run goes on. It may be looked at from
-// any goroutine.
+// Live gathers the answers of a running load until the next Take, which any goroutine may call.
 type Live struct {
 	mu   sync.Mutex
 	news Moment
 }
 
-// A Moment is a piece of a run.
+// A Moment holds the answers of a piece of a run.
 type Moment struct {
 	Latency            Histogram // of good answers
 	Failed, Superseded int64
 }
 
-// Take returns what happened since the last Take.
+// Take returns the answers since the last Take.
 func (l *Live) Take() Moment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +29,7 @@ func (l *Live) Take() Moment {
 	return m
 }
 
-// add takes what a loop has gathered.
+// add merges and clears the answers that a loop has gathered.
 func (l *Live) add(m *Moment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,28 +19,28 @@ type Config struct {
 	Addr    string
 	TLS     *tls.Config // nil: plain
 
-	Wire Wire // what is spoken there; Shiva (default)
+	Wire Wire // protocol of that address; Shiva (default)
 
-	// Token, if set, shows a server who asks over gRPC, whose Frames have no place for it.
+	// Token, if set, is shown to the server over gRPC, where Frames have no place for it.
 	Token string
 
 	// Frames are the requests: connection i sends Frames[i%len(Frames)] over and over. Each is
 	// one whole Shiva message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest
 	// without anything around it. They must not change while Run runs.
 	Frames [][]byte
-	// Cycle has each connection send all Frames in turn instead of its own alone; not with Gather
+	// Cycle makes each connection send all Frames in turn instead of its own alone; not with Gather
 	// or Check.
 	Cycle bool
 	// Streams, if set, makes the requests frames of streams.
 	Streams *Streams
-	// Deadlines, if set, has a deadline for each of Frames, counted from its sending. The
+	// Deadlines, if set, has a deadline for each of Frames, counted from when it is sent. The
 	// lateness of answers is then measured, with one request in flight on each connection, since
 	// answers are in order.
 	Deadlines []time.Duration
 
 	Conns int // connections; 0: one
 	// InFlight is the number of unanswered requests of one connection. Closed loop: always this
-	// many, 0 means one. Open loop: further ones wait, which counts into their latency, 0 means
+	// many; 0 means one. Open loop: further ones wait, which counts towards their latency; 0 means
 	// no limit.
 	InFlight int
 
@@ -56,8 +56,8 @@ type Config struct {
 	// Rate is the number of requests per second of an open loop, over all connections; 0: closed
 	// loop.
 	Rate float64
-	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as
-	// those of many independent users do.
+	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), like
+	// those of many independent users.
 	Even bool
 	// Seed fixes the random arrivals, so that two servers can be offered the same load.
 	Seed uint64
@@ -68,12 +68,12 @@ type Config struct {
 	// Piece, if set, is the length of the pieces of the measured time in Pieces.
 	Piece time.Duration
 
-	// Live, if set, is told of the answers while the run goes on.
+	// Live, if set, gets the answers while the run goes on.
 	Live *Live
 
 	Warmup   time.Duration // load that is not counted; 0: none
 	Duration time.Duration // load that is counted; 0: one second
-	Grace    time.Duration // how long to wait for answers after it; 0: five seconds
+	Grace    time.Duration // longest wait for answers after that; 0: five seconds
 
 	// Check, if set, compares an answer with its request, both as bytes: the first of each
 	// connection, then one in CheckEvery (0: 1000) of all. Its error ends the run. "!error"
@@ -81,8 +81,8 @@ type Config struct {
 	Check      func(request, answer []byte) error
 	CheckEvery int
 
-	// Loops is the number of threads that share the connections; 0: one, which is right up to a few
-	// hundred thousand requests per second, and where the server needs the other cores.
+	// Loops is the number of threads that share the connections; 0: one, which suffices up to a few
+	// hundred thousand requests per second, and leaves the other cores to the server.
 	Loops int
 }
 
@@ -93,33 +93,32 @@ type Result struct {
 	Elapsed  time.Duration // Config.Duration, or less if the run ended early
 	Offered  float64       // requests per second offered; 0: closed loop
 	Answered int64         // good answers that arrived in the measured time
-	Bytes    int64         // of the requests of those
+	Bytes    int64         // of the requests with good answers
 	// Of the whole run, including the warm-up and the end: answers of all kinds, and bytes on the
-	// connections without those of TCP and IP, and without gRPC's exchange before its first
-	// request.
+	// connections, without TCP's and IP's headers and gRPC's exchange before its first request.
 	Taken, Wrote, Read int64
 	Failed             int64 // "!error" answers in the measured time
 	Lost               int64 // requests still without an answer at the end of the grace
 	// Failure is the first of Faults: kind and text.
 	Failure string
-	// Faults are the errors of the whole run by their kinds, the most frequent first, but not
-	// those of frames that were superseded.
+	// Faults are the errors of the whole run by kind, the most frequent first, without those of
+	// superseded frames.
 	Faults []Fault
-	// Superseded counts frames due in the measured time for which a newer one came. They are
+	// Superseded counts frames due in the measured time that a newer frame superseded. They are
 	// neither failed nor refused.
 	Superseded int64
-	// PerStream has what became of the frames of each stream that were due in the measured time.
+	// PerStream counts the frames of each stream that were due in the measured time, by outcome.
 	PerStream []FramesOf
 	// Latency holds the good answers to requests due in the measured time, from when they were due.
 	Latency Histogram
-	// Refusal holds the "!error" answers, likewise.
+	// Refusal holds the "!error" answers in the same way.
 	Refusal Histogram
-	// Late and LateRead hold the lateness of answers of both kinds after their deadlines, with
-	// Config.Deadlines: by the time of the server's write, from the kernel, and by that of the
+	// Late and LateRead hold, with Config.Deadlines, the lateness of answers of both kinds after
+	// their deadlines: Late by the kernel's time of the server's write, LateRead by the time of the
 	// generator's read. Their difference is the generator's wait for a core.
 	Late, LateRead Histogram
-	// Lag holds how late the generator itself was to send requests that were due in the measured
-	// time. It is part of their latency.
+	// Lag holds the generator's own delay in sending requests that were due in the measured time.
+	// It is part of their latency.
 	Lag Histogram
 	// Slots divides the measured time into pieces of SlotLength, with Config.Within.
 	Slots []Slot
@@ -156,9 +155,9 @@ type Fault struct {
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
 
 // Run offers the load and returns the measurement. It fails when a connection cannot be opened or
-// is lost, when answers do not parse, or when Check rejects one; "!error" answers are a result,
-// not a failure. When ctx ends, Run returns its error. Once the connections are open, the result
-// has what was measured until then also beside an error.
+// is lost, when answers do not parse, or when Check rejects one; "!error" answers are a result, not
+// a failure. When ctx ends, Run returns its error. Once the connections are open, Run returns the
+// measurement so far along with any error.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -206,7 +205,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	return r, lost
 }
 
-// complete fills in the defaults, or says what does not go together.
+// complete fills in the defaults, or returns an error about options that exclude each other.
 func (c *Config) complete() error {
 	if c.Network == "" {
 		c.Network = "tcp"
@@ -298,7 +297,7 @@ func (r *Result) merge(l *Result) {
 	}
 }
 
-// maxKinds bounds the kinds of errors that are told apart, since a server may say anything.
+// maxKinds bounds the kinds of errors that are told apart, since a server may return any text.
 const maxKinds = 32
 
 // fault counts errors of a kind.

@@ -46,16 +46,16 @@ type conn struct {
 
 	due      due // unanswered requests, by due time; the first inFlight are sent
 	inFlight int
-	unsent   int  // how many of those the socket has not wholly accepted yet
+	unsent   int  // requests in flight that the socket has not wholly accepted yet
 	offset   int  // in frame, of the next byte to send
 	begun    bool // the next request was prepared in frame
 	blocked  bool
 	next     int // of Config.Frames, after this one in frame
 
 	stream  int         // the number of its stream, if it has one
-	shown   *streamWire // the wire, if somebody looks at the frames
+	shown   *streamWire // the wire, with Streams.Each
 	wire    wire
-	secured *secured // nil: it is plain
+	secured *secured // nil: without TLS
 	asked   []byte   // the request as in Config
 	ahead   []byte   // to be written before the next request
 	check   bool     // the next answer is for Check
@@ -117,13 +117,13 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 	l.start = start
 	err := l.offer(ctx)
 	l.ended = time.Since(start)
-	if ctx.Err() == nil { // what is in flight when the user stops it is nobody's fault
+	if ctx.Err() == nil { // requests in flight when the user stops the run are not lost
 		l.result.Lost = l.unanswered()
 	}
 	return err
 }
 
-// offer sends what is due and takes the answers, until the end of the run.
+// offer sends the requests that are due and takes the answers, until the end of the run.
 func (l *loop) offer(ctx context.Context) error {
 	start := l.start
 	for _, c := range l.conns {
@@ -135,8 +135,8 @@ func (l *loop) offer(ctx context.Context) error {
 	}
 	if l.arrivals == nil {
 		for _, c := range l.conns {
-			// The first requests are due at the start, not when the connections before this one
-			// have been written to: of large frames that may be after the measured time.
+			// The first requests are due at the start, not once the connections before this one
+			// have been written to: with large frames that may be after the measured time.
 			for range l.cfg.InFlight {
 				c.due.push(0)
 			}
@@ -199,7 +199,7 @@ func (l *loop) arrive(now time.Duration) error {
 			l.result.Lag.Add(now - l.next)
 		}
 		l.next = l.arrivals.next()
-		if len(l.touched) < len(l.conns) { // after one round it has all
+		if len(l.touched) < len(l.conns) { // after one round it has all connections
 			l.touched = append(l.touched, c)
 		}
 	}
@@ -211,9 +211,9 @@ func (l *loop) arrive(now time.Duration) error {
 	return nil
 }
 
-// take chooses the connection of the next arrival: each in turn, or each stream in turn. Where a
-// connection has one request at a time it is the one with the fewest of those that may have it, as
-// a client's pool would choose.
+// take chooses the connection of the next arrival: each in turn, or each stream in turn. Over HTTP,
+// where a connection has one request at a time, and for streams, it takes the connection with the
+// fewest requests among the candidates, as a client's pool would.
 func (l *loop) take() *conn {
 	c, step := l.conns[l.turn], 1
 	if l.cfg.Streams != nil {
@@ -248,7 +248,7 @@ func (l *loop) pause(now time.Duration) time.Duration {
 	return d
 }
 
-// unanswered is the number of requests that were due and have no answer yet.
+// unanswered is the number of requests that are due and have no answer yet.
 func (l *loop) unanswered() (n int64) {
 	for _, c := range l.conns {
 		n += int64(c.due.n)
@@ -319,8 +319,8 @@ func (l *loop) begin(c *conn) {
 	c.begun = true
 }
 
-// stamp writes the name and the number of a stream's next frame into c's, and when it was
-// captured.
+// stamp writes the name, the number and the time of capture of a stream's next frame into c's
+// frame.
 func (l *loop) stamp(c *conn, captured time.Time) {
 	l.cfg.Streams.Stamps[c.next].write(c.frame, c.wire.at, c.stream, l.seqs[c.stream], captured.UnixMilli())
 }
@@ -344,7 +344,7 @@ func (l *loop) write(c *conn, p []byte) (n int, err error) {
 	return n, nil
 }
 
-// unblock goes on with a socket that has room again.
+// unblock resumes writing to a socket that has room again.
 func (l *loop) unblock(c *conn) error {
 	if c.secured != nil {
 		if full, err := c.secured.flush(); full || err != nil {
@@ -355,13 +355,13 @@ func (l *loop) unblock(c *conn) error {
 	return l.poll.output(c.fd, c.id, false)
 }
 
-// receive reads, once or what TLS has, and counts the answers in the data.
+// receive reads, with TLS until nothing is left, and counts the answers in the data.
 func (l *loop) receive(c *conn) error {
 	if c.secured == nil {
 		_, err := l.receiveOnce(c)
 		return err
 	}
-	for more := true; more; { // of what TLS has read no event will tell
+	for more := true; more; { // no event announces data that TLS has already read
 		var err error
 		if more, err = l.receiveOnce(c); err != nil {
 			return err
@@ -370,7 +370,7 @@ func (l *loop) receive(c *conn) error {
 	return nil
 }
 
-// receiveOnce reports whether there was anything.
+// receiveOnce reads once, and reports whether there was any data.
 func (l *loop) receiveOnce(c *conn) (more bool, err error) {
 	var n int
 	var written time.Time // by the server, of the last byte read
@@ -432,7 +432,7 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	} else {
 		if arrived {
 			l.result.Answered++
-			// With Cycle this is the next frame's size, which is the same in sum.
+			// With Cycle this is the next frame's size; the sum is the same.
 			l.result.Bytes += int64(len(c.frame))
 		}
 		if measured {

@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// ticksPerHalf is the number of lines for each halving of what is beyond a percentile, which is the
-// default of HdrHistogram's own tools.
+// ticksPerHalf is the number of lines for each halving of the share beyond a percentile, as by
+// default in HdrHistogram's own tools.
 const ticksPerHalf = 5
 
 // WritePercentiles writes the distribution in the text format of HdrHistogram (".hgrm"), with
@@ -46,7 +46,8 @@ func (h *Histogram) WritePercentiles(w io.Writer) error {
 	return b.Flush()
 }
 
-// tickShare is the share that line i is about: those beyond it halve with every ticksPerHalf lines.
+// tickShare is the percentile of line i as a share: the rest beyond it halves with every
+// ticksPerHalf lines.
 func tickShare(i int) float64 {
 	return 1 - math.Pow(2, -float64(i/ticksPerHalf))*(1-float64(i%ticksPerHalf)/(2*ticksPerHalf))
 }

@@ -77,8 +77,9 @@ func (p *poller) event(i int) (id int, input, output bool) {
 	return int(e.Fd), e.Events&^unix.EPOLLOUT != 0, e.Events&unix.EPOLLOUT != 0
 }
 
-// stampSocket has the kernel timestamp each segment on arrival. On the loopback device that is
-// during the sender's write: it is the sender's time, not that of a reader that waits for a core.
+// stampSocket makes the kernel timestamp each segment on arrival. On the loopback device that is
+// during the sender's write: the stamp is the sender's time, not that of a reader that waits for a
+// core.
 func stampSocket(fd int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
 }

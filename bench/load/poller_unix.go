@@ -12,7 +12,7 @@ import (
 )
 
 // poller waits for sockets with poll(2), which every Unix has. It is exact to a tenth of a
-// millisecond, and looks at all connections each time. The tag poll has Linux use it, too, for
+// millisecond, and looks at all connections each time. The build tag poll selects it on Linux, for
 // tests.
 type poller struct {
 	fds   []unix.PollFd // by id

@@ -20,12 +20,12 @@ type Form struct {
 	Name  string
 	Wire  Wire
 	Frame func(model string, x tensor.Tensor) ([]byte, error)
-	// Same compares an answer with its request, for a model that echoes its input, whose data has
-	// size bytes. It is for Config.Check.
+	// Same compares an answer with its request for a model that echoes its input. The input's data
+	// has size bytes. It is for Config.Check.
 	Same func(size int, request, answer []byte) error
 }
 
-// Forms are the forms of the doors, for tensors named "x": Shiva, and for the Predict Protocol V2
+// Forms are the forms of the doors, for tensors named "x": Shiva; and for the Predict Protocol V2,
 // bytes and numbers over HTTP and raw contents over gRPC. Answers have the form of the requests.
 var Forms = []Form{
 	{"shiva", Shiva, shivaFrame, func(_ int, request, answer []byte) error { return SameTensors(request, answer) }},
@@ -97,8 +97,8 @@ func sameEnd(size int, request, answer []byte) error {
 
 // sameNumbers compares a request and an answer in JSON.
 func sameNumbers(_ int, request, answer []byte) error {
-	// Both write the shortest digits, and most often in the same notation. Comparing the texts
-	// then takes a hundredth of the time.
+	// Both write the shortest digits, usually in the same notation. Comparing the texts then takes
+	// a hundredth of the time.
 	_, sent, _ := bytes.Cut(request, dataMember)
 	_, rest, _ := bytes.Cut(answer, dataMember)
 	if end := bytes.IndexByte(sent, ']'); end > 0 && bytes.HasPrefix(rest, sent[:end+1]) {

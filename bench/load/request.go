@@ -18,23 +18,22 @@ import (
 
 // A Request is an inference request for any door.
 type Request struct {
-	Model, Version string          // Version "": the model's own
+	Model, Version string          // Version "": the model's default
 	Inputs         []tensor.Tensor // named
-	// Over Shiva: Names has the request name its tensors, which a model of several inputs needs,
-	// and Rows say that their first dimension counts rows, which containers of the old protocols
+	// Over Shiva: Names makes the request name its tensors, which a model of several inputs needs,
+	// and Rows states that their first dimension counts rows, which containers of the old protocols
 	// need.
 	Names, Rows bool
-	Timeout     time.Duration // 0: the model's own
+	Timeout     time.Duration // 0: the model's default
 	// Stream, if set, makes the request a frame of a stream, whose name is Stream and a number of
 	// four digits.
 	Stream string
-	// InputsAt, if set, says where each of Inputs is in shared memory that the server knows: its
-	// data does not travel. OutputsAt are outputs, by name, that the server is to leave there. Over
-	// Shiva and gRPC.
+	// InputsAt, if set, has the place of each of Inputs in shared memory that the server knows: its
+	// data does not travel. OutputsAt are outputs, by name, that the server leaves in shared
+	// memory. Over Shiva and gRPC.
 	InputsAt  []Place
 	OutputsAt []Output
-	// Token, if set, shows the server who asks, over Shiva and HTTP. For gRPC there is
-	// Config.Token.
+	// Token, if set, is the client's token over Shiva and HTTP. For gRPC there is Config.Token.
 	Token string
 	// Keep is how many frames of a stream may wait, as the parameter takes it: "all", "latest"
 	// or a number. "": as the server is configured.
@@ -53,15 +52,15 @@ type Output struct {
 	Place
 }
 
-// A Stamp says where a frame of a stream has what differs from one frame to the next. Run writes
-// these into it, in the width that they have there.
+// A Stamp has the places in a frame of a stream whose values differ from one frame to the next. Run
+// overwrites these values, each in its original width.
 type Stamp struct {
 	Stream, Seq, CapturedAt int
 	binary                  bool // Seq and CapturedAt are varints, not digits
 }
 
-// Widths of what a Stamp points to. JSON allows blanks before a number, and protobuf a varint
-// with more bytes than it needs.
+// Widths of the values at a Stamp's places. JSON allows blanks before a number, and protobuf a
+// varint with more bytes than it needs.
 const (
 	streamDigits   = 4
 	seqDigits      = 19
@@ -83,8 +82,8 @@ func (q *Request) Encode(w Wire) ([]byte, Stamp, error) {
 	}
 }
 
-// parameters are the members of a stream in JSON, with room for those that Stamp is for; "" without
-// a stream.
+// parameters are the members of a stream in JSON, with room for the values that a Stamp writes; ""
+// without a stream.
 func (q *Request) parameters() string {
 	if q.Stream == "" {
 		return ""
@@ -107,7 +106,7 @@ func (q *Request) stampOf(frame []byte, parameters string) Stamp {
 	if parameters == "" {
 		return Stamp{}
 	}
-	at := bytes.LastIndex(frame, []byte(parameters)) // over Shiva tensors come first
+	at := bytes.LastIndex(frame, []byte(parameters)) // over Shiva, tensors come first
 	seq := at + strings.Index(parameters, `,"seq":`) + len(`,"seq":`)
 	return Stamp{
 		Stream: at + len(`"stream":"`) + len(q.Stream), Seq: seq,
@@ -170,7 +169,7 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 	return frame, q.stampOf(frame, parameters), err
 }
 
-// places are the tensors in shared memory, as Shiva's metadata has them.
+// places describes the tensors in shared memory for Shiva's metadata.
 func (q *Request) places() string {
 	place := func(name, middle string, p Place) string {
 		return fmt.Sprintf(`{"name":%q%s,"region":%q,"offset":%d,"byte_size":%d}`, name, middle, p.Region, p.Offset, p.Size)
@@ -189,7 +188,7 @@ func (q *Request) places() string {
 // dims returns a shape in JSON.
 func dims(s tensor.Shape) string { return strings.ReplaceAll(s.String(), " ", "") }
 
-// http has the tensors behind the JSON, by the binary tensor extension.
+// http encodes the request with the tensors after the JSON, by the binary tensor extension.
 func (q *Request) http() ([]byte, Stamp, error) {
 	var inputs []string
 	var data []byte
@@ -278,7 +277,7 @@ func (q *Request) grpc() ([]byte, Stamp, error) {
 	if q.Timeout > 0 {
 		parameter("timeout", number(protowire.AppendVarint(nil, uint64(q.Timeout.Microseconds()))))
 	}
-	// places appends the entries of a tensor's parameters that say where it is.
+	// places appends the parameters of a tensor that give its place.
 	places := func(tensor []byte, parameters protowire.Number, p Place) []byte {
 		for _, entry := range []struct {
 			key   string
@@ -313,7 +312,7 @@ func (q *Request) grpc() ([]byte, Stamp, error) {
 	return m, stamp, nil
 }
 
-// wideVarint is a varint in varintBytes, for which most numbers need fewer.
+// wideVarint is a varint of varintBytes bytes, more than most numbers need.
 func wideVarint(v uint64) []byte {
 	b := make([]byte, varintBytes)
 	putWideVarint(b, v)
@@ -328,7 +327,7 @@ func putWideVarint(b []byte, v uint64) {
 }
 
 // write writes a frame's stream, number and time into its bytes. at turns the stamp's places into
-// those in b.
+// places in b.
 func (s *Stamp) write(b []byte, at func(int) int, stream int, seq, capturedAt int64) {
 	digits(b[at(s.Stream):][:streamDigits], int64(stream), '0')
 	if s.binary {

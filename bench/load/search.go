@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// A Promise is a share of all requests that are to be answered well within a time of when they
-// were due. An error is later than any bound.
+// A Promise is a share of all requests that must be answered well within a time after they were
+// due. An error is later than any bound.
 type Promise struct {
 	Share  float64
 	Within time.Duration
 }
 
-// ParsePromise reads one as "p99<50ms".
+// ParsePromise parses a promise such as "p99<50ms".
 func ParsePromise(text string) (Promise, error) {
 	quantile, bound, ok := strings.Cut(text, "<")
 	number, isQuantile := strings.CutPrefix(strings.TrimSpace(quantile), "p")
@@ -33,7 +33,7 @@ func (p Promise) String() string {
 	return fmt.Sprintf("p%s<%v", strconv.FormatFloat(100*p.Share, 'g', 6, 64), p.Within)
 }
 
-// A Trial is a run at one rate, and what became of its requests.
+// A Trial is a run at one rate, with the outcome of its requests.
 type Trial struct {
 	Rate     float64
 	Length   time.Duration
@@ -41,11 +41,11 @@ type Trial struct {
 	Kept     int64         // answered well within the promise
 	At       time.Duration // the promise's percentile of the good answers
 	Failed   int64         // errors, and requests without an answer
-	Lag      time.Duration // how late the generator was itself, by the 99th percentile
+	Lag      time.Duration // the generator's own delay, at the 99th percentile
 	Last     bool          // a confirmation, of full length
 }
 
-// Holds reports whether the promise was kept. Nothing due is nothing promised.
+// Holds reports whether the promise was kept. A trial without requests does not hold.
 func (t Trial) Holds(p Promise) bool {
 	return t.Requests > 0 && float64(t.Kept) >= p.Share*float64(t.Requests)
 }
@@ -61,12 +61,12 @@ func TrialOf(r *Result, p Promise) Trial {
 }
 
 const (
-	// precision is how close the highest rate that holds and the lowest that does not come.
+	// precision is the final ratio of the lowest rate that does not hold to the highest that does.
 	precision = 1.02
-	// enough is how many requests beyond the percentile a trial has, if it has the time: of ten
-	// a third more or fewer come by chance, which is a small step where latency rises steeply.
+	// enough is the number of requests beyond the percentile in a trial, if time allows: a third
+	// more or fewer than ten occur by chance, which is a small step where latency rises steeply.
 	enough = 10
-	// maxConfirmations bounds how often the result is lowered since a long run did not hold.
+	// maxConfirmations bounds how often the result is lowered because a long run did not hold.
 	maxConfirmations = 12
 	highestRate      = 1e7
 	// climb is the step upwards from a rate that broke the promise and then held.
@@ -80,10 +80,10 @@ var ErrNoRate = errors.New("load: no rate keeps the promise")
 
 // Search looks for the highest rate that keeps a promise. try runs a trial. The search doubles the
 // rate from first on until a trial breaks the promise, or halves it until one holds, and then
-// bisects. A rate counts as breaking when two trials at it did, since a single one may have met
-// with a disturbance that has nothing to do with the rate; where most requests were late, one will
-// do. What is found is confirmed by a trial of full length, and lowered until that holds. Search
-// returns the rate and all trials in their order, beside an error as well.
+// bisects. A rate counts as breaking the promise when two trials at it did, since a single trial
+// may have met with a disturbance that has nothing to do with the rate; where most requests were
+// late, one trial suffices. The result is confirmed by a trial of full length, and lowered until
+// that holds. Search returns the rate and all trials in order, also along with an error.
 func Search(ctx context.Context, p Promise, first float64, full time.Duration, try func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error)) (best float64, trials []Trial, err error) {
 	holds := func(rate float64, length time.Duration, last bool) (bool, error) {
 		for range 2 {
@@ -143,8 +143,8 @@ func Search(ctx context.Context, p Promise, first float64, full time.Duration, t
 	if err := bisect(); err != nil {
 		return 0, trials, err
 	}
-	// Disturbances may have met both trials of a rate that is far below the highest. So the lowest
-	// that broke the promise has another chance, and if it holds those above it.
+	// Disturbances may have hit both trials of a rate far below the highest. So the lowest rate
+	// that broke the promise is tried again, and if it holds, so are the rates above it.
 	for {
 		ok, err := trial(high)
 		if err != nil {

@@ -10,18 +10,18 @@ import (
 // MaxStreams is the largest number of streams of a run.
 const MaxStreams = 10_000
 
-// Streams makes the requests of a run frames of streams, as cameras send them: each has its number
-// (seq) and the time at which it was due (captured_at). With Config.Rate they are spaced evenly,
-// and the streams take turns.
+// Streams turns the requests of a run into frames of streams, as cameras send them: each has its
+// number (seq) and the time at which it was due (captured_at). With Config.Rate they are spaced
+// evenly, and the streams take turns.
 type Streams struct {
-	// Stamps says where each of Config.Frames has what differs from frame to frame
+	// Stamps has the places in each of Config.Frames whose values differ from frame to frame
 	// ([Request.Encode]).
 	Stamps []Stamp
 	// Count is the number of streams. Stream i has the connections with numbers i, i + Count and so
 	// on, so Config.Conns is a multiple of it. 0: each connection is a stream.
 	Count int
-	// Each, if set, is called with what comes of each frame, in the order of the answers, by the
-	// thread of the connection's loop. It takes Shiva, and one connection for each stream.
+	// Each, if set, is called with the answer to each frame, in the order of the answers, by the
+	// thread of the connection's loop. It requires Shiva, and one connection for each stream.
 	Each func(Shown)
 }
 
@@ -29,9 +29,9 @@ type Streams struct {
 type Shown struct {
 	Stream int   // its number
 	Seq    int64 // of the frame, from 0
-	// When it was captured, and when the answer was there: since the beginning of the run.
+	// Times of capture and of the answer's arrival, since the beginning of the run.
 	Due, At time.Duration
-	Age     time.Duration // when the answer left, as the server says
+	Age     time.Duration // when the answer left, according to the server
 	Skipped int           // frames superseded since the one that was executed before it
 	Fault   string        // the type of the error; empty: the frame was executed
 }
@@ -47,9 +47,10 @@ func (c *Config) count() int {
 	return c.Streams.Count
 }
 
-// streams fills in the defaults of a run of streams, or says what does not go together.
+// streams fills in the defaults of a run of streams, or returns an error about options that exclude
+// each other.
 func (c *Config) streams() error {
-	s := *c.Streams // the caller's stays as it is
+	s := *c.Streams // a copy: the caller's does not change
 	if s.Count == 0 {
 		s.Count = max(c.Conns, 1)
 	}
@@ -67,15 +68,15 @@ func (c *Config) streams() error {
 	return nil
 }
 
-// A streamWire is Shiva with frames of a stream for requests, whose answers somebody looks at.
+// A streamWire is Shiva with frames of a stream for requests, and decodes their answers for Each.
 type streamWire struct {
 	shivaWire
 	Each     func(Shown)
-	answered int64 // the number of the next answer's frame: those of a connection are in order
+	answered int64 // the number of the next answer's frame: a connection answers in order
 	shown    Shown // the last answer
 }
 
-// read collects each answer, since what it says of its frame stands at the end.
+// read collects each answer, since the frame's metadata is at the end.
 func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	if a, n, err = w.shivaWire.read(p, true); err != nil || !a.done {
 		return a, n, err
@@ -106,7 +107,7 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	return a, n, nil
 }
 
-// show hands on the last answer.
+// show passes the last answer to Each.
 func (w *streamWire) show(due, now time.Duration) {
 	w.shown.Due, w.shown.At = due, now
 	w.Each(w.shown)

@@ -7,22 +7,23 @@ import (
 	"net"
 )
 
-// protocols are what the wires are called in ALPN.
+// protocols are the names of the wires in ALPN.
 var protocols = map[Wire][]string{HTTP: {"http/1.1"}, GRPC: {"h2"}}
 
-// A secured connection is TLS on a socket that a loop waits for. Once the loop has it (own), it
-// never waits: reading says so by the error of the socket, which TLS takes for one that passes, and
-// of what is written the socket takes what it can, and the rest later (flush).
+// A secured connection is TLS on a socket that a loop waits for. Once the loop owns the socket
+// (own), the connection never blocks: a read without data returns the socket's error, which TLS
+// takes for a temporary one; a write passes on what the socket accepts and keeps the rest for
+// flush.
 type secured struct {
 	net.Conn // until the loop has the socket
 	tls      *tls.Conn
-	fd       int // of the loop; 0: it does not have it yet
+	fd       int // of the loop; 0: the loop does not own the socket yet
 	block    []byte
 	ahead    []byte // of block: read, and not decrypted
 	pending  []byte // encrypted, and not written
 }
 
-// encryptAtOnce is how much is encrypted before it is written: four records.
+// encryptAtOnce is the number of bytes encrypted before a write: four records.
 const encryptAtOnce = 64 << 10
 
 // encrypt makes the handshake of TLS on nc.
@@ -38,10 +39,10 @@ func encrypt(ctx context.Context, nc net.Conn, cfg *Config) (*secured, error) {
 	return s, s.tls.HandshakeContext(ctx)
 }
 
-// own makes the socket a loop's.
+// own hands the socket to a loop.
 func (s *secured) own(fd int) { s.fd, s.block = fd, make([]byte, encryptAtOnce) }
 
-// Read is for TLS.
+// Read is TLS's access to the socket.
 func (s *secured) Read(p []byte) (int, error) {
 	if s.fd == 0 {
 		return s.Conn.Read(p)
@@ -61,7 +62,7 @@ func (s *secured) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write is for TLS.
+// Write is TLS's access to the socket.
 func (s *secured) Write(p []byte) (int, error) {
 	if s.fd == 0 {
 		return s.Conn.Write(p)
@@ -70,8 +71,8 @@ func (s *secured) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write encrypts some of p if everything before it was written. It reports whether the socket is
-// full.
+// write encrypts part of p once everything before it has been written. It reports whether the
+// socket is full.
 func (s *secured) write(p []byte) (n int, full bool, err error) {
 	if full, err = s.flush(); full || err != nil {
 		return 0, full, err
@@ -101,7 +102,7 @@ func (s *secured) flush() (full bool, err error) {
 	}
 }
 
-// end tells the server that nothing follows, if the socket has room for that.
+// end sends the server a close notification, if the socket has room for it.
 func (s *secured) end() {
 	_ = s.tls.CloseWrite()
 	_, _ = s.flush()

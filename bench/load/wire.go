@@ -21,8 +21,8 @@ const (
 // A wire is the protocol of one connection: when the next request may be sent, and where answers
 // end.
 type wire interface {
-	// ready is called before a request is written, with its bytes, which it may modify. It
-	// returns bytes to be written before it.
+	// ready is called before a request is written, with its bytes, which it may modify. It returns
+	// bytes to be written before the request.
 	ready(frame []byte) (ahead []byte)
 	// admitted returns how many bytes of the request that was ready the server's flow control
 	// admits so far.
@@ -34,12 +34,12 @@ type wire interface {
 	read(p []byte, gather bool) (a answer, n int, err error)
 	// failure is the kind and the text of the last answer, which was an error.
 	failure() (kind, text string)
-	// superseded reports whether that kind is of frames for which a newer one came.
+	// superseded reports whether a kind of error means that a frame was superseded.
 	superseded(kind string) bool
 	// encode returns the bytes to send for a request, as Config.Frames has them. They may be the
 	// request itself, unless own is set: then they are appended to dst, which may be modified.
 	encode(dst, request []byte, own bool) []byte
-	// at turns a place in a request into one in what encode returned for it.
+	// at turns a place in a request into one in encode's result for it.
 	at(place int) int
 }
 
@@ -66,12 +66,12 @@ type answer struct {
 	whole []byte // all of it, if it was collected; valid until the next read
 }
 
-// A greeter is a wire with an exchange before the first request, which has a request of its own.
+// A greeter is a wire with an exchange, including a request, before the first request of the run.
 type greeter interface {
 	greet(nc io.ReadWriter, frame []byte) error
 }
 
-// newWire makes a connection's wire. The token is gRPC's.
+// newWire makes a connection's wire. The token is for gRPC.
 func newWire(w Wire, token string) (wire, error) {
 	switch w {
 	case Shiva:
@@ -85,7 +85,7 @@ func newWire(w Wire, token string) (wire, error) {
 	}
 }
 
-// A shivaWire collects what answers skips.
+// A shivaWire collects the bodies that answers skips.
 type shivaWire struct {
 	plain
 	answers
@@ -95,7 +95,7 @@ type shivaWire struct {
 	last    []byte // the last answer, if it is an error
 }
 
-// maxError bounds the answers in pieces that are collected since they may be errors.
+// maxError bounds the answers that are collected in pieces because they may be errors.
 const maxError = 8 << 10
 
 func (s *shivaWire) read(p []byte, gather bool) (a answer, n int, err error) {

@@ -1,5 +1,5 @@
 // Command noop is a container whose models echo their input, to measure the transport of a batch
-// alone. noop.py beside it is the same in Python.
+// alone. noop.py is the same in Python.
 //
 //	noop [-servers ADDR] [-max-batch N] [-wide NAME] [NAME:DATATYPE:SHAPE ...]
 package main
@@ -22,7 +22,8 @@ import (
 )
 
 func main() {
-	// It computes nothing: a second processor would only spin for work that the server needs.
+	// This program computes nothing: a second thread would only spin, on a processor that the
+	// server needs.
 	runtime.GOMAXPROCS(1)
 	log.SetFlags(0)
 	log.SetPrefix("noop: ")

@@ -35,7 +35,7 @@ def main() -> None:
                 infer_func=identity,
                 inputs=[Tensor(name="x", dtype=DTYPES[datatype], shape=shape)],
                 outputs=[Tensor(name="x", dtype=DTYPES[datatype], shape=shape)],
-                config=ModelConfig(max_batch_size=8),  # as many as are in flight
+                config=ModelConfig(max_batch_size=8),  # the number of requests in flight
             )
         triton.serve()
 

@@ -56,7 +56,7 @@ def container() -> None:
 
 
 async def ask(frame: np.ndarray, seconds: float, inflight: int) -> dict[str, object]:
-    """Ask for so long, and count."""
+    """Send requests for a number of seconds, and return their rate."""
     answers: list[int] = []
     async with AsyncClient(f"{ADDRESS}:{PORT}") as client:
         end = time.monotonic() + seconds
@@ -79,7 +79,7 @@ def run(*command: str) -> None:
 
 @contextmanager
 def link(rate: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Two namespaces with a link between them: how a command is run in each."""
+    """Two namespaces with a link between them; yields the command that runs others in each."""
     names = [f"shivad-{os.getpid()}-{side}" for side in ("server", "client")]
     inside = [["ip", "netns", "exec", name] for name in names]
     made: list[str] = []
@@ -111,7 +111,7 @@ def process(command: list[str]) -> Iterator[None]:
 
 
 def wait_ready() -> None:
-    """In the client's namespace: until the model answers."""
+    """Wait, in the client's namespace, until the model answers."""
     until = time.monotonic() + 60
     with Client(f"{ADDRESS}:{PORT}") as client:
         while True:
@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("-seconds", type=float, default=5, help="of each turn")
     parser.add_argument("-rounds", type=int, default=3)
     parser.add_argument("-inflight", type=int, default=4)
-    # What the program starts itself as.
+    # Roles in which the program starts itself.
     parser.add_argument("-container", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-wait", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-ask", help=argparse.SUPPRESS)

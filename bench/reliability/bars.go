@@ -2,7 +2,7 @@ package main
 
 import "regexp"
 
-// bars are the promises, and what measures each.
+// bars are the promises, each with the pieces that measure it.
 var bars = []bar{
 	{"R1", "10,000 idle connections: at most 2 KiB and a millionth of a core each, and a thousand more are served as without them",
 		[]piece{part(4, "idle")},

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
-// The faults are where they are planted, and leave Go; the names are R1 to R20, each has its row in
-// the manual, and what is not a fault is not taken for one.
+// The places of the faults exist, and the files still parse with them; the names are R1 to R20,
+// each has its row in the manual, and only faults are taken for faults.
 func TestBars(t *testing.T) {
 	if err := process.AtTop(); err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// A bar holds as long as all its pieces succeed; with its fault it does not if the piece that is to
-// notice it fails, and says so.
+// A bar holds as long as all its pieces succeed; with its fault it does not hold if the piece that
+// must notice the fault fails with its message.
 func TestMeasure(t *testing.T) {
 	says := func(text string, status int) piece {
 		return piece{command: []string{"sh", "-c", fmt.Sprintf("echo '    x_test.go:1: %s'; exit %d", text, status)}, shows: logged}

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// faults are those of a bar, each of which must be noticed.
+// faults are the faults of a bar, each of which must be noticed.
 type faults []fault
 
 // A fault is a change of one place in a file that one of a bar's pieces must notice.
@@ -20,7 +20,7 @@ type fault struct {
 	file, was, is string
 	piece         int            // index of that piece
 	args          []string       // added to the piece's command, so that it shows sooner
-	seen          *regexp.Regexp // its message then, which no other failure has
+	seen          *regexp.Regexp // the piece's message then; no other failure has it
 }
 
 // breaks returns a fault that the first piece must notice.
@@ -33,7 +33,7 @@ func (fs faults) and(piece int, file, was, is, seen string) faults {
 	return append(fs, fault{piece: piece, file: file, was: was, is: is, seen: regexp.MustCompile(seen)})
 }
 
-// within has the last fault's piece run for that long only.
+// within limits the run of the last fault's piece to a length.
 func (fs faults) within(length string) faults {
 	fs[len(fs)-1].args = []string{"-length", length}
 	return fs

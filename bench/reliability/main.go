@@ -5,8 +5,8 @@
 //	reliability [-only R2,R7] [-break] [-dir DIR]
 //
 // With -break it plants a fault for each bar, in a copy of the source that the compiler reads
-// instead. The bar must then fail, with a message that belongs to the fault. The exit status is 1
-// if a bar does not hold, or with -break if one does not fail.
+// instead. The bar must then fail with a message that belongs to the fault. The exit status is 1 if
+// a bar does not hold, or with -break if a bar does not fail.
 package main
 
 import (
@@ -102,11 +102,11 @@ func choose(names string) (chosen []bar, err error) {
 	return chosen, nil
 }
 
-// Limits of what is printed of a piece: figures, and characters of each. Its log has everything.
+// Limits on the printed output of a piece: figures, and characters of each. Its log has everything.
 const maxFigures, maxWidth = 8, 200
 
-// measure runs the pieces of a bar. If broken is set it does so with each of its faults planted
-// alone; the bar then holds if one of them is not noticed.
+// measure runs the pieces of a bar. If broken is set it runs them with each of the bar's faults
+// planted alone; the bar then holds if a fault is not noticed.
 func (b *bar) measure(ctx context.Context, dir string, broken bool) (holds bool, figures []string, err error) {
 	if !broken {
 		return b.judge(ctx, dir, os.Environ(), nil)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A bar is a promise and what checks it.
+// A bar is a promise with the pieces that check it.
 type bar struct {
 	name   string
 	what   string
@@ -49,15 +49,15 @@ func (p *piece) figures(out []byte) (list []string) {
 }
 
 // Lines of output that are figures: messages of t.Logf and t.Errorf; the ratios of a bench with
-// their verdicts, and why it ended; all lines.
+// their verdicts, and the reason why it ended; all lines.
 var (
 	logged = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: (.*)$`)
 	ratios = regexp.MustCompile(`(?m)^(.* (?:pass|FAIL|reported)|run: .*)$`)
 	lines  = regexp.MustCompile(`(?m)^(.+)$`)
 )
 
-// test is a piece that runs tests, by a regular expression, of some packages. Flags of the tests
-// may follow the packages.
+// test is a piece that runs the tests of some packages that match a regular expression. Flags of
+// the tests may follow the packages.
 func test(name string, packages ...string) piece {
 	return piece{command: append([]string{"go", "test", "-count=1", "-vet=off", "-v", "-run", "^(" + name + ")$"}, packages...), shows: logged}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// Benchmarks of package containers behind the ratios: sizes, kinds of sockets, and paths of the
+// Parts of the names of package containers' benchmarks: sizes, kinds of sockets, and paths of the
 // bytes.
 const (
 	benchBatch = "rows=64/row=4KiB"
@@ -18,7 +18,7 @@ const (
 	viaEcho      = "echo"      // between two bare processes: the reference
 	viaContainer = "container" // scheduler, session and Go container
 	viaWaiter    = "waiter"    // the same, for a goroutine that waits for each answer
-	viaRouter    = "router"    // zmq4's ROUTER as it comes, without a scheduler
+	viaRouter    = "router"    // an unmodified zmq4 ROUTER, without a scheduler
 )
 
 var (
@@ -79,7 +79,7 @@ func batchRatios(all map[string][]map[string]float64) (rs []ratio.Ratio) {
 	// A heartbeat may add one a second.
 	writes := ratio.Ratio{What: "writes of the server per batch, 64 x 4 KiB, tcp", Bound: ratio.AtMost, Limit: 1.01}
 	allocs := ratio.Ratio{What: "allocations of the server per batch, 64 x 4 KiB, tcp", Bound: ratio.AtMost, Limit: 2}
-	// With a payload of 6 MiB, so that any growth with the payload shows.
+	// The payload is 6 MiB, so that any growth with the payload shows.
 	bytes := ratio.Ratio{What: "KiB that the server allocates per batch, 6 MiB, tcp", Bound: ratio.AtMost, Limit: 4}
 	for i, got := range all[benchOf(benchBatch, "tcp", viaContainer)] {
 		writes.Rounds = append(writes.Rounds, got["writes/op"])

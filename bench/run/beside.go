@@ -13,13 +13,14 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// An attack is hostile clients of one door beside well-behaved clients of the Shiva door.
+// An attack is made by hostile clients of one door alongside well-behaved clients of the Shiva
+// door.
 type attack struct {
 	name string // of its part, and of its system
-	door string // that it comes through: rest or grpc
+	door string // that it attacks: rest or grpc
 	what string // in the report
-	// begin starts the attack on the system; end stops it. under is the system, plus the
-	// attackers if they are a process of their own, for the processor time. Programs are in bin.
+	// begin starts the attack on the system; end stops it. under is the system, plus the attackers'
+	// process if there is one, for the processor time. Programs are in bin.
 	begin func(ctx context.Context, s *system, bin string) (under *system, end func(), err error)
 }
 
@@ -32,9 +33,9 @@ const (
 	attackedConfig = "[limits]\npayload_bytes = \"256MiB\"\nmessage_bytes = \"64MiB\"\n"
 )
 
-// beside measures the effect of an attack on the p50 of the other clients, and what the server has
-// in memory at the most. Turns with the attack alternate with turns beside a process that
-// burns as much processor time.
+// beside measures the effect of an attack on the p50 of the other clients, and the server's peak
+// memory. Turns with the attack alternate with turns beside a process that burns as much processor
+// time.
 func beside(ctx context.Context, o options, bin string, a attack) ([]ratio.Ratio, error) {
 	r := ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost, Limit: 2}
 	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25}
@@ -69,7 +70,7 @@ func attackedTurn(ctx context.Context, o options, s *system, bin string, a attac
 		return 0, 0, err
 	}
 	defer end()
-	before, err := under.CPU() // without what it took to come
+	before, err := under.CPU() // without the cost of starting the attack
 	if err != nil {
 		return 0, 0, err
 	}

@@ -17,8 +17,8 @@ const (
 	bombsEvery = 500 * time.Millisecond
 )
 
-// bombsFrom are clients of the HTTP door, from so many addresses, whose bodies of a few kilobytes
-// unpack to 250 MB in total and never end.
+// bombsFrom is an attack by clients of the HTTP door, from many addresses, whose bodies of a few
+// kilobytes unpack to 250 MB in total and never end.
 func bombsFrom(many int) attack {
 	return attack{
 		name: "bombs", door: "rest", what: "unfinished gzip bodies",
@@ -51,14 +51,14 @@ func unfinished(n int) ([]byte, error) {
 	return fmt.Appendf(nil, "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", body.Len(), body.Bytes()), nil
 }
 
-// throw sends bomb again and again on new connections, until ctx ends.
+// throw keeps sending bomb on new connections until ctx ends.
 func throw(ctx context.Context, from *hostile.Sources, addr string, bomb []byte) {
 	for ctx.Err() == nil {
 		c, err := from.Dial(ctx, addr)
 		if err != nil {
 			return
 		}
-		_, _ = c.Write(bomb) // the server may have closed it
+		_, _ = c.Write(bomb) // the server may have closed the connection
 		select {
 		case <-ctx.Done():
 		case <-time.After(bombsEvery):

@@ -39,8 +39,8 @@ func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime
 	return []ratio.Ratio{decode, encode, allocs}, nil
 }
 
-// benchJSON reads a JSON array of 150,528 floats into a tensor, and in turn with encoding/json
-// into a slice.
+// benchJSON reads a JSON array of 150,528 floats into a tensor, and for comparison with
+// encoding/json into a slice.
 const benchJSON = "BenchmarkData/shortest"
 
 // jsonParsing runs the benchmark of package rest, which includes its reference, once per round.

@@ -17,12 +17,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// directTurns is the length of a turn here for one of other parts: answers come in batches, and of
-// few batches one more or less is a percent.
+// directTurns is the length of a turn here relative to other parts: answers come in batches, and
+// with few batches one more or less is a percent.
 const directTurns = 2
 
-// A driven load is that of a container at its limit: its model takes a and b for each row, and the
-// requests in flight are three of its largest batches.
+// A driven load keeps a container at its limit: its model takes a plus b for each row, and the
+// requests in flight fill three of its largest batches.
 type driven struct {
 	workload
 	a, b  time.Duration
@@ -30,9 +30,9 @@ type driven struct {
 	limit float64 // 0: none
 }
 
-// drivenLoads are models whose time is what holds them back, as a graphics card's does: the
-// processors are with the server and its clients. The last takes no time, so that nothing but
-// processors bounds it, and who drives it directly has them all.
+// drivenLoads are models that are bound by their own time, as on a graphics card, and leave the
+// processors to the server and its clients. The last model takes no time: only processors bound it,
+// and the direct program has them all to itself.
 var drivenLoads = []*driven{
 	{workload{name: "64 floats, 2 ms + 20 µs a row", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 48},
 		2 * time.Millisecond, 20 * time.Microsecond, 256, 0.9},
@@ -42,9 +42,8 @@ var drivenLoads = []*driven{
 		0, 0, 256, 0},
 }
 
-// driving compares the rows a second that clients get through the server out of a container at its
-// limit with those that a program gets that drives the same container directly, in batches of the
-// size that is best for it.
+// driving compares the rate in rows per second of a container at its limit through the server with
+// its rate when a program drives it directly, in batches of the best size.
 func driving(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/sleeper"); err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func driving(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err 
 	return rs, nil
 }
 
-// measure has both take turns, every other round in reverse order.
+// measure alternates between the two, every other round in reverse order.
 func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "through shivad / directly: rate, " + d.name}
 	if d.limit > 0 {
@@ -150,7 +149,7 @@ func (d *driven) best(ctx context.Context, o options, c *direct.Container) (size
 	return size, nil
 }
 
-// rows returns a batch of them.
+// rows returns a batch of n rows.
 func (d *driven) rows(n int) tensor.Tensor {
 	x := tensor.Tensor{Name: "x", DType: d.dtype, Shape: slices.Concat(tensor.Shape{n}, d.shape)}
 	elements, _ := x.Shape.Elements()
@@ -161,7 +160,7 @@ func (d *driven) rows(n int) tensor.Tensor {
 	return x
 }
 
-// through offers the load to the server, and returns the answers a second.
+// through offers the load to the server, and returns the answers per second.
 func (d *driven) through(ctx context.Context, s *system, warmup, length time.Duration) (float64, error) {
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: d.frames, Conns: d.conns, InFlight: d.inFlight, Warmup: warmup, Duration: length, Check: load.SameTensors})
 	if err := errors.Join(err, s.Alive()); err != nil {

@@ -4,9 +4,9 @@
 //	run [-short] [-only REGEXP] [-rounds N] [-duration D] [-profile DIR] [-markdown]
 //
 // A single figure from a shared machine means little, so every figure here is a ratio to a
-// reference that was measured right beside it. In each round all systems get the same load from
-// the same generator, one after the other, every other round in reverse order, and ratios are
-// taken within a round. The report has the median of the rounds, the lowest and the highest.
+// reference that was measured right next to it. In each round all systems get the same load from
+// the same generator, one after the other, every other round in reverse order, and ratios are taken
+// within a round. The report has the median of the rounds, the lowest and the highest.
 //
 //	codec    decode and encode of package shiva, against copy of the same bytes
 //	json     JSON of 150,528 floats into a tensor, against encoding/json into a slice
@@ -14,10 +14,10 @@
 //	batches  a batch to a container and back, against a bare ZMTP exchange of the same bytes
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against as much CPU load
-//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load; likewise
-//	         windows, continuations, pings, keepalive and pipelined, which are other tricks; and
-//	         all of these once more from many addresses, as bombs-many and so on
-//	idle     10,000 connections without a request: memory, CPU, and the p99 of others
+//	resets   p50 of requests beside rapid resets over gRPC, against as much CPU load; the same for
+//	         the tricks windows, continuations, pings, keepalive and pipelined; and all of these
+//	         once more from many addresses, as bombs-many and so on
+//	idle     10,000 connections without a request: memory, CPU, and the p99 of other clients
 //	slow     5,000 clients at a byte a second: when they are closed, and the wait of new ones
 //	overhead latency at 30 % of the rate, against two round trips to the bare echo
 //	direct   rate of a container at its limit, against a program that drives it directly
@@ -32,6 +32,6 @@
 //	go       shivad with a container in Go, a process of its own
 //	python   shivad with a container in Python
 //
-// It prints lines for benchstat, then the ratios, each with its floor, and exits with 1 if one is
-// below.
+// It prints lines for benchstat, then the ratios, each with its limit, and exits with 1 if a ratio
+// does not hold.
 package main

@@ -16,14 +16,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A doorLoad is one load for all doors: the same number of requests in flight in total, on as few
+// A doorLoad is one load for all doors, with the same total number of requests in flight, on as few
 // connections as the wire allows.
 type doorLoad struct {
 	name            string // for the tables
 	model           string
 	shape           tensor.Shape
-	conns, inFlight int     // HTTP: conns x inFlight connections, one in flight on each
-	floor           float64 // of the rate in bytes to Shiva's; 0: none
+	conns, inFlight int     // HTTP: conns x inFlight connections, one request in flight on each
+	floor           float64 // of the ratio of the rate in bytes to Shiva's; 0: none
 }
 
 var doorLoads = []*doorLoad{
@@ -34,7 +34,7 @@ var doorLoads = []*doorLoad{
 // doorNames are the names of the forms in the tables.
 var doorNames = map[string]string{"shiva": "Shiva", "rest": "REST, bytes", "rest-json": "REST, JSON", "grpc": "gRPC, raw"}
 
-// A doorTurn is a load through one door.
+// A doorTurn is the result of a load through one door.
 type doorTurn struct {
 	rate           float64
 	p50, p99       time.Duration

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// effectLoad is the number of requests per second of the clients that are measured. Twice as
-	// many leave REST and gRPC little of two cores.
+	// effectLoad is the number of requests per second of the measured clients. Twice as many would
+	// leave REST and gRPC little of two cores.
 	effectLoad = 1000
 	// effectRounds is the number of rounds here for each round of other parts: a p99 differs more
 	// from turn to turn than a rate.
 	effectRounds = 4
-	// p99Piece is the length of the pieces of a turn that have a p99 of their own (see p99Of). It
-	// has a hundred requests, and a part of all that an attack does, which goes on all the time.
+	// p99Piece is the length of the pieces of a turn that have a p99 of their own (see p99Of). A
+	// piece has a hundred requests, and a share of the attack, which goes on all the time.
 	p99Piece = 100 * time.Millisecond
 )
 
-// p99Of is the median of the p99 of the pieces of a turn. A virtual machine that stands still for
-// some milliseconds once or twice a second decides the p99 of whole turns: those of equal ones
-// differ up to tenfold, and the medians of 27 of them by a third. It comes into few of the pieces.
+// p99Of is the median of the p99 of the pieces of a turn. Where a virtual machine stands still for
+// some milliseconds once or twice a second, that decides the p99 of whole turns: equal turns differ
+// up to tenfold, and the medians of 27 of them by a third. Only a few of the pieces are affected.
 func p99Of(r *load.Result) time.Duration {
 	var all []float64
 	for i := range r.Pieces {
@@ -37,20 +37,20 @@ func p99Of(r *load.Result) time.Duration {
 	return time.Duration(ratio.Median(all))
 }
 
-// An effect is the p99 of clients of a door in the turns of each round: beside what is usual there,
-// beside an attack, and, where that is of interest, beside what is usual and a process that burns
-// as much processor time as the attack has taken more, its own and the server's. What others lose
-// to that process they lose to any work of that size, whoever it is for.
+// An effect is the p99 of clients of a door in the turns of each round: beside the usual processes,
+// beside an attack, and, where that is of interest, beside the usual processes and one that burns
+// the additional processor time of the attack, its own and the server's. The loss to that process
+// is the loss to any work of that size.
 type effect struct {
-	name                   string // of the door and what it is beside, in the lines for benchstat
+	name                   string // of the door and the attack, in the lines for benchstat
 	usual, attacked, burnt []effectTurn
 }
 
 // A guest starts a process beside the clients that are measured.
 type guest func() (*process.Process, error)
 
-// round takes the first two turns, and returns how many processors more the second took. attacked
-// is called when that is over, before the guests end, to look whether it was an attack.
+// round takes the first two turns, and returns how many processors more the second took. It calls
+// attacked at the end of the second, before the guests end, to check that the attack took place.
 func (e *effect) round(ctx context.Context, o options, s *system, bin string, c load.Config, usual, attack []guest, attacked func() error) (more float64, err error) {
 	c.Seed = uint64(len(e.usual)) // the same arrivals in all turns
 	var shares [2]float64         // of processors, usually and beside the attack
@@ -77,7 +77,7 @@ func (e *effect) round(ctx context.Context, o options, s *system, bin string, c 
 	return shares[1] - shares[0], nil
 }
 
-// burn takes the third turn of a round, with as many processors burnt.
+// burn takes the third turn of a round, in which a process burns that many processors.
 func (e *effect) burn(ctx context.Context, o options, s *system, bin string, c load.Config, usual []guest, more float64) error {
 	c.Seed = uint64(len(e.burnt))
 	beside := usual
@@ -91,14 +91,14 @@ func (e *effect) burn(ctx context.Context, o options, s *system, bin string, c l
 	return err
 }
 
-// An effectTurn is the p99 of an open loop beside guests, of its pieces and of all of it, and how
-// many processors the server and they took meanwhile, and the server alone.
+// An effectTurn is the p99 of an open loop beside guests, of its pieces and as a whole, and the
+// number of processors that the server and the guests took meanwhile, and the server alone.
 type effectTurn struct {
 	p99, whole  time.Duration
 	all, server float64
 }
 
-// besides takes a turn beside guests. over is called in the end, while the guests are there.
+// besides takes a turn beside guests. It calls over at the end, before the guests end.
 func (s *system) besides(ctx context.Context, o options, c load.Config, name string, guests []guest, over func() error) (turn effectTurn, err error) {
 	under := *s
 	under.Group = slices.Clone(s.Group)
@@ -141,8 +141,8 @@ func (s *system) besides(ctx context.Context, o options, c load.Config, name str
 	return effectTurn{p99Of(got), got.Latency.Quantile(0.99), (after - before).Seconds() / took, (now - server).Seconds() / took}, over()
 }
 
-// ratios compare the turns of each round, as far as they were taken. Of those by the pieces only
-// the one that is named by a limit above 0 is held to it.
+// ratios compares the turns of each round, as far as they were taken. A ratio of pieces is held to
+// its limit if that is above 0; ratios of whole turns are only reported.
 func (e *effect) ratios(attack string, toUsual, toBurnt float64) []ratio.Ratio {
 	of := func(what string, beside []effectTurn, limit float64) []ratio.Ratio {
 		r := ratio.Ratio{What: fmt.Sprintf("p99 beside %s / %s", attack, what)}

@@ -39,8 +39,8 @@ func TestEffectRatios(t *testing.T) {
 	}
 }
 
-// A turn is judged by most of its pieces: not by the one in which the machine stood still, and not
-// by one without requests.
+// The majority of its pieces decides about a turn: not the piece in which the machine stood still,
+// and not a piece without requests.
 func TestP99OfPieces(t *testing.T) {
 	r := &load.Result{Pieces: make([]load.Histogram, 5)}
 	for i := range r.Pieces[:4] {
@@ -57,7 +57,7 @@ func TestP99OfPieces(t *testing.T) {
 	}
 }
 
-// Rates are compared within a round and held to 0.7; processor time is shown.
+// Rates are compared within a round and held to 0.7; processor time is only reported.
 func TestEncryptedRatios(t *testing.T) {
 	turns := func(rate ...float64) (all []sample) {
 		for _, r := range rate {

@@ -38,8 +38,8 @@ func encrypted(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]s
 	return all.encryptedRatios(), all.table(names, encryptedLoads), nil
 }
 
-// encryptedRatios hold the rates to a limit. Client and server share the cores, so the server's own
-// processor time stands beside them.
+// encryptedRatios holds the rates to a limit. Client and server share the cores, so it also reports
+// the server's own processor time.
 func (all samples) encryptedRatios() (rs []ratio.Ratio) {
 	for i, w := range encryptedLoads {
 		rate := ratio.Ratio{What: doorOfTLS + " / bare crypto/tls echo: rate, " + w.name, Bound: ratio.AtLeast, Limit: 0.7}
@@ -54,9 +54,9 @@ func (all samples) encryptedRatios() (rs []ratio.Ratio) {
 	return rs
 }
 
-// certify returns the flags of a server that speaks TLS, and what clients trust it by. The files
-// are in a directory, made by the first call: a certificate of this machine, which signs itself,
-// and its key.
+// certify returns the flags of a server that speaks TLS, and the configuration by which clients
+// trust it. The first call makes the files in dir: a self-signed certificate of this machine, and
+// its key.
 func certify(dir string) (flags []string, trust *tls.Config, err error) {
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	public, err := os.ReadFile(cert)
@@ -71,7 +71,7 @@ func certify(dir string) (flags []string, trust *tls.Config, err error) {
 	return []string{"--tls-cert", cert, "--tls-key", key}, trust, nil
 }
 
-// issue writes the files, and returns the first.
+// issue writes both files, and returns the certificate.
 func issue(cert, key string) ([]byte, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -57,7 +57,7 @@ func benchPattern(names []string) string {
 }
 
 // parseBench parses Go's benchmark format: name to unit to value. It removes the "-8" of
-// GOMAXPROCS. Of a benchmark that ran several times the fastest counts, since other work of the
+// GOMAXPROCS. If a benchmark ran several times, the fastest run counts, since other work of the
 // machine only makes it slower.
 func parseBench(text []byte) map[string]map[string]float64 {
 	all := map[string]map[string]float64{}

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// configurations are what a shivad is started with, by the name of its system. Others have none.
+// configurations are the configuration files of shivads by system. Other systems have none.
 var configurations = func() map[string]string {
 	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig, greedy: greedyConfig}
 	for _, a := range attacks {
@@ -20,10 +20,10 @@ var configurations = func() map[string]string {
 	return all
 }()
 
-// identities declares as many, each with a token and rights by pattern, and what whoever shows
-// nothing may: the load and its container. The server looks up both alike, once for each
-// connection, and checks the right to each model. Each request is charged to two payers that have
-// every quota, none of which is reached: the identity, and the address.
+// identities declares n identities, each with a token and rights by pattern, and gives anonymous
+// the rights that the load and its container need. The server looks up both kinds in the same way,
+// once for each connection, and checks the right to each model. Each request is charged to two
+// payers with all quotas, none of which is reached: the identity, and the address.
 func identities(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -46,8 +46,8 @@ func configure(name, bin string) ([]string, error) {
 	return []string{"--config", path}, os.WriteFile(path, []byte(text), 0o600)
 }
 
-// guarded measures what identities cost the Shiva door: the rate of small requests with them on to
-// that without, two servers that take turns.
+// guarded measures the cost of identities at the Shiva door: the rate of small requests to a server
+// with identities, against a server without them, in turns.
 func guarded(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "identities and quotas on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
 	all, err := systems(ctx, o, bin, []string{"go", "guarded"}, workloads[deep:deep+1])

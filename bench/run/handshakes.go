@@ -13,15 +13,15 @@ import (
 const (
 	crawled  = "handshakes" // the system
 	crawlers = 1000         // of each kind
-	// crawlMemory is what the server may grow by meanwhile, in MiB: 64 KiB for each of the slow
-	// clients, for its session, its goroutine and what TLS has of it, and for each of the 256
-	// handshakes that the server waits for (tls.handshakes); and as much again that is garbage.
+	// crawlMemory is the allowed growth of the server's memory, in MiB: 64 KiB for each slow
+	// client, for its session, its goroutine and its TLS state, and for each of the 256 unfinished
+	// handshakes that the server admits (tls.handshakes); and as much again for garbage.
 	crawlMemory = 2 * (crawlers + 256) * 64 >> 10
 )
 
-// besideHandshakes measures what clients of the TCP door over TLS notice of a thousand that do not
-// finish their handshakes, and of a thousand that send a byte a second, and what the server's
-// memory does.
+// besideHandshakes measures the effect of a thousand clients that do not finish their handshakes,
+// and of a thousand that send a byte a second, on other clients of the TCP door over TLS, and on
+// the server's memory.
 func besideHandshakes(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return nil, err

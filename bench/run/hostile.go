@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// hostileRate is the number of peers of each kind per second, and hostileLoad that of the
-	// other clients' requests: together about a third of two cores. A higher load would measure
-	// the kernel's scheduler.
+	// hostileRate is the number of peers of each kind per second, and hostileLoad the number of the
+	// other clients' requests per second: together about a third of two cores. A higher load would
+	// measure the kernel's scheduler.
 	hostileRate   = "5"
 	hostileLoad   = 1000
-	hostileRounds = 4 // for each round of other parts, as effectRounds
+	hostileRounds = 4 // for each round of other parts, like effectRounds
 	// hostileConfig ends unregistered connections early, within a turn.
 	hostileConfig = "[containers]\nhandshake_timeout = \"400ms\"\n"
 )
 
 // besideHostile measures the effect of hostile peers at the containers' address on the p99 of
-// requests to a well-behaved container. Turns with and without them alternate, every other round
-// in reverse order. It fails if one of them is missing in the server's log.
+// requests to a well-behaved container. Turns with and without peers alternate, every other round
+// in reverse order. It fails if a peer is missing in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {

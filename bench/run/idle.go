@@ -17,17 +17,18 @@ import (
 
 const (
 	idleConns  = 10_000
-	idleOthers = 1000            // connections of the load beside them
-	idleRate   = 500             // requests per second of that
-	idleWatch  = 2 * time.Second // in which nothing happens
-	idleLooks  = 5               // that many times
-	idleRounds = 3               // for each round of other parts, as hostileRounds
+	idleOthers = 1000            // connections of the load alongside
+	idleRate   = 500             // requests per second of that load
+	idleWatch  = 2 * time.Second // without any request
+	idleLooks  = 5               // number of such periods
+	idleRounds = 3               // for each round of other parts, like hostileRounds
 )
 
-// besideIdle measures what connections cost that have had an answer and are left open: memory, of
-// a server that has served as many others before; processor time; and the p99 of others, against
-// that at a server without them. Both servers are asked at the same time: whatever else the machine
-// does, it does to both, where turns that differ tenfold decided which was the slower one.
+// besideIdle measures the cost of connections that have had an answer and stay open: memory, in a
+// server that has been under load; processor time; and the p99 of other clients, against that at a
+// server without idle connections. Both servers get their load at the same time, so that other work
+// of the machine affects both. Turns after each other differed tenfold, and chance decided which
+// server was slower.
 func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return nil, err
@@ -51,8 +52,8 @@ func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		return nil, err
 	}
 	for i := range idleConns {
-		// The server collects 32 MiB of garbage at a time (cmd/shivad/memory.go), however many
-		// connections it is of: what 10,000 leave behind by coming at once is not theirs.
+		// The server collects garbage 32 MiB at a time (cmd/shivad/memory.go), for any number of
+		// connections. The garbage of opening 10,000 at once is not a cost of idle connections.
 		if i%1000 == 0 {
 			if err := crowded.collect(ctx); err != nil {
 				return nil, err
@@ -64,7 +65,7 @@ func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		}
 		defer c.Close()
 	}
-	// Here, or the collection, which comes once, is taken for what it costs to be idle.
+	// Collect before the watch, so that the one collection does not count as a cost of idling.
 	if _, err := crowded.collected(ctx); err != nil {
 		return nil, err
 	}
@@ -100,9 +101,9 @@ func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 	}, nil
 }
 
-// watched is the processor time that the server takes while nothing happens. After a collection Go
-// gives memory back to the system for some seconds, with one per cent of a core: the median of
-// several looks is what it costs to be idle.
+// watched returns the processor time that the server takes without any request. After a collection
+// Go returns memory to the system for some seconds, at one per cent of a core: the median of
+// several looks is the cost of idling.
 func (s *system) watched(ctx context.Context) (time.Duration, error) {
 	began, err := s.Group[0].CPU()
 	if err != nil {
@@ -117,7 +118,7 @@ func (s *system) watched(ctx context.Context) (time.Duration, error) {
 	return ended - began, err
 }
 
-// asked is a connection that has had an answer.
+// asked returns a connection that has had an answer.
 func asked(ctx context.Context, addr string, question []byte) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -134,7 +135,7 @@ func asked(ctx context.Context, addr string, question []byte) (net.Conn, error) 
 	return c, nil
 }
 
-// collected is what the server has in memory after two garbage collections, the second of which
+// collected returns the server's resident memory after two garbage collections, the second of which
 // empties its pools.
 func (s *system) collected(ctx context.Context) (now int64, err error) {
 	for range 2 {
@@ -160,7 +161,7 @@ func (s *system) collect(ctx context.Context) error {
 	return err
 }
 
-// idleTurn returns the p99 of an open loop of as many connections as there are others.
+// idleTurn returns the p99 of an open loop on idleOthers connections.
 func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate, Seed: seed,
 		Warmup: 500 * time.Millisecond, Duration: 5 * o.duration, Check: load.SameTensors})

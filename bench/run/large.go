@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// largeLoads are frames as cameras make them (uint8) and as models take them (float32, swapped on
-// the way in and out), and frames of four times the bytes.
+// largeLoads are frames as cameras make them (uint8) and as models take them (float32, byte-swapped
+// on the way in and out), and frames of four times the bytes.
 var largeLoads = []*workload{
 	workloads[image],
 	{name: "3840x2160x3 uint8", model: "image4", dtype: tensor.Uint8, shape: tensor.Shape{2160, 3840, 3}, conns: 4, inFlight: 2},
@@ -18,8 +18,8 @@ var largeLoads = []*workload{
 	{name: "24.9 MB float32", model: "floats4", dtype: tensor.Float32, shape: tensor.Shape{3, 1440, 1440}, conns: 4, inFlight: 2},
 }
 
-// large offers large tensors to the door, whose model answers with the memory of its input, and to
-// the bare echo.
+// large offers large tensors to the door, whose model answers with its input's memory, and to the
+// bare echo.
 func large(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
 	for _, w := range largeLoads[1:] {
 		var err error
@@ -27,7 +27,7 @@ func large(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]strin
 			return nil, nil, err
 		}
 	}
-	o.duration *= 2 // seconds are few for frames of which a busy machine answers ten
+	o.duration *= 2 // a busy machine answers only ten such frames a second
 	names := []string{"echo", "door"}
 	all, err := systems(ctx, o, bin, names, largeLoads)
 	if err != nil {
@@ -36,8 +36,8 @@ func large(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]strin
 	return all.largeRatios(), all.table(names, largeLoads), nil
 }
 
-// largeRatios compares what a frame costs the door with what it costs the bare echo, and a frame of
-// four times the bytes with one.
+// largeRatios compares the cost of a frame at the door with its cost at the bare echo, and the cost
+// of a frame of four times the bytes with that of the smaller one.
 func (all samples) largeRatios() (rs []ratio.Ratio) {
 	door := all["door"]
 	compare := func(r ratio.Ratio, of, to []sample) {

@@ -3,8 +3,8 @@
     loadgen.py HOST:PORT TARGET_MS REQUEST
 
 REQUEST is one Shiva message in hex. Each line of standard input is a trial, "RATE SECONDS SEED";
-each line of standard output what LoadGen says of one: its number of requests, its percentiles of
-the latency, and how many answers were errors.
+each line of standard output is the result of one: its number of requests, its percentiles of the
+latency, and the number of answers that were errors.
 """
 
 import json
@@ -33,7 +33,7 @@ class Connection:
         self.got = b""
 
     def answers(self) -> list[bool]:
-        """Read once; for each answer that is complete, whether it is an error."""
+        """Read once, and return for each complete answer whether it is an error."""
         data = self.socket.recv(1 << 16)
         if not data:
             raise SystemExit("the server closed a connection")
@@ -45,7 +45,7 @@ class Connection:
         return done
 
     def end(self) -> int | None:
-        """Where the first answer ends, if all of it is there."""
+        """Where the first answer ends, if it is complete."""
         got = self.got
         if len(got) < HEADER:
             return None

@@ -29,7 +29,7 @@ type options struct {
 	markdown  bool
 	python    string
 	echoLoops int
-	under     []string // a command that runs those of a system, with its arguments; nil: none
+	under     []string // a command, with arguments, that starts the programs of a system; nil: none
 }
 
 var errFloor = errors.New("run: a floor does not hold")
@@ -64,21 +64,20 @@ func main() {
 	}
 }
 
-// findings are what a part of the bench has measured: ratios that are held to limits, and maybe a
-// table beside them.
+// findings are the results of a part of the bench: ratios with their limits, and maybe a table.
 type findings struct {
 	ratios []ratio.Ratio
 	head   []string
 	table  [][]string
 }
 
-// A part is what -only chooses.
+// A part of the bench can be selected with -only.
 type part struct {
 	name    string
 	measure func(ctx context.Context, o options, bin string) (findings, error)
 }
 
-// besideAttacks are the parts of the attacks.
+// besideAttacks returns the parts for the attacks.
 func besideAttacks() (list []part) {
 	for _, a := range attacks {
 		list = append(list, part{a.name, func(ctx context.Context, o options, bin string) (f findings, err error) {
@@ -89,8 +88,8 @@ func besideAttacks() (list []part) {
 	return list
 }
 
-// parts in the order in which they run. The systems beside each other (echo, door, go, python) come
-// after them.
+// parts are in the order in which they run. The comparison of systems (echo, door, go, python)
+// comes last.
 var parts = slices.Concat([]part{
 	{"codec", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.ratios, err = codec(ctx, os.Stdout, bin, o.rounds, o.benchtime(4, 300*time.Millisecond))
@@ -168,7 +167,7 @@ var parts = slices.Concat([]part{
 	}},
 })
 
-// names are the parts, and the systems beside each other.
+// names lists the parts, and the systems to compare.
 func names() string {
 	var list []string
 	for _, p := range parts {
@@ -181,14 +180,14 @@ func one(r ratio.Ratio, err error) (findings, error) {
 	return findings{ratios: []ratio.Ratio{r}}, err
 }
 
-// benchtime is a part of the duration, as "go test -benchtime" takes it.
+// benchtime formats a fraction of the duration for "go test -benchtime".
 func (o options) benchtime(part time.Duration, most time.Duration) string {
 	return min(o.duration/part, most).String()
 }
 
 var systemHead = []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}
 
-// systems are those to be measured beside each other; "echo" alone is none.
+// systems returns the systems to compare; "echo" alone means none.
 func (o options) systems() []string {
 	names := []string{"echo"}
 	for _, name := range []string{"door", "go", "python"} {
@@ -268,7 +267,7 @@ func programs(names []string) []string {
 	return list
 }
 
-// cpuModel returns the processor's name, which benchstat shows beside results.
+// cpuModel returns the processor's name, which benchstat shows with the results.
 func cpuModel() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

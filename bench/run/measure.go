@@ -13,15 +13,15 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// sample is one turn of one system.
+// sample is the result of one turn of one system.
 type sample struct {
 	rate, mbps     float64
 	p50, p99, p999 time.Duration
 	cpuPerRequest  time.Duration
-	ownPerRequest  time.Duration // likewise of this process, the client
+	ownPerRequest  time.Duration // the same of this process, the client
 }
 
-// samples are all turns: by system, then workload, then round.
+// samples are the results of all turns: by system, then workload, then round.
 type samples map[string][][]sample
 
 // systems runs the loads on the systems, taking turns.

@@ -55,8 +55,7 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 	}
 }
 
-// TestBatchRatios: the claims about containers are taken within a round, and have the limits
-// that they should.
+// TestBatchRatios: the ratios of containers are taken within a round, and have the right limits.
 func TestBatchRatios(t *testing.T) {
 	all := map[string][]map[string]float64{}
 	for _, size := range batchSizes {

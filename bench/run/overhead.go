@@ -13,9 +13,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The load of the overhead, as a share of the rate of a closed loop. Requests that come one by one
-// cost three times as much as those of a closed loop, which come in bursts: on two cores, with the
-// load generator beside server and container, this keeps both cores busy.
+// ofSaturation is the offered load as a share of the rate of a closed loop. Requests that arrive
+// one by one cost three times as much as those of a closed loop, which arrive in bursts: on two
+// cores, which the load generator shares with server and container, this share keeps both cores
+// busy.
 const ofSaturation = 0.3
 
 // overheadLoads are 64 floats of many clients, and a picture of one at a time.
@@ -24,10 +25,10 @@ var overheadLoads = []*workload{
 	{name: "3x224x224 float32, one at a time", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 1, inFlight: 1},
 }
 
-// overhead measures what server and container add to a request, the model taking no time: the
-// latency of an open loop at 30 % of what they can, and of pictures one at a time, against two
-// round trips to the bare echo at the same rate. The first is the way to the server and back, the
-// second that to the container.
+// overhead measures the latency that server and container add to a request when the model takes no
+// time: that of an open loop at 30 % of their rate, and of pictures one at a time, against two
+// round trips to the bare echo at the same rate. One round trip stands for the way to the server
+// and back, the other for the way to the container.
 func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
 	names := []string{"echo", "go"}
 	if err := process.Build(ctx, bin, programs(names)...); err != nil {

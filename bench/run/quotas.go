@@ -18,12 +18,12 @@ const (
 	greedy      = "greedy" // an identity
 	greedyToken = "shiva_greedy"
 	greedyQuota = 200 // requests per second
-	greedyTimes = 10  // as many as it sends
+	greedyTimes = 10  // times its quota that it sends
 
-	greedyTurn = 4 // times as long as a turn of other parts, for the reason of effectRounds
+	greedyTurn = 4 // length of a turn relative to other parts, for the reason of effectRounds
 )
 
-// greedyConfig gives one identity a quota, and others, who show nothing, none.
+// greedyConfig gives one identity a quota, and anonymous none.
 var greedyConfig = fmt.Sprintf(`[[identity]]
 name = %q
 token_sha256 = "%x"
@@ -34,15 +34,16 @@ name = "anonymous"
 may = ["infer:small", "serve:*", "admin:read"]
 `, greedy, sha256.Sum256([]byte(greedyToken)), greedyQuota)
 
-// besideGreedy measures what clients of a door notice of one of the same door that sends ten times
-// what its quota is. Usually there it sends what its quota is: all of that is answered. Of the ten
-// times one is answered, and nine are refused. What the server spends on that is shown beside it.
+// besideGreedy measures the effect of a client that sends ten times its quota on other clients of
+// the same door. In the usual turn that client sends its quota, and all requests are answered. In
+// the attack one request in ten is answered, and nine are refused. The report also has the server's
+// processor time for that.
 //
-// The client spends more than the server, and has a machine of its own in practice. Here it runs on
-// what the others and the server leave of the cores, and still takes caches and wakes cores up: the
-// others' p99 grew by up to 7 % when all that is too much went elsewhere. So it always sends both,
-// one to this server and the other to one elsewhere, which runs as the client does. Both turns have
-// the same work, and differ in what of it this server does before its clients'.
+// The client takes more processor time than the server, and in practice has a machine of its own.
+// Here it runs on idle cores only, and still takes caches and wakes up cores: the others' p99 grew
+// by up to 7 % even when the excess went to another server. So the client always sends both loads,
+// one to this server and one to another server, which also runs on idle cores only. Both turns have
+// the same total work, and differ only in the part that this server does.
 func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/noop", "bench/hostile"); err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func besideGreedy(ctx context.Context, o options, bin string) (rs []ratio.Ratio,
 	return rs, nil
 }
 
-// A greedyDoor is where the client is greedy.
+// A greedyDoor is a door at which the client is greedy.
 type greedyDoor struct {
 	effect
 	form load.Form
@@ -122,12 +123,12 @@ func greedyDoors(s, elsewhere *system, w *workload) (doors []*greedyDoor, err er
 	return doors, nil
 }
 
-// round takes the turns of one, and fails if the greedy client was not refused what it should be;
-// refused is what it was so far, at all doors.
+// round takes the turns of one round, and fails unless the server refused enough of the greedy
+// client's requests; refused is the number refused so far, at all doors.
 func (d *greedyDoor) round(ctx context.Context, o options, s *system, bin string, refused *float64) error {
 	asks := func(addr string, rate int) guest {
 		return func() (*process.Process, error) {
-			// A turn of ten times the quota has left nothing of it.
+			// A turn at ten times the quota has used it up; wait until it has refilled.
 			time.Sleep(500 * time.Millisecond)
 			command := slices.Concat(idle[1:], []string{"env", "SHIVA_TOKEN=" + greedyToken, filepath.Join(bin, "shivactl"),
 				"bench", "small", "--door", d.flag, "--addr", addr, "--rate", strconv.Itoa(rate), "--for", "1h"})
@@ -141,8 +142,8 @@ func (d *greedyDoor) round(ctx context.Context, o options, s *system, bin string
 		if err != nil {
 			return err
 		}
-		// As many as are answered, by half: it is read seldom then, and over HTTP sends no faster
-		// than it gets answers.
+		// Half as many as are answered: the server then reads the client's connection seldom, and
+		// over HTTP the client sends no faster than it gets answers.
 		least := greedyQuota * o.duration.Seconds() / 2
 		if now[0]-*refused < least {
 			err = fmt.Errorf("run: %s: %v requests were refused in a turn, expected %v at least", d.name, now[0]-*refused, least)
@@ -153,7 +154,7 @@ func (d *greedyDoor) round(ctx context.Context, o options, s *system, bin string
 	return err
 }
 
-// idle runs a command on what others leave of the cores.
+// idle runs a command only on idle cores.
 var idle = []string{"chrt", "--idle", "0"}
 
 const greedyRefused = `shivad_identity_refused_total{identity="greedy",quota="requests_per_second"}`

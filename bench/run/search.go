@@ -24,16 +24,16 @@ import (
 
 const (
 	searched   = "slow"          // a model that takes 15 ms and 1 ms for each row
-	searchFor  = 5 * time.Second // of the trial that confirms what a search found
-	searchFrom = 100             // requests a second that it surely does
+	searchFor  = 5 * time.Second // of the trial that confirms a search's result
+	searchFrom = 100             // requests per second that the model surely serves
 )
 
 var searchPromise = load.Promise{Share: 0.99, Within: 250 * time.Millisecond}
 
 // search compares the highest rate with p99 < 250 ms that "shivactl bench --search" finds with that
-// of MLPerf LoadGen's server scenario, on the same server: Poisson arrivals, and latencies from
-// when each was due, in both. The search over LoadGen's runs is the same, as LoadGen itself only
-// says of a rate whether it holds. Both take turns; a search is long, so there are few.
+// of MLPerf LoadGen's server scenario, on the same server. Both have Poisson arrivals, and count
+// latencies from when each request was due. The search over LoadGen's runs is the same, as LoadGen
+// itself only judges a given rate. The two alternate; a search is long, so there are few rounds.
 func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/sleeper"); err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (g *loadGen) stop() {
 	_ = g.cmd.Wait()
 }
 
-// trial has LoadGen offer a rate. Its verdict is its own percentile of the latency: that it calls a
-// run valid takes more requests than a short one has.
+// trial makes LoadGen offer a rate. The verdict rests on LoadGen's percentile of the latency: for a
+// verdict of its own LoadGen requires more requests than a short run has.
 func (g *loadGen) trial(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
 	g.trials++
 	t := load.Trial{Rate: rate, Length: length}
@@ -181,7 +181,7 @@ func (g *loadGen) trial(_ context.Context, rate float64, length time.Duration, _
 }
 
 // stall stops a server for a thirtieth of the time for which "shivactl bench" offers it load, and
-// compares the 99.9th percentile that it shows with the length of the stall.
+// compares the 99.9th percentile that the tool reports with the length of the stall.
 func stall(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", Bound: ratio.AtLeast, Limit: 0.9}
 	length := 30 * time.Second

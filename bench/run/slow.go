@@ -15,15 +15,15 @@ import (
 
 const (
 	slowClients = 5000
-	slowTimeout = 5 * time.Second // of what they send
-	slowLate    = time.Second     // after which they are to be closed at the latest, or that early
+	slowTimeout = 5 * time.Second // of the server, for their messages
+	slowLate    = time.Second     // tolerance of the time of the close, early or late
 	slowNew     = 20 * time.Millisecond
 	slowConfig  = "[tcp]\nmessage_timeout = \"5s\"\n[rest]\nmessage_timeout = \"5s\"\nheader_timeout = \"5s\"\n"
 )
 
-// besideSlow measures what becomes of clients that send a byte each second, in the header of a
-// message of Shiva or in its tensor, in the head of a request of HTTP or in its body: when the
-// server closes them, and how long new clients wait for an answer meanwhile.
+// besideSlow makes clients send a byte each second, in the header or the tensor of a Shiva message,
+// or in the head or the body of an HTTP request. It measures when the server closes them, and how
+// long new clients wait for an answer meanwhile.
 func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		first, rest []byte
 	}
 	tensor := kind{s.addr, question[:len(question)-60], question[len(question)-60:]}
-	// Two in five at the door for HTTP, which may have an eighth of the server's files.
+	// Two in five are at the HTTP door, which may take an eighth of the server's descriptors.
 	kinds := []kind{{s.addr, nil, question}, tensor, {s.rest, nil, []byte(head)}, tensor, {s.rest, []byte(head), make([]byte, 1000)}}
 	took := make([]time.Duration, slowClients) // from the first byte to the end
 	faults := make([]error, slowClients)
@@ -96,13 +96,13 @@ func trickle(c net.Conn, first, rest []byte) (time.Duration, error) {
 		_ = c.SetReadDeadline(began.Add(time.Duration(i) * time.Second))
 		_, err := c.Read(answer)
 		switch late, ok := errors.AsType[net.Error](err); {
-		case err == nil: // it says why
+		case err == nil: // the server's reason
 		case !ok || !late.Timeout():
 			return time.Since(began), nil
 		case time.Since(began) > 4*slowTimeout || i == len(rest):
 			return 0, fmt.Errorf("run: slow clients are not closed: one has been sending for %v, with a timeout of %v", time.Since(began), slowTimeout)
 		default:
-			_, _ = c.Write(rest[i : i+1]) // a connection that has ended is seen above
+			_, _ = c.Write(rest[i : i+1]) // the read above notices a closed connection
 			i++
 		}
 	}

@@ -69,14 +69,14 @@ type system struct {
 	process.Group
 	name       string
 	addr       string
-	tls        *tls.Config // by which clients trust it; nil: it is plain
+	tls        *tls.Config // by which clients trust it; nil: without TLS
 	rest, grpc string      // "": the door is closed
 	profile    string      // of its pprof handlers and metrics; "": it has none
 	containers string      // where containers connect
 }
 
-// startSystem starts the system of that name and waits until it answers each of the loads.
-// Programs are in bin.
+// startSystem starts the named system and waits until it answers each of the loads. Programs are in
+// bin.
 func startSystem(ctx context.Context, o options, name, bin string, loads []*workload) (_ *system, err error) {
 	var addrs [5]string
 	for i := range addrs {

@@ -18,15 +18,15 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// followed is the system that follows one of a hundred requests, or none.
+// followed is the system that traces one of a hundred requests, or none.
 const followed = "traced"
 
 const (
-	// tracedRounds is the number of rounds for each of other parts, with stretches of a fifth of
-	// their turns.
+	// tracedRounds is the number of rounds for each round of other parts. A stretch is a fifth of a
+	// turn of other parts.
 	tracedRounds = 6
-	// tracedLag is left out before each stretch. It is more than spans wait before they are sent,
-	// so that a stretch sends as many as it makes.
+	// tracedLag is the pause before each stretch. It is longer than spans wait before they are
+	// sent, so that a stretch sends as many spans as it makes.
 	tracedLag = 300 * time.Millisecond
 )
 
@@ -39,26 +39,26 @@ type stretch struct {
 // The kinds of stretches.
 const (
 	off      = iota
-	on       // one of a hundred requests is followed
-	offAgain // as off: what these two differ by is the error of the measurement
+	on       // one of a hundred requests is traced
+	offAgain // like off: their difference is the error of the measurement
 	kinds
 )
 
-// tracedRound is a round. All kinds have the same mean place in it, so that what else changes
-// steadily meanwhile is the same for all.
+// tracedRound is the order of a round. All kinds have the same mean place in it, so that any steady
+// drift affects all equally.
 var tracedRound = [...]int{off, on, offAgain, offAgain, on, off}
 
-// traced measures what it costs the Shiva door to follow one of a hundred requests, with the way
-// to a collector that takes all spans and keeps none: the rate of small requests to that without.
-// The collector's time is a part of it, since it is in this process. Beside it stand the processor
-// time of a request in all processes, which other work on the machine disturbs less, and the error
-// of both.
+// traced measures the cost of tracing one of a hundred requests at the Shiva door, including the
+// way to a collector that discards all spans: the rate of small requests with traces against that
+// without. The collector's time is part of the cost, since it is in this process. The report also
+// has the processor time of a request in all processes, which other work on the machine disturbs
+// less, and the error of both.
 //
-// One server does both, under one load, and is told by a reload which. Of two servers that take
-// turns, each has what it happened to get when it began; and half of what the spans of a short turn
-// cost falls to the other, since spans are sent when some have come together: processor time was
-// 1.008 in turns of 150 ms, and 1.02 in those of 250 ms. Longer stretches do not differ by less
-// than short ones (by 5 % on two cores), so there are many short ones.
+// One server does both, under one load; a reload switches traces on and off. Two servers in turns
+// would differ by the state in which each happened to start. Without the pause, half of the cost of
+// a short turn's spans would fall to the other kind, since spans are sent in bulk: the ratio of
+// processor time was 1.008 in turns of 150 ms, and 1.02 in turns of 250 ms. Longer stretches vary
+// as much as short ones (by 5 % on two cores), so there are many short ones.
 func traced(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, programs([]string{followed})...); err != nil {
 		return nil, err
@@ -68,10 +68,10 @@ func traced(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 		return nil, err
 	}
 	page := make([]byte, 1<<20)
-	var spans atomic.Int64 // bytes of them
+	var spans atomic.Int64 // bytes of spans
 	collector := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		// Its one client sends a page after the other. By the 8 KiB of io.Discard it would read a
-		// page in fifty pieces, with the processors that are measured.
+		// The one client sends page after page. Through io.Discard's 8 KiB buffer, reading a page
+		// would take fifty pieces, on the processors that are measured.
 		for {
 			n, err := q.Body.Read(page)
 			spans.Add(int64(n))
@@ -92,7 +92,7 @@ func traced(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	}
 	defer s.Stop()
 
-	ctx, stop := context.WithCancel(ctx) // of the load, and of what is measured of it
+	ctx, stop := context.WithCancel(ctx) // of the load and its measurement
 	defer stop()
 	var result *load.Result
 	ended := make(chan error, 1)
@@ -119,7 +119,7 @@ func traced(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	return tracedRatios(rounds, result), nil
 }
 
-// alternate measures all stretches, each with its configuration.
+// alternate measures all stretches of all rounds, each with its configuration.
 func (s *system) alternate(ctx context.Context, o options, bin string, config func(oneIn int) string) ([][kinds][]stretch, error) {
 	rounds := make([][kinds][]stretch, o.rounds*tracedRounds)
 	for i := range rounds {
@@ -138,7 +138,7 @@ func (s *system) alternate(ctx context.Context, o options, bin string, config fu
 	return rounds, nil
 }
 
-// stretch has the server read a configuration, and measures a stretch of its load with it.
+// stretch makes the server load a configuration, and measures a stretch of the load with it.
 func (s *system) stretch(ctx context.Context, bin, config string, d time.Duration) (one stretch, err error) {
 	if err := os.WriteFile(filepath.Join(bin, followed+".toml"), []byte(config), 0o600); err != nil {
 		return one, err
@@ -164,12 +164,12 @@ func (s *system) stretch(ctx context.Context, bin, config string, d time.Duratio
 	return one, s.Alive()
 }
 
-// allCPU is the processor time so far of the system's processes, which have started no others, and
-// of this one.
+// allCPU returns the processor time so far of the system's processes, which have no children, and
+// of this process.
 func (s *system) allCPU() time.Duration {
 	sum := ownCPU()
 	for _, p := range s.Group {
-		d, _ := p.CPU() // one that has ended is not Alive
+		d, _ := p.CPU() // Alive reports a process that has ended
 		sum += d
 	}
 	return sum

@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
-// attacks are the parts that measure other clients beside one. Each comes from one address, and
-// once more from many, so that nothing that counts by address sees all of it.
+// attacks are all attacks. Each is made from one address, and once more from many, so that nothing
+// that counts by address sees all of it.
 var attacks = func() (list []attack) {
 	for _, many := range []int{0, 250} {
 		list = append(list, bombsFrom(many),
@@ -28,7 +28,7 @@ var attacks = func() (list []attack) {
 	return list
 }()
 
-// spread names an attack that comes from so many addresses; 0: from one.
+// spread names an attack from many addresses; 0: from one.
 func (a attack) spread(many int) attack {
 	if many > 0 {
 		a.name += "-many"
@@ -54,7 +54,7 @@ func trick(name, door, what string, many int) attack {
 	}.spread(many)
 }
 
-// attackers starts bench/hostile, and returns when all of its clients are there.
+// attackers starts bench/hostile, and returns when all of its clients are ready.
 func attackers(ctx context.Context, bin string, args ...string) (*process.Process, error) {
 	p, err := process.Start(bin, filepath.Join(bin, "hostile"), args...)
 	if err != nil {

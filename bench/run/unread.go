@@ -20,17 +20,17 @@ import (
 const (
 	unread      = 20          // clients of the Shiva door that read nothing
 	unreadEach  = 200         // requests of each, with answers of a mebibyte: 4 GiB in total
-	unreadFill  = time.Second // until their buffers are full, at the cost of clients that read
-	unreadTurns = 12          // measured seconds after that: the clients stall, and are closed
+	unreadFill  = time.Second // until their buffers are full; clients that read suffer meanwhile
+	unreadTurns = 12          // measured seconds after that: clients stall, and are closed
 	unreadRate  = 1000        // requests per second of the other clients
-	wide        = "wide"      // their model, in a container of its own
+	wide        = "wide"      // the unread clients' model, in a container of its own
 
 	closedUnread = `shivad_connections_closed_total{door="tcp",reason="stalled"}`
 )
 
 // besideUnread measures the effect of clients that request much and read no answers on the p99 of
-// others, until the server has closed them, by default after ten seconds. Turns with and without
-// them alternate, every other round in reverse order. Turns are long, so there are few.
+// other clients, until the server has closed them, by default after ten seconds. Turns with and
+// without them alternate, every other round in reverse order. Turns are long, so there are few.
 func besideUnread(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99 beside clients that read nothing / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
@@ -69,7 +69,7 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio.Ratio, er
 	return r, nil
 }
 
-// answers returns once the server answers a request.
+// answers waits until the server answers a request.
 func (s *system) answers(ctx context.Context, question []byte) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: [][]byte{question}, Duration: 5 * time.Millisecond})
@@ -101,7 +101,7 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 				return 0, err
 			}
 			defer c.Close()
-			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // or the kernel buffers for it
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // otherwise the kernel buffers more
 			if _, err := c.Write(bytes.Repeat(question, unreadEach)); err != nil {
 				return 0, err
 			}

@@ -1,12 +1,12 @@
-// Sim simulates servers that share containers: the scheduler and the rounds of containers as they
-// are, on virtual time, over a network with delays. It prints what share of one server's goodput
-// several reach at the same load, with grants and without.
+// Sim simulates servers that share containers: the real scheduler and the real rounds of
+// containers, on virtual time, over a network with delays. It prints the share of one server's
+// goodput that several servers reach at the same load, with grants and without.
 //
 //	go run ./bench/sim
 //	go run ./bench/sim -servers 4 -replicas 1 -loads 1.2 -profile accelerator -bursts
 //
-// It fails if several servers reach less than their share of one server's goodput: 0.95 with two,
-// 0.92 with more.
+// It fails if several servers reach less than 0.95 (two servers) or 0.92 (more) of one server's
+// goodput.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/shivad/shivad/scheduler/sim"
 )
 
-// The shares of one server's goodput that servers reach.
+// The shares of one server's goodput that several servers must reach.
 const (
 	ofTwo  = 0.95
 	ofMore = 0.92
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// accelerated is the most rows of an execution of the accelerator.
+// accelerated is the largest number of rows in an execution of the accelerator.
 const accelerated = 32
 
 // profiles are the containers by name.

@@ -37,7 +37,7 @@ type counts struct {
 	Faults                                 []string `json:",omitempty"`
 }
 
-// A churn is all activity but the steady load.
+// A churn is all activity except the steady load.
 type churn struct {
 	*system
 
@@ -56,7 +56,7 @@ func (c *churn) String() string {
 	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.Clients, n.Containers, n.Versions, len(n.Faults))
 }
 
-// note counts by f, and records err unless ctx has ended.
+// note calls f to count an arrival, and records err unless ctx has ended.
 func (c *churn) note(ctx context.Context, what string, err error, f func(*counts)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func every(ctx context.Context, period time.Duration, f func()) {
 	}
 }
 
-// clients connect, send some requests and leave: three of four after their answers, the others in
-// the middle.
+// clients makes clients connect, send some requests and leave: three of four after their answers,
+// the fourth in the middle of a request.
 func (c *churn) clients(ctx context.Context) {
 	i := 0
 	every(ctx, clientEvery, func() {
@@ -207,8 +207,8 @@ func (c *churn) versions(ctx context.Context) {
 	every(ctx, versionEvery, rolled)
 }
 
-// fill has as many versions come and go as the server remembers without a replica. Each version of
-// the run takes the place of one of these; otherwise the server would fill for an hour.
+// fill makes as many versions come and go as the server remembers without a replica. Each later
+// version then replaces one of them; otherwise the server's memory would grow for an hour.
 func (c *churn) fill(ctx context.Context) error {
 	const atOnce = 16
 	log := slog.New(slog.DiscardHandler)

@@ -6,9 +6,9 @@
 //	soak -state FILE [-piece 20m] [-length 2h]
 //
 // With -state it runs one piece of the length, adds its report to the file as a line, and judges
-// all pieces in it; called again, it runs the next one, until the pieces are as long together. Each
-// has a server of its own (pieces.go). -rate bounds what is offered, on a machine that has other
-// work.
+// all pieces in the file; each further call runs the next piece, until the pieces add up to the
+// length. Each piece has a server of its own (pieces.go). -rate bounds the offered load, on a
+// machine that has other work.
 //
 // It exits with 1 if a promise is broken; verdict.go has the promises.
 package main
@@ -102,8 +102,8 @@ func exit(broken []string) {
 	os.Exit(0)
 }
 
-// soak runs everything, and prints a line for each window. most bounds the requests per second; 0
-// does not.
+// soak runs everything, and prints a line for each window. most bounds the requests per second; 0:
+// no bound.
 func soak(ctx context.Context, dir string, length time.Duration, most float64) (_ *report, err error) {
 	s, err := start(ctx, dir)
 	if err != nil {

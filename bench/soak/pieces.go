@@ -14,10 +14,10 @@ import (
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
-// A soak in pieces is for a machine that is not free for hours. What a piece leaves behind ends
-// with its server, so that no piece is longer than it says; but what a server leaves behind by the
-// hour or by the request shows in each piece, if only as noise, and the noise of many pieces is
-// less: their growth is added, and of their drifts the median counts.
+// A soak in pieces is for a machine that is not free for hours. A leak ends with the server of its
+// piece, so pieces do not replace a run of hours; but a leak per hour or per request shows in each
+// piece, if only as noise, and many pieces reduce the noise: their growth is added, and the median
+// of their drifts counts.
 
 // readPieces returns the reports in a file; none if there is no such file, or no name.
 func readPieces(file string) (list []*report, err error) {
@@ -56,7 +56,7 @@ func (r *report) add(file string) error {
 	return errors.Join(err, f.Close())
 }
 
-// lengthOf is how long pieces are together.
+// lengthOf is the total length of pieces.
 func lengthOf(list []*report) (sum time.Duration) {
 	for _, r := range list {
 		sum += r.Length
@@ -70,7 +70,7 @@ func buildOf(program string) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(text))[:12], err
 }
 
-// wholeFrom is how long pieces have to be together to be held to what is promised of hours.
+// wholeFrom is the total length from which pieces are held to the promises for hours.
 const wholeFrom = time.Hour
 
 // judge prints a line for each piece and one for all of them, and returns the broken promises:

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// third is a piece of twenty minutes in which every promise is kept.
+// third is the report of a piece of twenty minutes that keeps every promise.
 func third() *report {
 	r := good()
 	r.Began, r.Build, r.Length = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "a", 20*time.Minute
@@ -20,7 +20,8 @@ func third() *report {
 	return r
 }
 
-// TestPieces: what is read is what was added, and a file that is none says where.
+// TestPieces: reading returns the added pieces, and the error about an invalid file names the
+// piece.
 func TestPieces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pieces")
 	if list, err := readPieces(file); list != nil || err != nil {
@@ -51,8 +52,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestJudge: pieces that are each within what a short run may do are not, together, within what
-// hours may.
+// TestJudge: pieces that each keep the promises for a short run can together break those for hours.
 func TestJudge(t *testing.T) {
 	three := func(spoil func(i int, r *report)) []*report {
 		var list []*report

@@ -33,7 +33,7 @@ type system struct {
 	frames                 [][]byte
 	server                 *process.Process
 	replicas               []*process.Process // oldest first
-	looking                sync.Mutex         // what one look allocates is not another's heap
+	looking                sync.Mutex         // keeps one look's allocations out of another's heap
 }
 
 // start builds and starts the processes, and returns once the model answers.
@@ -131,9 +131,9 @@ type sample struct {
 	state
 }
 
-// look triggers a garbage collection in the server and returns its state. The heap is that of the
-// profile: by /metrics it would be with what making that page takes, which is megabytes when there
-// are hundreds of models.
+// look triggers a garbage collection in the server and returns its state. The heap is taken from
+// the profile: that of /metrics includes the memory to make that page, which is megabytes when
+// there are hundreds of models.
 func (s *system) look(ctx context.Context) (state, error) {
 	s.looking.Lock()
 	defer s.looking.Unlock()

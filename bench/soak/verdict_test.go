@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// good is the report of two hours in which every promise is kept, if only just.
+// good is the report of two hours that only just keep every promise.
 func good() *report {
 	r := &report{Length: 2 * time.Hour, Before: state{Goroutines: 20, Descriptors: 30}, After: state{Goroutines: 25, Descriptors: 25}, Answered: 1e6, Refused: 100}
 	for i := range windows * samples {
@@ -28,7 +28,7 @@ func good() *report {
 	return r
 }
 
-// TestBroken: each promise can be broken, and its fault says by how much.
+// TestBroken: each promise can be broken, and its fault tells by how much.
 func TestBroken(t *testing.T) {
 	r := good()
 	for i := range 10 { // the machine stands still

@@ -7,7 +7,7 @@ import (
 	"github.com/shivad/shivad/bench/internal/figure"
 )
 
-// draw draws the ages over the time, and the cameras' shares in the executions.
+// draw draws the ages over time, and the cameras' shares of the executions.
 func draw(ctx context.Context, file string, all []serving) error {
 	ages := figure.Panel{Title: "age of answers, four cameras on a model of 100 ms", X: figure.Axis{Label: "seconds", Min: figure.At(0), Max: figure.At(peerTime.Seconds())},
 		Y: figure.Axis{Label: "ms", Min: figure.At(2), Max: figure.At(20000), Log: true}, Legend: &figure.Legend{}}

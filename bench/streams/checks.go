@@ -44,8 +44,8 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 const (
-	// A frame that is executed waits for each other stream once at most, and its stream's next one
-	// is there a frame interval later.
+	// A frame that is executed waits for each other stream at most once, and its stream's next
+	// frame arrives a frame interval later.
 	ageMost = cameras*slowTime + time.Second/fps
 	spread  = 1.2 // of the 99th percentile of the age to the bound of the median
 )
@@ -61,7 +61,7 @@ func (m *measurement) checks() []check {
 	least, largest := shares(early, cameras)
 	least5, largest5 := shares(late, cameras+1)
 	four, five := most(m.looks, 0, half), most(m.looks, half, m.length)
-	// within is by how much of its share a stream's executions may differ.
+	// within is the tolerance of a stream's share of the executions.
 	within := func(n, streams int) float64 {
 		return max(0.12, 2*float64(streams)/float64(max(1, n)))
 	}

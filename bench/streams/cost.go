@@ -19,10 +19,10 @@ type costs struct {
 	superseded []time.Duration
 }
 
-// cost measures what a superseded frame costs the server beside reading it. Of a stream whose
-// first frame does not end, each further one supersedes the one before. The control are the same
-// bytes for a model that is not there, which a server of Shiva learns from the end of the message.
-// Turns of both alternate.
+// cost measures the server's cost of a superseded frame in addition to reading it. While the first
+// frame of a stream executes without end, each further frame supersedes the one before. The control
+// is the same bytes for a missing model: a Shiva server learns the name from the end of the
+// message, so it has read everything before it refuses. Turns of both alternate.
 func (r *rig) cost(ctx context.Context, turns int, length time.Duration) (c costs, err error) {
 	busy, err := r.occupy(ctx)
 	if err != nil {
@@ -44,7 +44,8 @@ func (r *rig) cost(ctx context.Context, turns int, length time.Duration) (c cost
 	return c, nil
 }
 
-// occupy sends the frame that does not end, on a connection of its own: answers behind it wait.
+// occupy sends the frame that does not end, on a connection of its own: later answers on it would
+// wait.
 func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 	frame, _, err := frameFor(shoot{model: endless, name: "cost", keep: "latest"})
 	if err != nil {
@@ -73,7 +74,7 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// turn is the server's processor time for a frame, if all are answered with a fault.
+// turn returns the server's processor time per frame, if every frame is answered with a fault.
 func (r *rig) turn(ctx context.Context, model, fault string, length time.Duration) (time.Duration, error) {
 	frame, stamp, err := frameFor(shoot{model: model, name: "cost", keep: "latest"})
 	if err != nil {

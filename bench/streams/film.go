@@ -15,7 +15,7 @@ import (
 
 const fps = 30 // of a camera
 
-// A film is what comes of the frames of cameras, in the order of the answers.
+// A film records the answers to the cameras' frames, in order.
 type film struct {
 	cameras int
 	length  time.Duration
@@ -23,7 +23,7 @@ type film struct {
 	result  *load.Result
 }
 
-// A shoot says what cameras send.
+// A shoot describes the frames that cameras send.
 type shoot struct {
 	model   string
 	name    string // of the streams
@@ -33,7 +33,7 @@ type shoot struct {
 	length  time.Duration
 }
 
-// film has the cameras send their frames, evenly and in turn, and takes the answers.
+// film sends the cameras' frames, evenly and in turn, and takes the answers.
 func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
 	frame, stamp, err := frameFor(s)
 	if err != nil {
@@ -60,14 +60,14 @@ func frameFor(s shoot) ([]byte, load.Stamp, error) {
 	return q.Encode(load.Shiva)
 }
 
-// unanswered counts the frames that were due and have not exactly one answer. Load counts an answer
-// too many, and one to another frame, as an error.
+// unanswered counts the frames that were due and have no answer. Package load treats a second
+// answer, and an answer to another frame, as an error.
 func (f *film) unanswered() int64 {
 	due := int64(f.cameras) * int64(f.length.Seconds()*fps)
 	return f.result.Lost + max(0, due-int64(f.cameras)-int64(len(f.shown)))
 }
 
-// faults counts the answers with another fault than one.
+// faults counts the answers with a fault other than but.
 func (f *film) faults(but string) (n int) {
 	for _, s := range f.shown {
 		if s.Fault != "" && s.Fault != but {
@@ -77,7 +77,7 @@ func (f *film) faults(but string) (n int) {
 	return n
 }
 
-// first is how long the first answer with outputs took, from when the first frame was due.
+// first is the time from when the first frame was due until the first answer with outputs.
 func (f *film) first() time.Duration {
 	if some := f.executed(0, forever); len(some) > 0 {
 		return some[0].At - f.shown[0].Due
@@ -87,7 +87,7 @@ func (f *film) first() time.Duration {
 
 const forever = time.Duration(math.MaxInt64)
 
-// executed are the answers with outputs that were there in a part of the film.
+// executed returns the answers with outputs that arrived in a part of the film.
 func (f *film) executed(from, to time.Duration) (some []load.Shown) {
 	for _, s := range f.shown {
 		if s.Fault == "" && from <= s.At && s.At < to {
@@ -97,7 +97,7 @@ func (f *film) executed(from, to time.Duration) (some []load.Shown) {
 	return some
 }
 
-// age is a quantile of the ages of frames when their answers left.
+// age is a quantile of the ages of frames at the departure of their answers.
 func age(some []load.Shown, q float64) time.Duration {
 	if len(some) == 0 {
 		return 0
@@ -110,7 +110,7 @@ func age(some []load.Shown, q float64) time.Duration {
 	return ages[min(int(q*float64(len(ages))), len(ages)-1)]
 }
 
-// shares are the least and the largest of the cameras' shares in answers.
+// shares returns the smallest and the largest of the cameras' shares of the answers.
 func shares(some []load.Shown, cameras int) (least, most float64) {
 	counts := make([]int, cameras)
 	for _, s := range some {
@@ -120,8 +120,8 @@ func shares(some []load.Shown, cameras int) (least, most float64) {
 	return float64(slices.Min(counts)) / all, float64(slices.Max(counts)) / all
 }
 
-// disorder counts the answers whose frame is not newer than the one executed before of its
-// stream, and those whose number of skipped frames is not what lies between.
+// disorder counts the answers whose frame is not newer than the previously executed frame of its
+// stream, and those whose number of skipped frames does not match the gap between the two.
 func (f *film) disorder() (backward, miscounted int) {
 	last := make([]int64, f.cameras)
 	for i := range last {
@@ -139,14 +139,14 @@ func (f *film) disorder() (backward, miscounted int) {
 	return backward, miscounted
 }
 
-// A look is at the server's memory for frames, in frames.
+// A look is a sample of the server's memory for frames, in frames.
 type look struct {
 	at      time.Duration
 	waiting float64
-	all     float64 // with those that arrive, execute or are being answered
+	all     float64 // including frames that arrive, execute or are being answered
 }
 
-// watched runs f, and looks at the memory for frames of a model meanwhile.
+// watched samples the memory for frames of a model while f runs.
 func (r *rig) watched(ctx context.Context, model string, f func() error) (looks []look, err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -177,7 +177,7 @@ func (r *rig) watched(ctx context.Context, model string, f func() error) (looks 
 	return looks, errors.Join(err, blind)
 }
 
-// most is the most at the looks in a part of the film.
+// most returns the largest of the looks in a part of the film.
 func most(looks []look, from, to time.Duration) (l look) {
 	for _, k := range looks {
 		if from <= k.at && k.at < to {

@@ -46,7 +46,7 @@ func TestFilm(t *testing.T) {
 	if f.faults(shiva.Superseded) != 1 || f.first() != 100*time.Millisecond || answers(1).first() != forever {
 		t.Errorf("%d other faults, first after %v", f.faults(shiva.Superseded), f.first())
 	}
-	// 60 frames were due but for the last of each camera, and six answers are there.
+	// 60 frames were due, without the last of each camera, and six answers arrived.
 	if f.result.Lost = 3; f.unanswered() != 3+60-2-6 {
 		t.Errorf("%d unanswered", f.unanswered())
 	}

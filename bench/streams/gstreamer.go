@@ -17,9 +17,10 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// gstreamer is what a client does today: a queue of one frame before the model for each camera
-// (leaky=downstream drops the older one), and one model that they share. The frames arrive over
-// TCP, with their camera and number in their first bytes, and leave on the standard output.
+// gstreamer measures the usual solution on a client: for each camera a queue of one frame before
+// the model (leaky=downstream drops the older frame), and one model that all cameras share. The
+// frames arrive over TCP, with their camera and number in their first bytes, and leave on the
+// standard output.
 func gstreamer(ctx context.Context, cameras int, length time.Duration) (_ *film, err error) {
 	args := []string{"-q", "funnel", "name=model", "!", "identity", fmt.Sprintf("sleep-time=%d", slowTime.Microseconds()), "!", "fdsink", "fd=1", "sync=false"}
 	addrs := make([]string, cameras)
@@ -82,7 +83,7 @@ func gstreamer(ctx context.Context, cameras int, length time.Duration) (_ *film,
 	return f, nil
 }
 
-// dial waits until somebody listens.
+// dial waits until a server listens.
 func dial(ctx context.Context, addr string) (net.Conn, error) {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)

@@ -1,6 +1,5 @@
-// Command streams holds shivad to what it promises to cameras: that the newest frame wins. Cameras
-// send 30 frames a second of 640 x 480 to a model that takes ten, over TCP, and a container that
-// sleeps executes them.
+// Command streams checks shivad's promise to cameras: the newest frame wins. Cameras send 30 frames
+// a second of 640 x 480 over TCP to a model that executes ten a second, in a container that sleeps.
 //
 //	streams [-length 1m] [-short] [-markdown] [-chart FILE.svg [-triton DIR]]
 //
@@ -25,10 +24,10 @@ import (
 
 type options struct {
 	length   time.Duration // of four cameras on the slow model; the fifth comes half-way
-	control  time.Duration // of those that keep all
+	control  time.Duration // of the cameras with keep = all
 	patience time.Duration // the deadline of their frames
-	shared   time.Duration // of those that share batches
-	turns    int           // of measuring costs, each of
+	shared   time.Duration // of the cameras that share batches
+	turns    int           // of the cost measurement, each as long as turn
 	turn     time.Duration
 	markdown bool
 
@@ -93,11 +92,11 @@ func main() {
 	}
 }
 
-// A measurement is all that a run finds out.
+// A measurement is the result of a run.
 type measurement struct {
 	options
 	latest *film   // four cameras, keep = latest
-	fifth  *film   // of half the length, while they send
+	fifth  *film   // of half the length, while the four send
 	looks  []look  // at the memory for their frames
 	all    *film   // four cameras, keep = all
 	shared *film   // four cameras on the model that takes batches
@@ -126,7 +125,7 @@ func measure(ctx context.Context, o options) (m *measurement, err error) {
 	return m, nil
 }
 
-// four has four cameras send, and half-way a fifth.
+// four makes four cameras send, and from half-way on a fifth.
 func (m *measurement) four(ctx context.Context, r *rig) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -155,13 +154,13 @@ func (m *measurement) four(ctx context.Context, r *rig) error {
 	return errors.Join(err, f.err)
 }
 
-// control has four cameras send that want an answer to each frame.
+// control makes four cameras send that want an answer to each frame.
 func (m *measurement) control(ctx context.Context, r *rig) (err error) {
 	m.all, err = r.film(ctx, shoot{model: slow, name: "all", keep: "all", timeout: m.patience, cameras: cameras, length: m.options.control})
 	return err
 }
 
-// sharing has four cameras send to the model that takes batches.
+// sharing makes four cameras send to the model that takes batches.
 func (m *measurement) sharing(ctx context.Context, r *rig) (err error) {
 	before, err := r.metrics(ctx, "batch_rows_sum", "batch_rows_count")
 	if err != nil {

@@ -23,8 +23,8 @@ type serving struct {
 	film *film
 }
 
-// servings are those of this run and of the peers that are installed, over the same time. Ages are
-// the client's in all of them: a peer does not know when a frame was due.
+// servings returns the servings of this run and of the installed peers, over the same time. All
+// ages are measured by the client: a peer does not know when a frame was due.
 func (m *measurement) servings(ctx context.Context) ([]serving, error) {
 	all := []serving{{"shivad, keep = latest", m.latest}, {fmt.Sprintf("shivad, keep = all (%v)", m.patience), m.all}}
 	if _, err := exec.LookPath("gst-launch-1.0"); err != nil {
@@ -57,7 +57,7 @@ func (m *measurement) servings(ctx context.Context) ([]serving, error) {
 	return all, nil
 }
 
-// toClient is the film with ages as the client sees them.
+// toClient returns the film with ages as seen by the client.
 func (f *film) toClient() *film {
 	to := *f
 	to.shown = make([]load.Shown, len(f.shown))
@@ -78,13 +78,14 @@ func (s serving) cells() []string {
 		fmt.Sprintf("%.0f ms", ms(age(some, 0.99))), fmt.Sprintf("%.0f %%", 100*least), fmt.Sprintf("%.0f %%", 100*most)}
 }
 
-// dueOf is when a camera takes a frame, since the beginning: evenly, and the cameras in turn.
+// dueOf returns the time at which a camera takes a frame, since the beginning: frames are evenly
+// spaced, and the cameras take turns.
 func dueOf(camera int, seq int64, cameras int) time.Duration {
 	return time.Duration(seq)*time.Second/fps + time.Duration(camera)*time.Second/time.Duration(fps*cameras)
 }
 
-// roll calls send for each frame at the time at which it is due, on one goroutine for each camera,
-// and returns when all have returned.
+// roll calls send for each frame when it is due, on one goroutine for each camera, and returns when
+// all calls have returned.
 func roll(ctx context.Context, began time.Time, cameras int, length time.Duration, send func(camera int, seq int64, due time.Duration) error) error {
 	errs := make([]error, cameras)
 	var all sync.WaitGroup

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Each frame is posted when it is due, a refusal is a fault, and one that still waits in the end
-// has no answer.
+// Each frame is posted when it is due, a refusal is a fault, and a frame that still waits at the
+// end has no answer.
 func TestPost(t *testing.T) {
 	var n atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

@@ -26,14 +26,14 @@ const (
 const (
 	slow    = "slow"    // 100 ms, one frame at a time
 	wide    = "wide"    // 60 ms and 10 ms a frame, up to 8 frames at a time
-	endless = "endless" // takes a frame and does not end with it
-	nobody  = "nobody"  // is not there
+	endless = "endless" // never finishes a frame
+	nobody  = "nobody"  // does not exist
 )
 
 const (
 	slowTime = 100 * time.Millisecond
-	wideTime = 60 * time.Millisecond // and
-	wideRow  = 10 * time.Millisecond // for each frame, of at most
+	wideTime = 60 * time.Millisecond // plus
+	wideRow  = 10 * time.Millisecond // for each frame, of at most wideRows
 	wideRows = 8
 )
 
@@ -53,7 +53,7 @@ type rig struct {
 	running []*process.Process
 }
 
-// startRig builds and starts them, and returns when all models answer.
+// startRig builds and starts the processes, and returns when all models answer.
 func startRig(ctx context.Context) (_ *rig, err error) {
 	r := &rig{}
 	defer func() {
@@ -105,7 +105,8 @@ func startRig(ctx context.Context) (_ *rig, err error) {
 	}
 }
 
-// stop ends the processes and returns their output. A container would end its sleep first.
+// stop ends the processes and returns their output. It kills containers, which would otherwise
+// finish their sleep first.
 func (r *rig) stop() string {
 	var text strings.Builder
 	for _, p := range slices.Backward(r.running) {
@@ -122,8 +123,8 @@ func (r *rig) stop() string {
 var sampleOf = regexp.MustCompile(`(?m)^shivad_(\w+?)(?:\{(.*?)\})? (\S+)$`)
 var modelOf = regexp.MustCompile(`model="([^"]*)"`)
 
-// metric returns the values of a metric by model, added up over other labels; "" is that of one
-// without models.
+// metric returns the values of a metric by model, summed over other labels; "" is the value of a
+// metric without models.
 func (r *rig) metric(ctx context.Context, name string) (map[string]float64, error) {
 	all, err := r.metrics(ctx, name)
 	return all[name], err

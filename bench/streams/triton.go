@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// The model in Triton's Python backend, its declaration, and the bound of its queue, without which
-// it takes all that comes. No setting of a queue drops an older request for a newer one.
+// The model in Triton's Python backend, its declaration, and the bound of its queue, which is
+// unbounded by default. No setting of a queue drops an older request for a newer one.
 const (
 	tritonModel = `import time
 import triton_python_backend_utils as pb_utils
@@ -44,8 +44,8 @@ instance_group [{ count: 1 kind: KIND_CPU }]
 	tritonQueue = "dynamic_batching { default_queue_policy { max_queue_size: %d } }\n"
 )
 
-// triton runs the Triton server of the package nvidia-pytriton, which is installed in a directory
-// site for a Python. At most queue frames wait; 0: there is no bound.
+// triton runs the Triton server of the package nvidia-pytriton, which is installed in the directory
+// site for an interpreter of Python. At most queue frames wait; 0: no bound.
 func triton(ctx context.Context, site, python string, queue, cameras int, length time.Duration) (_ *film, err error) {
 	dir, err := os.MkdirTemp("", "triton-")
 	if err != nil {
@@ -84,7 +84,7 @@ func triton(ctx context.Context, site, python string, queue, cameras int, length
 }
 
 // tritonFiles makes the directories of the model and of the Python backend: the wheel has a program
-// for each version of Python, to be put where the backend looks for it, as numpy is.
+// for each version of Python, which goes where the backend looks for it, as does numpy.
 func tritonFiles(ctx context.Context, dir, site, python string, queue int) error {
 	version, err := exec.CommandContext(ctx, python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
 	if err != nil {
@@ -111,7 +111,7 @@ func tritonFiles(ctx context.Context, dir, site, python string, queue int) error
 		os.WriteFile(filepath.Join(model, "1", "model.py"), fmt.Appendf(nil, tritonModel, slowTime.Seconds()), 0o600))
 }
 
-// post has cameras send their frames over HTTP, each at the time at which it is due.
+// post sends the cameras' frames over HTTP, each when it is due.
 func post(ctx context.Context, url string, cameras int, length time.Duration) (*film, error) {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		a, err := http.Get(url + "/ready")
@@ -152,7 +152,7 @@ func post(ctx context.Context, url string, cameras int, length time.Duration) (*
 				}
 			}
 			if waiting.Err() != nil {
-				return // nobody waits for it any more
+				return // too late: counts as unanswered
 			}
 			s.At = time.Since(began)
 			s.Age = s.At - due

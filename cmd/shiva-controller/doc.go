@@ -1,13 +1,13 @@
 // Shiva-controller makes a Deployment for each Model, a custom resource of Kubernetes, and scales
-// it by what the servers say that the model needs.
+// it to the number of replicas that the servers report as needed.
 //
 // A Model has the pod template of a model's processes. The controller applies a Deployment with
-// it, which the Model owns, so that the cluster deletes both together. What others change of that,
-// it changes back; what they add, such as an annotation of a rollout, stays. Every few seconds it
-// asks the admin doors of all servers for the load of the model in replicas, and sums it: see
-// servers.go and scale.go.
+// this template, which the Model owns, so that the cluster deletes both together. The controller
+// reverts changes of other writers to its fields; fields that they add, such as an annotation of a
+// rollout, stay. Every few seconds it asks the admin doors of all servers for the load of the model
+// in replicas, and sums it: see servers.go and scale.go.
 //
-// It stores nothing. One that is started again, or a second one, finds everything in the apiserver.
-// Of several one acts, which has the Lease; two that both act do the same (--lease=""). While the
-// apiserver is away nothing changes, and models go on.
+// The controller stores nothing. After a restart, or as a second instance, it finds everything in
+// the apiserver. Among several instances the holder of the Lease acts; with --lease="" all act, and
+// do the same. While the apiserver is unreachable nothing changes, and models keep running.
 package main

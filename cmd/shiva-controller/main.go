@@ -30,13 +30,13 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Times by which the Lease passes to another controller. They are longer than a short absence of
-// the apiserver.
+// Times that govern the passing of the Lease to another controller. They are longer than a short
+// outage of the apiserver.
 const (
 	leaseFor   = 30 * time.Second
 	renewFor   = 20 * time.Second
 	retryEvery = 4 * time.Second
-	again      = time.Second      // after a manager has failed
+	again      = time.Second      // pause after a manager has failed
 	apiTimeout = 10 * time.Second // of one request
 	mostDelay  = 15 * time.Second // between two tries of the same Model
 )
@@ -46,7 +46,8 @@ type options struct {
 	poll                                        time.Duration
 }
 
-// parse reads the command line. Libraries have flags of their own among those of the process.
+// parse reads the command line, with a flag set of its own: libraries register flags in the
+// process's default set.
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("shiva-controller", flag.ExitOnError)
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the apiserver is; without it, as a pod is told")
@@ -55,7 +56,7 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
 	f.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
 	f.DurationVar(&o.poll, "poll", 5*time.Second, "how often servers are asked")
-	_ = f.Parse(args) // which ends the process if they are wrong
+	_ = f.Parse(args) // ends the process on wrong flags
 	if f.NArg() > 0 || o.namespace == "" || o.poll <= 0 {
 		err = errors.New("expected --namespace, a --poll above 0, and no arguments; -h lists the flags")
 	}
@@ -77,9 +78,9 @@ func main() {
 	}
 }
 
-// run runs managers, one after the other: one that lost its Lease, or could not begin while the
-// apiserver was away, ends. To end the process each time would have the node wait longer and longer
-// before it starts the next.
+// run runs managers, one after the other: a manager ends when it loses its Lease, or cannot begin
+// while the apiserver is unreachable. Do not end the process instead: the node would wait longer
+// and longer before each restart.
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	handler := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(handler)
@@ -148,7 +149,7 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 		return err
 	}
 	r.Client, r.live = m.GetClient(), m.GetAPIReader()
-	unique := true // names are unique in a process, which may run several managers after each other
+	unique := true // in a process, which may run several managers one after the other
 	err = builder.ControllerManagedBy(m).Named("model").For(&Model{}).Owns(&appsv1.Deployment{}).WithOptions(controller.Options{
 		SkipNameValidation:      &unique,
 		MaxConcurrentReconciles: 8,
@@ -160,7 +161,8 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with ctx
-		// Without an informer there would be nothing to wait for until this one has the Lease.
+		// The manager starts informers only once it has the Lease; without this one the sync below
+		// would wait for none.
 		for ctx.Err() == nil {
 			if _, err := m.GetCache().GetInformer(ctx, &Model{}); err == nil && m.GetCache().WaitForCacheSync(ctx) {
 				ready.Store(true)
@@ -172,8 +174,8 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 	return m.Start(ctx)
 }
 
-// probes answers health: live while the process is, since to start another one would not bring the
-// apiserver back; ready while it knows what the apiserver has.
+// probes answers health checks: live while the process runs, since a restart would not bring the
+// apiserver back; ready once a manager's cache is in sync with the apiserver.
 func probes(ready *atomic.Bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "live") })

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// groupVersion is that of Model. The schema is in examples/kubernetes/chart/crds.
+// groupVersion is the API version of Model. The schema is in examples/kubernetes/chart/crds.
 var groupVersion = schema.GroupVersion{Group: "shivad.github.io", Version: "v1alpha1"}
 
 // A Model is a model whose processes run as a Deployment of the same name.
@@ -22,14 +22,15 @@ type Model struct {
 
 // A ModelSpec is the desired state.
 type ModelSpec struct {
-	Model   string `json:"model,omitempty"`   // its name on the servers; "" = that of the object
+	Model   string `json:"model,omitempty"`   // its name on the servers; "" = the object's name
 	Version string `json:"version,omitempty"` // "" = all versions count
 
 	// Admin is host:port of the servers' admin doors; "" = the controller's --admin.
 	Admin    string `json:"admin,omitempty"`
 	Replicas *Range `json:"replicas,omitempty"`
 
-	// ScaleDownAfter is how long fewer replicas must have sufficed before there are fewer; 0 = 5m.
+	// ScaleDownAfter is the time for which fewer replicas must have sufficed before a scale-down; 0
+	// = 5m.
 	ScaleDownAfter metav1.Duration `json:"scaleDownAfter,omitempty"`
 
 	// Template is a PodTemplateSpec, which the apiserver checks when the Deployment is made.

@@ -31,9 +31,9 @@ const (
 // A reconciler brings Deployments to the state that their Models describe.
 type reconciler struct {
 	client.Client
-	live    client.Reader // asks the apiserver, where the Client reads from a cache
+	live    client.Reader // asks the apiserver; the Client reads from a cache
 	servers *servers
-	admin   string // for Models that name none
+	admin   string // for Models without an address
 	poll    time.Duration
 
 	mu     sync.Mutex
@@ -75,8 +75,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: r.poll}, nil
 }
 
-// apply applies the Deployment with the replicas that are needed. It returns an error that may pass
-// by itself; one that only a change of the Model can mend is in the Model's conditions.
+// apply applies the Deployment with the number of replicas needed. It returns errors that may be
+// temporary; errors that only a change of the Model can fix go to the Model's conditions.
 func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, say func(kind string, yes bool, reason, message string)) error {
 	is := &appsv1.Deployment{}
 	err := r.Get(ctx, client.ObjectKeyFromObject(m), is)
@@ -89,7 +89,8 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		return nil
 	}
 	if !exists {
-		// What its Model owned goes with it, which may be heard of before the end of the Model.
+		// The cluster deletes a Deployment with its Model, and the cache may show that before the
+		// Model's end.
 		if there, err := r.there(ctx, m); !there {
 			return err
 		}
@@ -101,11 +102,11 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 		return nil
 	}
 	made := &unstructured.Unstructured{Object: wanted}
-	made.SetUID(is.UID) // only this one is changed: none is made if it is gone
-	// Fields that a Deployment does not have are refused, as kubectl refuses them.
+	made.SetUID(is.UID) // change only this Deployment: if it was deleted, none is made
+	// The apiserver refuses fields that a Deployment does not have, as kubectl does.
 	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
 	if late(err) {
-		return nil // what has changed will be heard of, or seen at the next poll
+		return nil // a later event or the next poll brings the change
 	}
 	if lasting(err) {
 		say("Ready", false, "Refused", err.Error())
@@ -128,7 +129,7 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	return nil
 }
 
-// there reports whether the apiserver has this Model still, and does not delete it.
+// there reports whether the apiserver still has this Model, and is not deleting it.
 func (r *reconciler) there(ctx context.Context, m *Model) (bool, error) {
 	now := &Model{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
@@ -137,8 +138,8 @@ func (r *reconciler) there(ctx context.Context, m *Model) (bool, error) {
 	return now.UID == m.UID && now.DeletionTimestamp == nil, nil
 }
 
-// late reports whether the apiserver refuses since it has no Deployment any more, or another one
-// than the cache.
+// late reports whether the apiserver refused because it has no Deployment any more, or a different
+// one than the cache.
 func late(err error) bool {
 	var refusal apierrors.APIStatus
 	if !errors.As(err, &refusal) {
@@ -149,14 +150,14 @@ func late(err error) bool {
 		slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// lasting reports whether the apiserver will refuse the same again. A field that a kind does not
-// have is no error of the client to it, but one of its own, which only its text tells.
+// lasting reports whether the apiserver will refuse the same request again. It reports a field that
+// a kind does not have as an internal error, which only the text reveals.
 func lasting(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
 		err != nil && strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
-// replicas decides on the number of replicas; nil: others decide.
+// replicas decides on the number of replicas; nil: the controller does not scale this Model.
 func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployment, exists bool, status *ModelStatus, say func(kind string, yes bool, reason, message string)) *int32 {
 	if m.Spec.Replicas == nil {
 		meta.RemoveStatusCondition(&status.Conditions, "Scaled")
@@ -175,7 +176,7 @@ func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployme
 		status.Needed = &number
 		s.add(now, number)
 		say("Scaled", true, "Asked", "the servers have said what they need")
-	case number > 0: // the missing servers need something as well, so fewer cannot be enough
+	case number > 0: // the missing servers may need more, so fewer cannot be enough
 		s.add(now, max(number, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running)))
 		say("Scaled", false, "SomeServersAway", brief(err))
 	default:
@@ -196,7 +197,7 @@ func brief(err error) string {
 	return ports.ReplaceAllString(text, "->")
 }
 
-// ports matches local ports, those before the arrow, as in 10.0.0.1:40312->10.0.0.2:8002.
+// ports matches local ports, before the arrow, as in 10.0.0.1:40312->10.0.0.2:8002.
 var ports = regexp.MustCompile(`:[0-9]+->`)
 
 func (r *reconciler) scale(of types.NamespacedName, now time.Time, running int32) *scale {

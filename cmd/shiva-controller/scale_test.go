@@ -37,7 +37,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// However long it runs, few samples are there: those that may still decide.
+// However long a scale runs, it keeps few samples: those that may still decide.
 func TestScaleForgets(t *testing.T) {
 	var s scale
 	now := time.Unix(1000, 0)

@@ -21,23 +21,23 @@ const (
 	maxStatus  = 64 << 20        // bytes of its answer
 )
 
-// servers asks the admin doors of servers what load their models have. All methods may be called
+// servers asks the admin doors of servers for the load of their models. All methods may be called
 // from any goroutine.
 type servers struct {
 	client http.Client
 	lookup func(ctx context.Context, host string) ([]string, error)
-	fresh  time.Duration // an answer is good for so long, so that many Models ask once
+	fresh  time.Duration // lifetime of an answer, which many Models share
 
 	mu    sync.Mutex
 	asked map[string]*answer // by admin address
 }
 
-// An answer is what all servers behind an address said.
+// An answer is the combined answer of all servers behind an address.
 type answer struct {
-	mu    sync.Mutex // one asks, the others wait
+	mu    sync.Mutex // one goroutine asks, the others wait
 	at    time.Time
-	loads map[id]float64 // in replicas, summed over the servers; nil: none answered
-	err   error          // why some, or all, are missing
+	loads map[id]float64 // in replicas, summed over the servers; nil: no server answered
+	err   error          // why some servers, or all, are missing
 }
 
 type id struct{ model, version string }
@@ -46,10 +46,10 @@ func newServers(fresh time.Duration) *servers {
 	return &servers{client: http.Client{Timeout: askTimeout}, lookup: net.DefaultResolver.LookupHost, fresh: fresh, asked: map[string]*answer{}}
 }
 
-// needed is how many replicas a model needs for what arrives at all servers behind an address; at
-// all versions if version is "". complete is false if err says why some of them are missing: the
-// number is then too low, if it is any. A model that no server knows needs one, since its first
-// registration shows what it is.
+// needed returns the number of replicas that a model needs for the load of all servers behind an
+// address; of all its versions if version is "". If complete is false, err tells why some servers
+// are missing: number is then too low, or 0. A model that no server knows needs one replica, whose
+// registration makes it known.
 func (s *servers) needed(ctx context.Context, address, model, version string) (number int32, complete bool, err error) {
 	s.mu.Lock()
 	a := s.asked[address]
@@ -79,7 +79,7 @@ func (s *servers) needed(ctx context.Context, address, model, version string) (n
 	return int32(min(math.Ceil(sum-1e-9), math.MaxInt32)), a.err == nil, a.err
 }
 
-// ask asks every server that an address stands for at once.
+// ask asks all servers behind an address at once.
 func (s *servers) ask(ctx context.Context, address string) (map[id]float64, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -167,7 +167,8 @@ func (s *servers) one(ctx context.Context, hostPort string) (map[id]float64, err
 	return loads, nil
 }
 
-// shownToken is that of $SHIVA_TOKEN, or what is in the file $SHIVA_TOKEN_FILE now.
+// shownToken returns the token in $SHIVA_TOKEN, or the current content of the file
+// $SHIVA_TOKEN_FILE.
 func shownToken() (string, error) {
 	if token := strings.TrimSpace(os.Getenv("SHIVA_TOKEN")); token != "" {
 		return token, nil

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// status serves text as the status of a server, and counts who asks.
+// status serves text as the status of a server, and counts the requests.
 func status(t *testing.T, code int, text string) (address string, asked *atomic.Int32) {
 	t.Helper()
 	asked = &atomic.Int32{}
@@ -71,8 +71,8 @@ func TestNeededOfSeveralServers(t *testing.T) {
 	}
 }
 
-// A name is looked up for each question: servers that come count, and those that left do not. One
-// that resolves to nothing is an error, after which nothing is scaled.
+// A name is looked up for each question: new servers count, and removed ones do not. A name that
+// resolves to nothing is an error, after which nothing is scaled.
 func TestNameThatChanges(t *testing.T) {
 	load := func(n float64) string {
 		return fmt.Sprintf(`{"models": [{"name": "a", "version": "1", "load": %g}]}`, n)

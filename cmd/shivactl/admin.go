@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// httpClient is a client for a server at an address, or behind a URL, and the URL that its paths
-// begin with.
+// httpClient returns a client for a server at an address, or behind a URL, and the URL that its
+// paths begin with.
 func (c *cli) httpClient(addr string) (client *http.Client, base string, err error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	if t.TLSClientConfig, err = c.tls.config(); err != nil {
@@ -53,7 +53,7 @@ func (c *cli) send(method, path string, body, v any) error {
 	return c.call(method, path, text, v)
 }
 
-// at is a path of the admin door: format with names in it.
+// at returns a path of the admin door: format with escaped names.
 func at(format string, names ...string) string {
 	escaped := make([]any, len(names))
 	for i, name := range names {
@@ -62,7 +62,7 @@ func at(format string, names ...string) string {
 	return fmt.Sprintf(format, escaped...)
 }
 
-// one is the only argument of a command that takes one.
+// one returns the argument of a command that takes exactly one.
 func one(command, what string, args []string) (string, error) {
 	if len(args) != 1 || args[0] == "" {
 		return "", usage(command, "expected %s, got %d arguments", what, len(args))
@@ -103,7 +103,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	if err != nil {
 		return explain(err, "--admin", c.admin)
 	}
-	// The file of the token was replaced meanwhile.
+	// The token's file was replaced meanwhile.
 	if resp.StatusCode == http.StatusUnauthorized && shown != c.token.Token() {
 		return c.call(method, path, send, v)
 	}

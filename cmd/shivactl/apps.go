@@ -79,7 +79,7 @@ one application {"name", ...}
 
 const appsHelp = "More about it: shivactl help apps\n"
 
-// appOptions are members of an application as flags; what was not given is not there.
+// appOptions are the members of an application that were given as flags.
 type appOptions struct{ members map[string]any }
 
 func appFlags(f *flag.FlagSet) any {
@@ -180,10 +180,10 @@ func (c *cli) printApp(a admin.App) error {
 	return w.Flush()
 }
 
-// onOneLine is JSON without white space.
+// onOneLine returns JSON without white space.
 func onOneLine(text json.RawMessage) string {
 	var b bytes.Buffer
-	if json.Compact(&b, text) != nil { // of nothing
+	if json.Compact(&b, text) != nil { // an empty text
 		return ""
 	}
 	return b.String()
@@ -283,7 +283,7 @@ func (c *cli) printLinks(a admin.App) error {
 	return w.Flush()
 }
 
-// meant are the versions that a link means.
+// meant returns the versions that a link means.
 func meant(link string, models []admin.Model) (versions []string) {
 	name, version, _ := strings.Cut(link, "/")
 	for _, m := range models {

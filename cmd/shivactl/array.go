@@ -16,8 +16,8 @@ func parseJSON(file []byte) (v any, err error) {
 	return v, err
 }
 
-// jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary]
-// for complex dtypes), or of a flat array that has as many as one row.
+// jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary] for
+// complex dtypes), or of a flat array with as many elements as one row.
 func jsonTensor(v any, s spec) (tensor.Tensor, error) {
 	b := arrayBuilder{dtype: wire(s)}
 	if err := b.add(v, 0); err != nil {
@@ -37,7 +37,7 @@ func jsonTensor(v any, s spec) (tensor.Tensor, error) {
 		return t, err
 	}
 	if n, ok := row(s).Elements(); ok && len(b.shape) == 1 && b.shape[0] == n && len(row(s)) != 1 {
-		t.Shape = row(s) // flat: unambiguous, as all of a row is declared
+		t.Shape = row(s) // flat: unambiguous, as the row's shape is fully declared
 	}
 	return t, nil
 }
@@ -45,7 +45,7 @@ func jsonTensor(v any, s spec) (tensor.Tensor, error) {
 // arrayBuilder gathers the elements of nested arrays and their shape.
 type arrayBuilder struct {
 	dtype tensor.DType
-	shape tensor.Shape // as the first path down says; all others must agree
+	shape tensor.Shape // taken from the first path down; all other paths must agree
 	depth int          // of the leaves; set once one was seen
 	leaf  bool
 	index []int // of the element being read

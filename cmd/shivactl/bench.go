@@ -92,7 +92,7 @@ type door struct {
 
 var doors = []door{{"tcp", load.Shiva, shiva.DefaultPort}, {"rest", load.HTTP, 8000}, {"grpc", load.GRPC, 8001}}
 
-// value is a flag whose parser says in its errors what was expected.
+// value is a flag whose parser names the expected form in its errors.
 type value[T any] struct {
 	to      *T
 	parse   func(text string) (T, error)
@@ -179,8 +179,8 @@ func (o *benchOptions) config(addr string) load.Config {
 	c := load.Config{Network: network, Addr: target, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
 	perStream, free := 1, 16
 	if o.door.wire == load.HTTP {
-		// One request at a time on each. A stream has one that executes and one that waits, and
-		// some that are about to be superseded.
+		// Each connection has one request at a time. A stream has a frame that executes, one that
+		// waits, and some that are about to be superseded.
 		perStream, free = 4, 64
 	}
 	switch {
@@ -230,7 +230,7 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 		return err
 	}
 	var hdr *os.File
-	if o.hdr != "" { // before the run: that it cannot be written is better known now
+	if o.hdr != "" { // before the run, so that it fails now if the file cannot be written
 		if hdr, err = os.Create(o.hdr); err != nil {
 			return unfit("", "--hdr: %v", err)
 		}
@@ -270,7 +270,8 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 	return nil
 }
 
-// silent is a failure after a report: when the report is a JSON document, no second one follows.
+// silent returns a failure after a report: if the report is a JSON document, no second document
+// follows.
 func (b *bench) silent(f *failure) error {
 	if b.json {
 		f.Message = ""
@@ -278,10 +279,10 @@ func (b *bench) silent(f *failure) error {
 	return f
 }
 
-// interrupted is what the report says of a run that the user has ended.
+// interrupted is the report's text for a run that the user has ended.
 const interrupted = "interrupted"
 
-// ended says why a run ended early; "" if it did not.
+// ended returns the reason why a run ended early; "" if it did not.
 func ended(err error) string {
 	switch {
 	case err == nil, errors.Is(err, load.ErrNoRate):
@@ -300,11 +301,11 @@ type bench struct {
 	*cli
 	o      *benchOptions
 	config load.Config
-	inputs []string // what is sent, for people
+	inputs []string // descriptions of the inputs, for people
 	report benchReport
 }
 
-// run offers the load of a configuration, and shows a line about it meanwhile.
+// run offers the load of a configuration, and shows its progress on a line.
 func (b *bench) run(config load.Config) (*load.Result, error) {
 	config.Live = &load.Live{}
 	line := b.liveLine(config)
@@ -312,9 +313,9 @@ func (b *bench) run(config load.Config) (*load.Result, error) {
 	return load.Run(b.ctx, config)
 }
 
-// search finds the highest rate that keeps the promise. The result is that of the last trial.
+// search finds the highest rate that keeps the promise. It returns the result of the last trial.
 func (b *bench) search() (*load.Result, error) {
-	first := b.config // a closed loop, of which the highest rate is about the throughput
+	first := b.config // a closed loop: the highest rate is near its throughput
 	first.InFlight, first.Duration = 1, time.Second
 	last, err := b.run(first)
 	switch {

@@ -16,13 +16,13 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// benched serves the metadata of digits, and answers all else with answer.
+// benched serves the metadata of digits, and answers all other requests with answer.
 func benched(t *testing.T, answer func(c *shivatest.Conn, q *shiva.Message)) (s *shivatest.Server) {
 	t.Helper()
 	return benchedOn(t, "tcp", answer)
 }
 
-// benchedOn does so on "tcp" or "unix".
+// benchedOn is benched on "tcp" or "unix".
 func benchedOn(t *testing.T, network string, answer func(c *shivatest.Conn, q *shiva.Message)) (s *shivatest.Server) {
 	t.Helper()
 	s = shivatest.Serve(listen(t, network), func(c *shivatest.Conn, q *shiva.Message) {
@@ -56,8 +56,8 @@ func offer(t *testing.T, ctx context.Context, args ...string) (r benchReport, co
 	return r, code, errs.String()
 }
 
-// While the server stalls, requests go on being due, and each counts what it waited: in a stall of
-// a twelfth of the run one in twelve of them, and the longest nearly all of it.
+// While the server stalls, requests keep falling due, and each counts its wait: a stall of a
+// twelfth of the run affects one in twelve requests, and the longest wait is nearly all of it.
 func TestBenchSeesStalls(t *testing.T) {
 	const length, stall = 1200 * time.Millisecond, 100 * time.Millisecond
 	n := 0
@@ -92,7 +92,7 @@ func TestBenchOnAUnixSocket(t *testing.T) {
 func TestBenchErrors(t *testing.T) {
 	data := zeros(t)
 	all := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
-		time.Sleep(10 * time.Millisecond) // a closed loop, as a search begins with, takes all there is
+		time.Sleep(10 * time.Millisecond) // a closed loop, with which a search begins, takes all processor time
 		a := refusal(shiva.Overloaded, "the queue is full")
 		_ = c.Send(a)
 	})
@@ -106,14 +106,14 @@ func TestBenchErrors(t *testing.T) {
 	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") || !strings.Contains(out.String(), "no request was answered well") {
 		t.Errorf("exit %d, it says\n%s%s", code, out.String(), errs.String())
 	}
-	// A search has nothing to look for.
+	// The search finds no rate.
 	r, code, _ = offer(t, t.Context(), "--addr", all.Addr(), "--search", "p99<50ms", "--data", data)
 	if code != exitRefused || r.Failed == 0 {
 		t.Errorf("a search: exit %d, %+v", code, r)
 	}
 }
 
-// Whatever ends a run before its time, there is a report of it until then.
+// A run that ends early, for whatever reason, has a report up to that time.
 func TestBenchEndsEarly(t *testing.T) {
 	data := zeros(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,7 +125,7 @@ func TestBenchEndsEarly(t *testing.T) {
 		}
 		good(c, q)
 	})
-	// One at a time: whoever sends the twentieth has the answers of the others.
+	// One at a time: when a connection sends the twentieth request, it has all answers before it.
 	r, code, stderr := offer(t, ctx, "--addr", counted.Addr(), "--conns", "1", "--for", "1h", "--data", data)
 	if code != exitOK || stderr != "" || r.Ended != interrupted || r.Answered < 19 || r.Unanswered != 0 || r.Seconds > 60 {
 		t.Errorf("interrupted: exit %d, %q, %+v", code, stderr, r)
@@ -136,7 +136,7 @@ func TestBenchEndsEarly(t *testing.T) {
 	}
 	leaves := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
 		if m.Add(1) > 30 {
-			// Closed with requests unread, the connection would be reset, and answers lost.
+			// Closing with requests unread would reset the connection, and lose answers.
 			_ = c.CloseWrite()
 			return
 		}
@@ -154,7 +154,7 @@ func TestBenchEndsEarly(t *testing.T) {
 	}
 }
 
-// Files of a directory are sent in turn.
+// The files of a directory are sent in turn.
 func TestBenchData(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 5 {
@@ -185,7 +185,7 @@ func TestBenchData(t *testing.T) {
 	}
 }
 
-// Random tensors fit what is declared, of each datatype that a client may send.
+// Random tensors fit the declaration, for each datatype that a client may send.
 func TestBenchRandom(t *testing.T) {
 	for _, datatype := range []string{"BOOL", "INT8", "UINT8", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES"} {
 		d := declaration{Name: "m", Inputs: []declaredTensor{{Name: "x", Datatype: datatype, Shape: []int{-1, 3, -1}}}}

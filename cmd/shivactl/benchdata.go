@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// maxVariants is how many random requests are made, and maxRandom bounds their bytes.
+	// maxVariants bounds the number of random requests, and maxRandom their bytes.
 	maxVariants = 16
 	maxRandom   = 64 << 20
-	// maxRequest is the largest tensor that is made at random: what a server takes by default.
+	// maxRequest is the size of the largest random tensor: a server's default limit.
 	maxRequest = 1 << 30
 )
 
-// declared asks a door what the model behind a route takes.
+// declared asks a door for the declaration of the model behind a route.
 func (c *cli) declared(d door, addr, route string) (model, error) {
 	asking := *c
 	asking.addr = addr
@@ -55,7 +55,7 @@ func (c *cli) declared(d door, addr, route string) (model, error) {
 	return declaration.model(route)
 }
 
-// maxMetadata bounds what a server says of a model.
+// maxMetadata bounds the metadata of a model.
 const maxMetadata = 1 << 20
 
 // askREST asks for the metadata of a model over HTTP.
@@ -102,7 +102,7 @@ func notTheDoor(addr, name, got string) *failure {
 }
 
 // askGRPC asks for the metadata of a model over gRPC: a ModelMetadataRequest has its name and
-// version as fields 1 and 2. A client of gRPC would be most of this program.
+// version as fields 1 and 2. A gRPC library would be most of this program.
 func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	const prefix = 5 // compression flag and length
 	name, version := modelOf(route)
@@ -137,7 +137,7 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 		return d, err
 	}
 	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
-	if status == "" { // an error alone has its trailers as headers
+	if status == "" { // an error without a message has its trailers in the headers
 		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
 	}
 	switch {
@@ -188,8 +188,8 @@ func (d *declaration) unmarshalProto(message []byte) error {
 	})
 }
 
-// eachField calls f with the fields of a message: the bytes of those that have some, the number of
-// varints.
+// eachField calls f with the fields of a message: with value for length-delimited fields, with
+// varint for varints.
 func eachField(message []byte, f func(number protowire.Number, value []byte, varint uint64) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -218,14 +218,14 @@ func eachField(message []byte, f func(number protowire.Number, value []byte, var
 	return nil
 }
 
-// modelOf takes a route, in any of its forms, apart.
+// modelOf splits a route, in any of its forms.
 func modelOf(route string) (name, version string) {
 	path := strings.TrimPrefix(metadataRoute(route), "v2/models/")
 	name, version, _ = strings.Cut(path, "/versions/")
 	return name, version
 }
 
-// load makes the requests: of the files of --data, or at random.
+// load makes the requests: from the files of --data, or at random.
 func (b *bench) load(m model) error {
 	var items []item
 	var err error
@@ -259,7 +259,7 @@ func (b *bench) load(m model) error {
 	return nil
 }
 
-// request is the request of an item.
+// request makes the request of an item.
 func (b *bench) request(m model, it item) (*load.Request, error) {
 	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Keep: b.o.keep, Token: b.config.Token}
 	q.Model, q.Version = modelOf(m.route)
@@ -311,7 +311,7 @@ func (b *bench) files(m model) ([]item, error) {
 	return items, nil
 }
 
-// random makes items of what the model declares. Sizes that it leaves open are 1.
+// random makes items by the model's declaration. Sizes that the declaration leaves open are 1.
 func (b *bench) random(m model) ([]item, error) {
 	size := 0
 	for _, s := range m.inputs {
@@ -337,7 +337,7 @@ func (b *bench) random(m model) ([]item, error) {
 	return items, nil
 }
 
-// openShape is the declared shape, with 1 where any size will do.
+// openShape returns the declared shape, with 1 for sizes that are open.
 func openShape(s spec) tensor.Shape {
 	shape := make(tensor.Shape, len(s.Shape))
 	for i, n := range s.Shape {
@@ -349,11 +349,11 @@ func openShape(s spec) tensor.Shape {
 	return shape
 }
 
-// randomText is what inputs of text get, with a number behind it.
+// randomText is the text for inputs of text, followed by a number.
 const randomText = "what a day "
 
-// randomTensor has numbers that most models take: 0 to 1 where they have fractions, else 0 to 255,
-// or as far as the datatype goes.
+// randomTensor returns numbers that most models accept: 0 to 1 for floats, else 0 to 255, or to the
+// datatype's limit.
 func randomTensor(r *rand.Rand, d tensor.DType, shape tensor.Shape) (tensor.Tensor, error) {
 	n, _ := shape.Elements()
 	if d == tensor.Bytes {
@@ -375,7 +375,7 @@ func randomTensor(r *rand.Rand, d tensor.DType, shape tensor.Shape) (tensor.Tens
 		}
 		return tensor.Cast(t, d, nil)
 	}
-	const steps = 256 // bfloat16 has them, as all others do
+	const steps = 256 // exact in every float datatype, including bfloat16
 	data := make([]byte, 0, n*d.Size())
 	for range n {
 		var err error

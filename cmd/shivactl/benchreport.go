@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// benchReport is what bench has measured; its JSON is that of --json.
+// benchReport is the measurement of bench; its JSON is the output of --json.
 type benchReport struct {
 	Route      string         `json:"route"`
 	Door       string         `json:"door"`
@@ -71,7 +71,7 @@ type trialReport struct {
 	Confirmation bool    `json:"confirmation"`
 }
 
-// ms are milliseconds, to the microsecond.
+// ms returns milliseconds, rounded to the microsecond.
 func ms(d time.Duration) float64 { return math.Round(float64(d)/1e3) / 1e3 }
 
 func latenciesOf(h *load.Histogram) latencies {
@@ -79,7 +79,7 @@ func latenciesOf(h *load.Histogram) latencies {
 	return latencies{ms(h.Mean()), at(0.5), at(0.9), at(0.99), at(0.999), at(0.9999), ms(h.Max())}
 }
 
-// take fills the report with a run.
+// take fills the report with the result of a run.
 func (b *benchReport) take(r *load.Result) {
 	b.Seconds, b.Offered = r.Elapsed.Seconds(), r.Offered
 	b.Answered, b.Failed, b.Unanswered, b.Superseded = r.Latency.Count(), r.Refusal.Count(), r.Lost, r.Superseded
@@ -97,7 +97,7 @@ func (b *benchReport) take(r *load.Result) {
 	}
 }
 
-// searched adds what was tried.
+// searched adds the trials of a search.
 func (b *benchReport) searched(p load.Promise, rate float64, trials []load.Trial) {
 	b.Search = &searchReport{Promise: p.String(), Rate: rate, Trials: []trialReport{}}
 	for _, t := range trials {
@@ -158,10 +158,10 @@ func (b *bench) print(r *load.Result) {
 	fmt.Fprint(w, percentileChart(&r.Latency, columns(w), unicodeTerminal()))
 }
 
-// tolerable is the part of the latencies that this tool's own lateness may be without a word.
+// tolerable divides the p99 latency: the report mentions this tool's own lateness only above that.
 const tolerable = 10
 
-// what says which load was offered.
+// what describes the offered load.
 func (b *bench) what() string {
 	conns := plural(b.config.Conns, "connection")
 	length := fmt.Sprintf("for %v", b.o.length)
@@ -214,7 +214,7 @@ func (b *bench) printSearch(s *searchReport) {
 	}
 }
 
-// milliseconds has three digits or more, so that microseconds show as well as seconds.
+// milliseconds formats n with three digits or more, which suits microseconds as well as seconds.
 func milliseconds(n float64) string {
 	switch {
 	case n < 10:
@@ -226,7 +226,7 @@ func milliseconds(n float64) string {
 	}
 }
 
-// oneLine is the beginning of a text, without the ends of its lines.
+// oneLine returns the beginning of a text, without line breaks.
 func oneLine(text string) string {
 	const most = 300
 	text = strings.Join(strings.Fields(text), " ")

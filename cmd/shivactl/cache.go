@@ -48,7 +48,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 	},
 }
 
-// cacheList is what cache show prints with --json.
+// cacheList is the output of cache show --json.
 type cacheList struct {
 	Caches []admin.ModelCache `json:"caches"`
 }
@@ -105,7 +105,7 @@ func (c *cli) clearCache(name string) error {
 	return nil
 }
 
-// hitRatio is the share of requests that were not executed.
+// hitRatio formats the share of requests that were not executed.
 func hitRatio(c admin.Cache) string {
 	all := c.Hits + c.Shared + c.Misses
 	if all == 0 {

@@ -11,10 +11,10 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// defaultColumns is the width of what is no terminal.
+// defaultColumns is the width of the output when it is not a terminal.
 const defaultColumns = 80
 
-// columns is the width of what w writes to.
+// columns returns the width of w's terminal.
 func columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, ok := terminalSize(f); ok && n > 0 {
@@ -24,7 +24,7 @@ func columns(w io.Writer) int {
 	return defaultColumns
 }
 
-// unicodeTerminal tells by the locale whether the user sees more than ASCII.
+// unicodeTerminal reports whether the locale allows more than ASCII.
 func unicodeTerminal() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if locale := os.Getenv(name); locale != "" {
@@ -41,7 +41,7 @@ var chartPercentiles = []struct {
 	share float64
 }{{"p50", 0.5}, {"p75", 0.75}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, {"max", 1}}
 
-// percentileChart is a bar for each percentile, width columns wide.
+// percentileChart draws a bar for each percentile, width columns wide.
 func percentileChart(h *load.Histogram, width int, unicode bool) string {
 	var b strings.Builder
 	for _, p := range chartPercentiles {
@@ -56,7 +56,7 @@ func percentileChart(h *load.Histogram, width int, unicode bool) string {
 	return b.String()
 }
 
-// bar is a share of room columns, to an eighth of a column where there is more than ASCII.
+// bar draws a share of room columns, to an eighth of a column in Unicode.
 func bar(share float64, room int, unicode bool) string {
 	if !unicode {
 		return strings.Repeat("#", int(share*float64(room)+0.5))
@@ -70,7 +70,7 @@ func bar(share float64, room int, unicode bool) string {
 	return text
 }
 
-// watched is the terminal of standard error, and its width; nil where nobody looks.
+// watched returns the terminal of standard error, and its width; nil if it is not a terminal.
 func (b *bench) watched() (f *os.File, columns int) {
 	f, ok := b.stderr.(*os.File)
 	if ok {
@@ -82,12 +82,12 @@ func (b *bench) watched() (f *os.File, columns int) {
 	return f, columns
 }
 
-// A liveLine is a line on a terminal about a run that goes on, written once a second.
+// A liveLine shows the progress of a run on one line of a terminal, once a second.
 type liveLine struct {
 	done, ended chan struct{}
 }
 
-// liveLine begins the line of a run; it does nothing where nobody looks.
+// liveLine begins the line of a run; without a terminal it does nothing.
 func (b *bench) liveLine(config load.Config) *liveLine {
 	l := &liveLine{done: make(chan struct{}), ended: make(chan struct{})}
 	f, width := b.watched()
@@ -120,7 +120,7 @@ func (l *liveLine) stop() {
 	<-l.ended
 }
 
-// liveText is the line of a second.
+// liveText is the line for a second.
 func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	all := config.Warmup + config.Duration
 	text := fmt.Sprintf("%.0f of %.0f s", at.Seconds(), all.Seconds())
@@ -140,7 +140,7 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	return text
 }
 
-// tell shows a trial of a search that has ended, where somebody looks.
+// tell shows a finished trial of a search, if there is a terminal.
 func (b *bench) tell(t load.Trial) {
 	f, _ := b.watched()
 	if f == nil {

@@ -29,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// fakeModels are what the fake server serves: metadata, and an answer to a question.
+// fakeModels are the models of the fake server: metadata, and an answer to a question.
 var fakeModels = map[string]struct {
 	metadata string
 	answer   func(q *shiva.Message) *shiva.Message
@@ -161,7 +161,7 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 	return s.Addr(), h.Listener.Addr().String()
 }
 
-// learn answers feedback with what it brought; that with the id 1 was learned before.
+// learn answers feedback with its content; feedback with the id 1 has been learned before.
 func learn(q *shiva.Message) *shiva.Message {
 	if q.Namespace != "digits/update" {
 		return refusal(shiva.NotFound, "only applications take feedback")
@@ -234,7 +234,8 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-// commandLines are what a user types; testdata/golden has what each prints, and its exit code.
+// commandLines are a user's command lines; testdata/golden has the output and the exit code of
+// each.
 var commandLines = []struct{ name, stdin, args string }{
 	{"infer", "", "infer digits seven.png three.png"},
 	{"infer-version", "", "infer digits/1 seven.png"},
@@ -530,7 +531,7 @@ func testCommandLine(t *testing.T, network string) {
 	}
 }
 
-// What a policy has learned is shown by user, with what each model has in the answers.
+// The learned state of a policy is shown by user, with each model's share of the answers.
 func TestLearned(t *testing.T) {
 	sources := admintest.New(fakeList, fakeStatus).Sources()
 	if _, err := sources.Applications.Create(t.Context(), admin.App{Name: "app", Models: []string{"digits", "other"}, Policy: "exp4"}); err != nil {
@@ -562,7 +563,7 @@ func TestLearned(t *testing.T) {
 	}
 }
 
-// More files than may be in flight at once are answered all, in their order.
+// More files than may be in flight at once are all answered, in order.
 func TestManyFiles(t *testing.T) {
 	tcp, _ := fake(t, "tcp")
 	t.Chdir(t.TempDir())
@@ -588,7 +589,7 @@ func TestManyFiles(t *testing.T) {
 	}
 }
 
-// --version asks no server.
+// --version needs no server.
 func TestOwnVersion(t *testing.T) {
 	var stdout bytes.Buffer
 	if code := run(context.Background(), []string{"--version", "--admin", "127.0.0.1:1"}, nil, &stdout, io.Discard); code != 0 || !strings.HasPrefix(stdout.String(), "shivactl "+build.Version+" (") || strings.Count(stdout.String(), "\n") != 1 {
@@ -609,7 +610,7 @@ func TestVersionOfServer(t *testing.T) {
 	}
 }
 
-// A deadline is sent only when the user asked for one: the model may have its own.
+// A deadline is sent only when the user sets one: the model may have its own.
 func TestDeadline(t *testing.T) {
 	t.Chdir(t.TempDir())
 	digit(t, "a.png", 1, 8)
@@ -641,7 +642,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A server that accepts and says nothing costs the timeout and no more.
+// A server that accepts and stays silent costs no more than the timeout.
 func TestTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// A kind is what stands in a place of a command line, and so where completion finds it.
+// A kind is the kind of a word on a command line; it tells where completion finds candidates.
 type kind int
 
 const (
-	nothing kind = iota // nothing that could be completed
-	aFile               // the shell knows files
+	nothing kind = iota // cannot be completed
+	aFile               // the shell completes files
 	aModel
 	aVersion // of the model before it
 	aLink    // a model, one of its versions, or all
@@ -30,20 +30,20 @@ const (
 	aDoor
 	aKeep
 	aSetting     // KEY= of the model before it
-	aSettingName // likewise, KEY
+	aSettingName // KEY of the model before it
 	aParam       // NAME= of a policy
 	aConfigKey
 	aProfile
 	aLevel
 )
 
-// flagKinds are the values of flags, by the flag's name.
+// flagKinds are the kinds of the values of flags, by the flag's name.
 var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy, "param": aParam, "door": aDoor, "keep": aKeep, "profile": aProfile, "level": aLevel}
 
-// settingKinds are the values of settings of models.
+// settingKinds are the kinds of the values of models' settings.
 var settingKinds = map[string]kind{"keep": aKeep, "default_version": aVersion}
 
-// completing is the command that the scripts of completionCommand call. It is in no help.
+// completing is the command that the scripts of completionCommand call. No help lists it.
 const completing = "__complete"
 
 var completionCommand = command{
@@ -70,8 +70,8 @@ With --json: {"shell", "script"}
 	},
 }
 
-// scripts have shivactl itself find what may follow, given the words so far and the
-// beginning of the next. Where it finds nothing, the shell looks for files.
+// scripts call shivactl for the candidates, given the words so far and the beginning of the next.
+// If it finds none, the shell looks for files.
 var scripts = map[string]string{
 	"bash": `_shivactl() {
   local IFS=$'\n'
@@ -80,8 +80,8 @@ var scripts = map[string]string{
 }
 complete -o default -F _shivactl shivactl
 `,
-	// Sourced, or a file of $fpath, which zsh makes the body of the function when it is first
-	// called.
+	// For sourcing, or as a file in $fpath, which zsh makes the body of the function when it is
+	// first called.
 	"zsh": `#compdef shivactl
 _shivactl() {
   local -a found keys
@@ -105,10 +105,10 @@ complete -c shivactl -f -a '(__shivactl)'
 `,
 }
 
-// askTime is what the server may take to say its names: somebody waits at the keyboard.
+// askTime bounds the wait for the server's names: the user waits at the keyboard.
 const askTime = time.Second
 
-// complete prints what may stand in the place of the last word, one a line.
+// complete prints the candidates for the last word, one per line.
 func (c *cli) complete(words []string) error {
 	if len(words) == 0 {
 		words = []string{""}
@@ -128,7 +128,7 @@ func (c *cli) complete(words []string) error {
 	return nil
 }
 
-// candidates are what may follow the words; last is its beginning.
+// candidates returns the words that may follow the given words; last is the beginning of the next.
 func (c *cli) candidates(words []string, last string) []string {
 	f := newFlagSet("")
 	c.register(f)
@@ -151,7 +151,7 @@ func (c *cli) candidates(words []string, last string) []string {
 				}
 				value = words[i]
 			}
-			_ = f.Set(name, value) // wrong values are not the concern of completion
+			_ = f.Set(name, value) // completion ignores wrong values
 			c.given[name] = true
 			continue
 		}
@@ -200,7 +200,8 @@ func (c *cli) candidates(words []string, last string) []string {
 	return append(found, c.find(k, positional)...)
 }
 
-// settings are what may follow "models set": a key, or behind it a value. Bash splits words at =.
+// settings returns the candidates after "models set": keys, or after a key its values. Bash splits
+// words at =.
 func (c *cli) settings(positional []string, last string) (found []string) {
 	if n := len(positional); positional[n-1] == "=" {
 		return c.find(settingKinds[positional[n-2]], positional)
@@ -222,7 +223,7 @@ func isBool(f *flag.Flag) bool {
 	return ok && b.IsBoolFlag()
 }
 
-// find asks for the names of a kind. A server that does not answer has none.
+// find asks for the names of a kind. Without an answer from the server there are none.
 func (c *cli) find(k kind, positional []string) (found []string) {
 	if k != aProfile && c.settle() != nil {
 		return nil
@@ -299,7 +300,7 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 	return found
 }
 
-// settingNames are the settings of the model that stands first, but for those that follow it.
+// settingNames returns the settings of the model named first, except those already on the line.
 func (c *cli) settingNames(positional []string) (found []string) {
 	var list admin.ModelList
 	_ = c.get("/v1/models", &list)
@@ -310,7 +311,7 @@ func (c *cli) settingNames(positional []string) (found []string) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(policy)) {
 			named := func(word string) bool { word, _, _ = strings.Cut(word, "="); return word == key }
-			// "batched" needs a restart, so nobody can set it.
+			// "batched" needs a restart, so it cannot be set.
 			if key != "batched" && !slices.ContainsFunc(positional[1:], named) {
 				found = append(found, key)
 			}

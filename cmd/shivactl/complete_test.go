@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// TestMain is shivactl itself for the shells of these tests.
+// TestMain runs shivactl itself for the shells of these tests.
 func TestMain(m *testing.M) {
 	if os.Getenv("SHIVACTL_IS_ASKED") != "" {
 		main()
@@ -92,7 +92,7 @@ func TestCompletion(t *testing.T) {
 		}
 		got := strings.Fields(out.String())
 		slices.Sort(got)
-		if c.want == "--all" { // of a command that there is not: commands
+		if c.want == "--all" { // after a command that does not exist: commands
 			if !slices.Contains(got, "apps") {
 				t.Errorf("%s: got %q", c.words, got)
 			}
@@ -104,7 +104,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// What the variables say of the server holds for completion, too.
+// The server's variables hold for completion, too.
 func TestCompletionByVariables(t *testing.T) {
 	_, at := fake(t, "tcp")
 	t.Setenv(adminEnv, at)

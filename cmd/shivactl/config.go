@@ -44,7 +44,7 @@ With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 	},
 }
 
-// valueText is a setting's value on a line.
+// valueText formats a setting's value on one line.
 func valueText(v any) string {
 	if v == nil {
 		return "none"
@@ -97,7 +97,7 @@ With --json: all settings, by table; KEY is not taken
 	},
 }
 
-// flatten gives every value that is no table a line of its own.
+// flatten maps every value that is not a table to its dotted key.
 func flatten(to map[string]string, key string, v any) {
 	if table, ok := v.(map[string]any); ok {
 		for name, value := range table {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// confirm asks whether to take away what cmd deletes. Where nobody can be asked, --yes has to be
-// said: a script that deletes should do it on purpose.
+// confirm asks the user whether to do the deletion of cmd. Without a terminal it requires --yes: a
+// script that deletes should do so on purpose.
 func (c *cli) confirm(cmd command, args []string) error {
-	// With another number of arguments it says itself what it wants.
+	// With the wrong number of arguments the command itself returns a usage error.
 	if cmd.deletes == "" || c.yes || len(args) != strings.Count(cmd.deletes, "%") {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (c *cli) confirm(cmd command, args []string) error {
 	}
 	fmt.Fprintf(c.stderr, "delete %s? [y/N] ", what)
 	answer := make(chan string, 1)
-	// It is left behind, reading, when the user interrupts: the process ends.
+	// When the user interrupts, this goroutine is left behind, reading: the process ends.
 	go func() {
 		line, _ := bufio.NewReader(file).ReadString('\n')
 		answer <- line

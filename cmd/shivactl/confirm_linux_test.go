@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// At a terminal what is deleted is asked for, and nothing but yes deletes it.
+// At a terminal the user is asked before a deletion, and only yes deletes.
 func TestConfirm(t *testing.T) {
 	_, at := fake(t, "tcp")
 	has := func() bool {
@@ -43,8 +43,7 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 
-	// Ctrl-C takes it back, however long the user thinks: the time that the server may take has not
-	// begun.
+	// Ctrl-C cancels, however long the user thinks: the server's timeout has not begun.
 	w := openTerminal(t, 80, 24)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)

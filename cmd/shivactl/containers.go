@@ -54,7 +54,7 @@ start, stop and restart {"name", ...}
 	},
 }
 
-// loading is as long as the admin door waits for a model to be loaded.
+// loading is the time for which the admin door waits for a model to load.
 const loading = 10 * time.Minute
 
 func (c *cli) operate(what string, args []string) error {

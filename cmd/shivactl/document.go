@@ -53,11 +53,11 @@ With --json: {"file", "applications", "policies", "settings"}, how many of each;
 	},
 }
 
-// writeWhole writes a file so that there is all of it or what was there before.
+// writeWhole replaces a file atomically: it has either the whole text or its previous content.
 func writeWhole(name string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
 	if e, ok := errors.AsType[*os.PathError](err); ok {
-		return e.Err // without the name, which is not the user's
+		return e.Err // without the name, which the user did not choose
 	}
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 var native = binary.NativeEndian
 
-// integers are the dtypes whose elements are whole numbers, with their bounds.
+// integers are the integer dtypes with their bounds.
 var integers = map[tensor.DType]struct {
 	low  int64
 	high uint64
@@ -22,8 +22,8 @@ var integers = map[tensor.DType]struct {
 	tensor.Uint8: {0, math.MaxUint8}, tensor.Uint16: {0, math.MaxUint16}, tensor.Uint32: {0, math.MaxUint32}, tensor.Uint64: {0, math.MaxUint64},
 }
 
-// appendNumber appends the number that a JSON text is, as an element of dtype d. An integer
-// dtype takes whole numbers in its range only; a float takes the nearest number that it has.
+// appendNumber appends a JSON number as an element of dtype d. An integer dtype takes only whole
+// numbers in its range; a float dtype takes its nearest number.
 func appendNumber(dst []byte, d tensor.DType, text string) ([]byte, error) {
 	bounds, whole := integers[d]
 	if !whole {
@@ -58,7 +58,7 @@ func parseWhole(text string, low int64, high uint64) (uint64, error) {
 		return uint64(i), nil
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	const exact = 1 << 53 // beyond it a float64 need not be the number that was written
+	const exact = 1 << 53 // beyond it a float64 may differ from the written number
 	if err != nil || f != math.Trunc(f) || math.Abs(f) > exact || f < float64(low) || f > float64(high) {
 		return 0, strconv.ErrRange
 	}

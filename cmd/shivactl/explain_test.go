@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// TestExplainAndSet: what the admin door says of a model is printed, and settings reach it as
-// they were written.
+// TestExplainAndSet: the admin door's report on a model is printed, and settings reach the door as
+// written.
 func TestExplainAndSet(t *testing.T) {
 	var set map[string]string
 	policy := map[string]any{"objective": "100ms", "max_batch": 0}
@@ -25,7 +25,7 @@ func TestExplainAndSet(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		exit int
-		want string // of what is printed
+		want string // part of the output
 	}{
 		{"explain m", exitOK, "m/2\n  - It is slow.\n  - Make it fast.\n\nm/1\n  - It is old.\n"},
 		{"explain m/1", exitOK, "m/1\n  - It is old.\n"},
@@ -52,7 +52,7 @@ func TestExplainAndSet(t *testing.T) {
 	}
 }
 
-// explained is a report on model m, with the policy that it shows.
+// explained serves a report on model m, with a policy.
 type explained struct{ policy map[string]any }
 
 func (explained) Ready() admin.Readiness { return admin.Readiness{} }
@@ -73,7 +73,7 @@ func (explained) Explain(model string) []admin.Explanation {
 	return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
 }
 
-// adjusted takes all settings but one, and shows the objective.
+// adjusted accepts all settings except one, and shows the objective.
 type adjusted struct {
 	admin.Settings // nil
 	policy         map[string]any

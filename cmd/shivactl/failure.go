@@ -21,7 +21,7 @@ import (
 const (
 	exitOK          = 0
 	exitRefused     = 1 // the server answered with a refusal
-	exitUsage       = 2 // arguments or files are at fault
+	exitUsage       = 2 // wrong arguments or files
 	exitUnreachable = 3 // no server, or no answer in time
 )
 
@@ -41,13 +41,13 @@ func usage(command, format string, args ...any) error {
 	return &failure{"usage", fmt.Sprintf(format, args...), strings.TrimSpace("shivactl help " + command), exitUsage}
 }
 
-// unfit is a failure of a file: it cannot be read, or is not what the model takes.
+// unfit is a failure of a file: it cannot be read, or does not fit the model.
 func unfit(hint, format string, args ...any) error {
 	return &failure{"file", fmt.Sprintf(format, args...), hint, exitUsage}
 }
 
-// explain turns an error of a call to the server at addr into what the user needs. flag is the
-// flag that says where the server is.
+// explain turns an error of a call to the server at addr into a failure with a hint. flag is the
+// flag that sets the address.
 func explain(err error, flag, addr string) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
@@ -81,7 +81,7 @@ func explain(err error, flag, addr string) *failure {
 	return &failure{"unreachable", err.Error(), "check " + where, exitUnreachable}
 }
 
-// remoteHints is what to do about an error of the server, by its type.
+// remoteHints are hints about errors of the server, by type.
 var remoteHints = map[string]string{
 	shiva.Unauthenticated:  tokenHints[shiva.Unauthenticated],
 	shiva.PermissionDenied: tokenHints[shiva.PermissionDenied],
@@ -96,13 +96,13 @@ var remoteHints = map[string]string{
 	shiva.Internal:         "this is a bug of the server; its log says more",
 }
 
-// tokenHints are those of remoteHints that hold for every door.
+// tokenHints are the remoteHints that hold for every door.
 var tokenHints = map[string]string{
 	shiva.Unauthenticated:  "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv + " names",
 	shiva.PermissionDenied: "shivactl whoami shows who you are to the server, and what you may",
 }
 
-// typeOf is the type of error that has a status of HTTP; "" of those that have several.
+// typeOf returns the type of error of an HTTP status; "" if several types have that status.
 func typeOf(status int) string {
 	return map[int]string{http.StatusNotFound: shiva.NotFound, http.StatusUnauthorized: shiva.Unauthenticated, http.StatusForbidden: shiva.PermissionDenied}[status]
 }
@@ -113,7 +113,7 @@ func (c *cli) report(err error) int {
 	if !ok {
 		f = &failure{Type: "internal", Message: err.Error(), code: exitRefused}
 	}
-	if f.Message == "" { // all was reported already
+	if f.Message == "" { // everything has been reported
 		return f.code
 	}
 	if c.json {
@@ -127,8 +127,7 @@ func (c *cli) report(err error) int {
 	return f.code
 }
 
-// printJSON prints one JSON document on one line: tensors indented would have a line for each
-// number.
+// printJSON prints a JSON document on one line: indented tensors would have a line for each number.
 func (c *cli) printJSON(v any) error {
 	e := json.NewEncoder(c.stdout)
 	e.SetEscapeHTML(false)

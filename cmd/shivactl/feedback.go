@@ -48,7 +48,7 @@ type feedbackOptions struct {
 	outcome  map[string]any // label, loss, reward, losses
 }
 
-// asJSON takes a text for the JSON that it is, or else for a text.
+// asJSON returns s itself if it is JSON, and otherwise s as a JSON string.
 func asJSON(s string) json.RawMessage {
 	if json.Valid([]byte(s)) {
 		return json.RawMessage(s)

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/shiva/nearest"
 )
 
-// didYouMean is the hint for a word that was mistyped; "" if it is near none of those known.
+// didYouMean returns the hint for a mistyped word; "" if no known word is near.
 func didYouMean(word string, known []string) string {
 	near := nearest.Names(word, known)
 	if len(near) == 0 {
@@ -31,7 +31,7 @@ func noCommand(name string) error {
 func badFlag(command string, f *flag.FlagSet, err error) error {
 	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
-		// That of --watch counts as one of truth, since it may be left out.
+		// Package flag takes --watch for a boolean flag, since its value may be left out.
 		return usage(command, "%s", strings.Replace(err.Error(), "invalid boolean value", "invalid value", 1))
 	}
 	var all []string
@@ -46,8 +46,8 @@ func badFlag(command string, f *flag.FlagSet, err error) error {
 	return &failure{"usage", "there is no flag --" + name, "did you mean " + strings.Join(near, " or ") + "?", exitUsage}
 }
 
-// mistyped adds to the failure of a command with verbs that its first argument is nearly one of
-// them: "apps lsit" asks the server for an application of that name.
+// mistyped adds a hint to the failure of a command with verbs if its first argument is nearly a
+// verb: "apps lsit" asks the server for an application of that name.
 func (cmd command) mistyped(err error, positional []string) error {
 	f, ok := errors.AsType[*failure](err)
 	if !ok || f.code == exitUnreachable || len(positional) == 0 {

@@ -5,7 +5,7 @@ import (
 	"image"
 	"image/color"
 	_ "image/jpeg" // for image.Decode
-	_ "image/png"  // likewise
+	_ "image/png"  // for image.Decode
 	"strings"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -16,10 +16,10 @@ import (
 type picture struct {
 	width, height int
 	pixels        []uint16
-	// The file has 16 bits per channel; otherwise a value is v*257 for v in 0..255.
+	// The file has 16 bits per channel; otherwise all values are v*257 for v in 0..255.
 	deep   bool
 	colour bool // red, green and blue differ somewhere
-	alpha  bool // it is transparent somewhere
+	alpha  bool // some pixels are transparent
 }
 
 func newPicture(img image.Image) picture {
@@ -37,7 +37,7 @@ func newPicture(img image.Image) picture {
 	return p
 }
 
-// straight is a colour without premultiplied alpha. The standard library's conversion goes
+// straight returns a colour without premultiplied alpha. The standard library's conversion goes
 // through the premultiplied form, which loses bits of transparent pixels.
 func straight(c color.Color) color.NRGBA64 {
 	switch c := c.(type) {
@@ -49,7 +49,7 @@ func straight(c color.Color) color.NRGBA64 {
 	return color.NRGBA64Model.Convert(c).(color.NRGBA64)
 }
 
-// String says what the picture is, for messages.
+// String describes the picture, for messages.
 func (p picture) String() string {
 	kind := "gray"
 	if p.colour {
@@ -64,14 +64,14 @@ func (p picture) String() string {
 	return fmt.Sprintf("%dx%d %s", p.width, p.height, kind)
 }
 
-// layout is how an input wants its pixels.
+// layout is the arrangement of pixels that an input takes.
 type layout struct {
 	channels int  // 1, 3, 4; 0 = those of the picture
 	planes   bool // channels first
 	shape    tensor.Shape
 }
 
-// layoutFor finds the layout of a row of the declared shape that this picture has the size of.
+// layoutFor finds the layout in which this picture fits the declared shape of a row.
 func (p picture) layoutFor(declared tensor.Shape) (layout, bool) {
 	prefix := 0
 	for prefix < len(declared)-3 && declared[prefix] == 1 {
@@ -110,7 +110,7 @@ func (p picture) layoutFor(declared tensor.Shape) (layout, bool) {
 	return l, true
 }
 
-// channels is how many channels the picture needs to lose nothing.
+// channels returns the number of channels that represent the picture without loss.
 func (p picture) channels() int {
 	switch {
 	case p.alpha:
@@ -121,8 +121,8 @@ func (p picture) channels() int {
 	return 1
 }
 
-// tensorFor returns the picture as an input wants it. lossy allows colour to become gray,
-// transparency to be dropped and 16 bits to become 8. scale multiplies the values, of float
+// tensorFor returns the picture in the form that an input takes. lossy allows colour to become
+// gray, transparency to be dropped and 16 bits to become 8. scale multiplies the values of float
 // inputs; 0 leaves them.
 func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, error) {
 	var none tensor.Tensor
@@ -167,8 +167,8 @@ func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, er
 	return t, nil
 }
 
-// level is the value of a channel as the file has it: 0 to 255, or 0 to 65535 if it is deep and
-// the dtype has room.
+// level returns the value of a channel in the file's range: 0 to 255, or 0 to 65535 if the picture
+// is deep and the dtype has room.
 func (p picture) level(v uint16, d tensor.DType) float64 {
 	if p.deep && d != tensor.Uint8 && d != tensor.Int8 {
 		return float64(v)
@@ -176,7 +176,7 @@ func (p picture) level(v uint16, d tensor.DType) float64 {
 	return float64(v >> 8)
 }
 
-// values are the channels in the order of a layout.
+// values returns the channels in the order of a layout.
 func (p picture) values(l layout) []uint16 {
 	out := make([]uint16, p.width*p.height*l.channels)
 	n := p.width * p.height
@@ -197,7 +197,7 @@ func (p picture) values(l layout) []uint16 {
 	return out
 }
 
-// resizeHint says how to bring an image to the size that a row has, if it is that of an image.
+// resizeHint tells how to resize an image to the size of a row, if a row has the shape of an image.
 func resizeHint(row tensor.Shape) string {
 	h, w := 0, 0
 	switch {
@@ -214,7 +214,7 @@ func resizeHint(row tensor.Shape) string {
 	return fmt.Sprintf("images are not resized here, since how to is the model's choice; one way is: magick in.png -resize '%dx%d!' out.png", w, h)
 }
 
-// isImage tells by its first bytes whether a file is an image that can be read.
+// isImage reports by the first bytes whether a file is an image that can be decoded.
 func isImage(file []byte) bool {
 	s := string(file[:min(len(file), 8)])
 	return s == "\x89PNG\r\n\x1a\n" || strings.HasPrefix(s, "\xff\xd8\xff")

@@ -36,7 +36,7 @@ func coloured(alpha uint8) image.Image {
 	return p
 }
 
-// grayAsColour is what many tools save: equal channels, or a palette.
+// grayAsColour is gray as many tools save it: equal channels, or a palette.
 func grayAsColour() image.Image {
 	p := image.NewPaletted(image.Rect(0, 0, 3, 2), color.Palette{color.Gray{0}, color.Gray{7}})
 	p.Pix[4] = 1
@@ -104,7 +104,7 @@ func TestPictures(t *testing.T) {
 		{"out of range", gray(), of(tensor.Int8, -1, 2, 3), false, 0, nil, nil, `element 5 is the uint16 255, which no int8 is equal to; input "image" takes INT8 [-1, 2, 3] (-1 is any size), or one row [2, 3]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// Through a file, as it comes in life.
+			// Through a file, as in practice.
 			var file bytes.Buffer
 			if err := png.Encode(&file, c.img); err != nil {
 				t.Fatal(err)

@@ -62,7 +62,7 @@ type inferOptions struct {
 	top                        int
 }
 
-// pipelined is how many requests are on the connection at once. A server takes 256 of a connection.
+// pipelined is the number of requests in flight on the connection. A server accepts 256.
 const pipelined = 64
 
 func (c *cli) infer(o *inferOptions, args []string) error {
@@ -81,7 +81,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		return err
 	}
 	options := []shiva.Option{shiva.WithInFlight(pipelined)}
-	if c.timed { // else the model's own deadline counts
+	if c.timed { // otherwise the model's default deadline counts
 		options = append(options, shiva.WithDeadlineMetadata())
 	}
 	client, err := c.dial(c.addr, options...)
@@ -100,7 +100,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	l := &loader{stdin: c.stdin, model: m, text: o.text, lossy: o.lossy, scale: scale}
 	items := make([]item, len(args)-1)
 	for i, arg := range args[1:] {
-		// All files are looked at before the first is sent: half of the answers help nobody.
+		// Check all files before sending the first: half of the answers are useless.
 		if items[i], err = l.load(arg); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	return c.printResults(m, results, o)
 }
 
-// canAsk refuses what no file could make right.
+// canAsk refuses options that no file can satisfy.
 func canAsk(m model, o *inferOptions, scale float64) error {
 	for _, s := range m.inputs {
 		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
@@ -133,7 +133,7 @@ func canAsk(m model, o *inferOptions, scale float64) error {
 	return nil
 }
 
-// parseScale reads a factor: a number or a fraction. 0 is none.
+// parseScale reads a factor: a number or a fraction; 0 if none is given.
 func parseScale(s string) (float64, error) {
 	if s == "" {
 		return 0, nil
@@ -173,7 +173,8 @@ func (c *cli) askEach(client *shiva.Client, m model, items []item, what request)
 	return results
 }
 
-// askTogether sends all items as the rows of one request, and gives each its part of the answer.
+// askTogether sends all items as the rows of one request, and gives each item its part of the
+// answer.
 func (c *cli) askTogether(client *shiva.Client, m model, items []item, what request) ([]result, error) {
 	all := item{name: fmt.Sprintf("%d files", len(items))}
 	for i, s := range m.inputs {
@@ -210,8 +211,8 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 	return results, nil
 }
 
-// length is how much of the first dimension of an output rows lo to hi take: as many as they
-// are, or, if it is ragged, what the output beside it counts.
+// length returns the share of rows lo to hi in the first dimension of an output: hi - lo, or for a
+// ragged output the sum of their counts in the output that counts it.
 func (m model) length(output string, outputs []tensor.Tensor, lo, hi int) int {
 	named := func(name string) int {
 		return slices.IndexFunc(m.outputs, func(s spec) bool { return s.Name == name })
@@ -259,13 +260,13 @@ func (c *cli) ask(client *shiva.Client, m model, it item, what request) result {
 	return r
 }
 
-// request is what a question says beside its input.
+// request holds the parameters of a question besides its input.
 type request struct {
 	timing   bool
 	id, user string // "" is none
 }
 
-// put adds it to the metadata of a question.
+// put adds the parameters to the metadata of a question.
 func (r request) put(metadata map[string]any) {
 	if r.timing {
 		metadata["timing"] = true
@@ -278,8 +279,8 @@ func (r request) put(metadata map[string]any) {
 	}
 }
 
-// message makes the question. Rows are always counted: "batch" tells models of the old
-// container protocols what all others take for granted.
+// message makes the question. Rows are always counted: models of the old container protocols need
+// "batch" to know that, all others assume it.
 func message(m model, it item, what request) (*shiva.Message, error) {
 	metadata := map[string]any{}
 	if !m.whole {
@@ -316,7 +317,7 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 	return q, err
 }
 
-// outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of
+// outputs returns the named tensors of an answer, with its texts as tensors of Bytes, in memory of
 // their own.
 func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	var metadata struct {
@@ -347,7 +348,7 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 		if i < len(names) {
 			t.Name = names[i]
 		}
-		// A shape of [], not null.
+		// In JSON a shape of [], not null.
 		t.Shape, t.Data, t.Buf = append(tensor.Shape{}, t.Shape...), slices.Clone(t.Data), nil
 		add(t)
 	}
@@ -358,7 +359,7 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	for _, t := range texts {
 		add(t)
 	}
-	// As the model declares them; what it does not declare comes last.
+	// In the model's order; outputs that it does not declare come last.
 	slices.SortStableFunc(order, func(a, b string) int { return place(m, a) - place(m, b) })
 	out := make([]tensor.Tensor, len(order))
 	for i, name := range order {

@@ -24,7 +24,7 @@ func listen(t *testing.T, network string) net.Listener {
 	return l
 }
 
-// deaf is an address of a network where nothing listens, nor will before the test ends.
+// deaf is an address of a network where nothing listens until the test ends.
 func deaf(t *testing.T, network string) string {
 	t.Helper()
 	if network == "tcp" {

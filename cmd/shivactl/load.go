@@ -139,7 +139,7 @@ func (l *loader) loadFile(it *item, path string) error {
 	}, func() []string { return nil })
 }
 
-// fill gets each input by its name. left is what was given beside them.
+// fill gets each input by its name. left returns the names of further inputs that were given.
 func (l *loader) fill(it *item, get func(spec) (t tensor.Tensor, ok bool, err error), left func() []string) error {
 	for _, s := range l.model.inputs {
 		t, ok, err := get(s)
@@ -169,7 +169,7 @@ func (l *loader) read(path string) ([]byte, error) {
 	if path != "-" {
 		file, err := os.ReadFile(path)
 		if pe, ok := err.(*os.PathError); ok {
-			return nil, pe.Err // the argument is named already
+			return nil, pe.Err // the message names the argument already
 		}
 		return file, err
 	}
@@ -205,7 +205,7 @@ func (l *loader) convert(file []byte, s spec) (tensor.Tensor, error) {
 
 func isNPY(file []byte) bool { return bytes.HasPrefix(file, []byte(npyMagic)) }
 
-// cast gives t the dtype of an input, if no value changes by it or if that is allowed.
+// cast converts t to the dtype of an input, if no value changes or if that is allowed.
 func (l *loader) cast(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	d := wire(s)
 	if t.DType == d {
@@ -226,7 +226,7 @@ func (l *loader) cast(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	return t, unfit(hint, "it is %s; %s, and %v", t.DType.V2(), wants(s), strings.TrimPrefix(err.Error(), "tensor: "))
 }
 
-// roundTo returns t with each element as the nearest number of a float dtype.
+// roundTo returns t with each element rounded to the nearest number of a float dtype.
 func roundTo(t tensor.Tensor, d tensor.DType) (tensor.Tensor, error) {
 	n, _ := t.Shape.Elements()
 	data := make([]byte, 0, n*d.Size())
@@ -248,7 +248,7 @@ func roundTo(t tensor.Tensor, d tensor.DType) (tensor.Tensor, error) {
 	return tensor.New(d, t.Shape, data)
 }
 
-// countRows checks that all inputs have as many rows.
+// countRows checks that all inputs have the same number of rows.
 func (it *item) countRows(m model) error {
 	it.rows = 1
 	first := true

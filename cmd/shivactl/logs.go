@@ -48,17 +48,17 @@ type logOptions struct {
 	level  string
 	follow bool
 
-	again  bool  // something was shown
-	newest int64 // the id of what was shown last
+	again  bool  // something has been shown
+	newest int64 // the id of the last entry shown
 }
 
-// followEvery is how often a server is asked for more.
+// followEvery is the interval at which the server is asked for more.
 const followEvery = time.Second
 
-// showLogs shows what is newer than what was shown last.
+// showLogs shows the entries that are newer than the last one shown.
 func (c *cli) showLogs(o *logOptions) error {
 	query := url.Values{"level": {o.level}, "after": {strconv.FormatInt(o.newest, 10)}}
-	if !o.again { // of what comes then, nothing is left out
+	if !o.again { // later calls show all new entries
 		query.Set("limit", strconv.Itoa(o.limit))
 	}
 	var l admin.Logs

@@ -1,5 +1,6 @@
-// Command shivactl is the tool for operators and users of shivad: it asks models for predictions
-// over the TCP door, and shows and changes the server through its admin door. See "shivactl help".
+// Command shivactl is the tool for operators and users of shivad: it sends requests to models over
+// the TCP door, and shows and changes the server's state through its admin door. See "shivactl
+// help".
 package main
 
 import (
@@ -25,7 +26,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// command is one subcommand, or a verb of one: then its name is both words.
+// command is a subcommand, or a verb of a subcommand, whose name is then both words.
 type command struct {
 	name, args, short string
 	help              string // the rest of its help, before the flags
@@ -35,13 +36,14 @@ type command struct {
 	verbs []command
 	// The kinds of its arguments, for completion; the last one repeats.
 	takes   []kind
-	timeout time.Duration // unless the user says one; 0: the one of all commands
-	// What it removes, with a %s for each argument; it then asks for confirmation. "": nothing.
+	timeout time.Duration // unless the user sets one; 0: that of all commands
+	// What the command deletes, with a %s for each argument; it then asks for confirmation. "":
+	// nothing.
 	deletes string
 	watches bool // it has --watch
-	// How often its own flags make it show its output again; 0, or a nil function: once.
+	// The interval at which its own flags make it repeat its output; 0, or a nil function: once.
 	every   func(opts any) time.Duration
-	follows bool // each time shows only what is new
+	follows bool // each repetition shows only what is new
 }
 
 func commands() []command {
@@ -76,10 +78,10 @@ type cli struct {
 	tls         tlsFlags
 	token       *token.Source
 	timeout     time.Duration
-	timed       bool // timeout is the user's wish, not the default
+	timed       bool // the user has set timeout
 	json        bool
-	yes         bool          // nobody is asked
-	every       time.Duration // how often to show it again; 0: it is shown once
+	yes         bool          // delete without confirmation
+	every       time.Duration // interval at which to repeat the output; 0: show it once
 
 	given map[string]bool // flags, by name
 }
@@ -131,7 +133,7 @@ func (p patience) Set(text string) error {
 	return nil
 }
 
-// run is main with its surroundings as arguments. It returns the exit code.
+// run is main with its environment as arguments. It returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{
 		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
@@ -237,7 +239,7 @@ func commandOf(name string) (command, bool) {
 	return command{}, false
 }
 
-// flagsOf returns all flags of a command, and where the values of its own ones go.
+// flagsOf returns all flags of a command, and the options that its own flags set.
 func (c *cli) flagsOf(cmd command) (f *flag.FlagSet, opts any) {
 	f = newFlagSet(cmd.name)
 	opts = cmd.options(f)
@@ -263,12 +265,12 @@ func (cmd command) options(f *flag.FlagSet) any {
 
 func newFlagSet(name string) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors and help are printed by us, once
+	f.SetOutput(io.Discard) // the caller prints errors and help, once
 	return f
 }
 
-// parseAnywhere parses flags that may stand before, between and after the positional arguments,
-// which it returns. All after "--" is positional.
+// parseAnywhere parses flags before, between and after the positional arguments, which it returns.
+// Everything after "--" is positional.
 func parseAnywhere(f *flag.FlagSet, args []string) (positional []string, err error) {
 	for {
 		if err := f.Parse(args); err != nil {

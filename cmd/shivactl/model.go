@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// model is what a server says of a model that it serves.
+// model is a server's description of a model that it serves.
 type model struct {
 	route   string // as given
 	inputs  []spec
@@ -20,13 +20,13 @@ type model struct {
 // spec is a declared input or output.
 type spec struct {
 	tensor.Spec
-	whole bool // of a model that takes a request as it is: no dimension counts rows
+	whole bool // the model takes a request as it is: no dimension counts rows
 }
 
-// declaration is the answer: the model metadata of the Predict Protocol V2.
+// declaration is the server's answer: the model metadata of the Predict Protocol V2.
 type declaration struct {
 	Name    string           `json:"name"`
-	Batched *bool            `json:"batched"` // nil: the shapes tell
+	Batched *bool            `json:"batched"` // nil: deduced from the shapes
 	Inputs  []declaredTensor `json:"inputs"`
 	Outputs []declaredTensor `json:"outputs"`
 }
@@ -39,7 +39,7 @@ type declaredTensor struct {
 	Ragged   string       `json:"ragged"`
 }
 
-// describe asks the server what the model behind a route takes and gives.
+// describe asks the server for the inputs and outputs of the model behind a route.
 func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	m := model{route: route}
 	answer, err := client.Do(c.ctx, &shiva.Message{Namespace: metadataRoute(route)})
@@ -55,7 +55,7 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	return d.model(route)
 }
 
-// model is the declaration with this program's datatypes.
+// model converts the declaration to this program's datatypes.
 func (d *declaration) model(route string) (model, error) {
 	if len(d.Inputs) == 0 {
 		return model{}, &failure{"undeclared", route + " declares no inputs, so there is no saying what it takes",
@@ -98,8 +98,8 @@ func row(s spec) tensor.Shape {
 	return s.Shape
 }
 
-// wire is the dtype that an input travels as: Shiva has no bfloat16, and float32 holds every
-// value of it.
+// wire is the dtype of an input on the wire: Shiva has no bfloat16, and float32 holds every value
+// of it.
 func wire(s spec) tensor.DType {
 	if s.DType == tensor.BFloat16 {
 		return tensor.Float32
@@ -107,7 +107,7 @@ func wire(s spec) tensor.DType {
 	return s.DType
 }
 
-// wants says what an input takes, for messages.
+// wants describes the values that an input takes, for messages.
 func wants(s spec) string {
 	text := fmt.Sprintf("input %q takes %s %v", s.Name, s.DType.V2(), s.Shape)
 	if batched(s) {
@@ -116,7 +116,7 @@ func wants(s spec) string {
 	return text
 }
 
-// fit gives t the full declared rank, or says why it cannot have it.
+// fit gives t the full declared rank, or returns an error if the shape does not fit.
 func fit(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	switch {
 	case t.Shape.Fits(s.Shape):

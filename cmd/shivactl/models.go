@@ -139,7 +139,7 @@ func (c *cli) setModel(args []string) error {
 	return c.changeModel(args[0], settings)
 }
 
-// resetModel takes settings of a model back to what the file says.
+// resetModel resets settings of a model to the configuration file's.
 func (c *cli) resetModel(args []string) error {
 	if len(args) == 0 {
 		return usage("models", "which model? shivactl models lists them")
@@ -162,13 +162,13 @@ func (c *cli) changeModel(name string, settings map[string]any) error {
 	if c.json {
 		return c.printJSON(m)
 	}
-	if len(m.Versions) == 0 { // it went meanwhile
+	if len(m.Versions) == 0 { // the model was removed meanwhile
 		return nil
 	}
 	return c.printSettings(m.Versions[0].Policy)
 }
 
-// setVersion makes a version the default of its model, or with none the newest.
+// setVersion makes a version the default of its model; without a version, the newest.
 func (c *cli) setVersion(command string, args []string) error {
 	if len(args) == 0 {
 		return usage(command, "which model? shivactl models lists them")
@@ -193,7 +193,7 @@ func (c *cli) setVersion(command string, args []string) error {
 	return nil
 }
 
-// printSettings prints the settings in effect of a model.
+// printSettings prints the effective settings of a model.
 func (c *cli) printSettings(policy any) error {
 	settings, _ := policy.(map[string]any)
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)

@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The .npy format, as numpy documents it in numpy.lib.format: magic, two bytes of version, the
-// length of the header (2 bytes in version 1, 4 in 2 and 3, little-endian), the header, which
-// is a Python dict with the keys descr, fortran_order and shape, and then the elements.
+// The .npy format, as documented in numpy.lib.format: magic, two bytes of version, the length of
+// the header (2 bytes in version 1, 4 in 2 and 3, little-endian), the header, which is a Python
+// dict with the keys descr, fortran_order and shape, and then the elements.
 
 const npyMagic = "\x93NUMPY"
 
@@ -54,7 +54,7 @@ func readNPY(file []byte) (tensor.Tensor, error) {
 	if n > len(data)/kind.size || n*kind.size != len(data) {
 		return none, fmt.Errorf("%d bytes of elements; its header announces %v of %s, which is %d each", len(data), shape, descr[1], kind.size)
 	}
-	data = slices.Clone(data) // the file stays as it is
+	data = slices.Clone(data) // a copy: the swap must not change the file
 	if kind.swap {
 		tensor.SwapCopy(data, data, kind.unit)
 	}
@@ -95,9 +95,9 @@ func splitNPY(file []byte) (header, data []byte, err error) {
 func parseNPYShape(text string) (tensor.Shape, error) {
 	shape := tensor.Shape{}
 	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSuffix(strings.TrimSpace(part), "L") // Python 2 wrote longs so
+		part = strings.TrimSuffix(strings.TrimSpace(part), "L") // Python 2 wrote longs with it
 		if part == "" {
-			continue // (5,) has an empty one at its end
+			continue // (5,) has an empty part at its end
 		}
 		d, err := strconv.Atoi(part)
 		if err != nil {
@@ -108,13 +108,13 @@ func parseNPYShape(text string) (tensor.Shape, error) {
 	return shape, nil
 }
 
-// npyKind is what a descr such as "<f4" means.
+// npyKind is the meaning of a descr such as "<f4".
 type npyKind struct {
 	dtype tensor.DType
 	size  int  // bytes of an element
-	unit  int  // bytes of what is swapped
-	swap  bool // it is not in the byte order of this machine
-	text  byte // 'S': bytes padded with zeros, 'U': UTF-32 likewise; 0: a number
+	unit  int  // bytes of a unit of swapping
+	swap  bool // the byte order is not this machine's
+	text  byte // 'S': bytes padded with zeros, 'U': UTF-32 padded with zeros; 0: a number
 }
 
 var npyNumbers = map[string]tensor.DType{
@@ -142,7 +142,7 @@ func parseNPYKind(descr string) (npyKind, error) {
 	case 'S', 'U':
 		unit := map[byte]int{'S': 1, 'U': 4}[name[0]]
 		n, err := strconv.Atoi(name[1:])
-		// Of elements of size 0, an empty file could hold any number.
+		// An empty file could hold any number of elements of size 0.
 		if err != nil || n < 1 || n > math.MaxInt32/unit {
 			return refuse("not a type of text that an array of some size has")
 		}
@@ -157,14 +157,14 @@ func parseNPYKind(descr string) (npyKind, error) {
 	return refuse("not a type of numpy")
 }
 
-// string is one element of an array of text.
+// string decodes one element of an array of text.
 func (k npyKind) string(b []byte) string {
 	if k.text == 'S' {
 		return strings.TrimRight(string(b), "\x00")
 	}
 	var out []byte
 	for i := 0; i+4 <= len(b); i += 4 {
-		// A number that is no character becomes U+FFFD.
+		// An invalid code point becomes U+FFFD.
 		out = utf8.AppendRune(out, rune(binary.NativeEndian.Uint32(b[i:])))
 	}
 	return strings.TrimRight(string(out), "\x00")

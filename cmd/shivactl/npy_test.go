@@ -45,7 +45,7 @@ func elements(t *testing.T, a tensor.Tensor) []any {
 	return out
 }
 
-// Files written by numpy; testdata/npy/make.py says what is in them.
+// Files written by numpy; testdata/npy/make.py has their contents.
 func TestReadNPY(t *testing.T) {
 	signed := []any{int64(-2), int64(-1), int64(0), int64(1), int64(2), int64(3)}
 	unsigned := []any{uint64(0), uint64(1), uint64(2), uint64(3), uint64(4), uint64(5)}
@@ -174,7 +174,7 @@ func TestExtended(t *testing.T) {
 	if m, e := toExtended(math.Copysign(0, -1)); m != 0 || e != 0x8000 {
 		t.Error("-0 lost its sign")
 	}
-	if m, e := toExtended(1); m != 1<<63 || e != 16383 { // as the x87 has it
+	if m, e := toExtended(1); m != 1<<63 || e != 16383 { // the x87 format
 		t.Errorf("1 is %x %x", m, e)
 	}
 }

@@ -54,7 +54,7 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 }
 
 type learnedOptions struct {
-	user  *string // nil: every one
+	user  *string // nil: every user
 	limit int
 }
 

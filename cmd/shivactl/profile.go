@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Variables that stand for flags, for a token, and for where the profiles are.
+// Environment variables for flags, for a token, and for the file of profiles.
 const (
 	addrEnv     = "SHIVACTL_ADDR"
 	adminEnv    = "SHIVACTL_ADMIN"
@@ -26,9 +26,9 @@ const (
 	profilesEnv = "SHIVACTL_PROFILES"
 )
 
-// A profile is a table of the file of profiles: a server, and how to be known there. It has no
-// token, but the name of a file with one: such a file is often shown and copied. Files are seen
-// from the directory of the profiles.
+// A profile is a table of the file of profiles: a server, and the credentials for it. It has the
+// name of a token's file instead of the token, since a file of profiles is often shown and copied.
+// File names are relative to the directory of the file of profiles.
 type profile struct {
 	Addr      string `toml:"addr" json:"addr,omitempty"`
 	Admin     string `toml:"admin" json:"admin,omitempty"`
@@ -84,7 +84,7 @@ empty is left out
 	},
 }
 
-// profiles reads the file of profiles; one that does not exist has none.
+// profiles reads the file of profiles; a missing file has none.
 func profiles() (path string, all map[string]profile, err error) {
 	if path = os.Getenv(profilesEnv); path == "" {
 		dir, err := os.UserConfigDir()
@@ -116,7 +116,7 @@ func profiles() (path string, all map[string]profile, err error) {
 	return path, all, nil
 }
 
-// faultOf is an error of the decoder with its line.
+// faultOf returns an error of the decoder with its line.
 func faultOf(err error) string {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
@@ -129,7 +129,7 @@ func faultOf(err error) string {
 	return err.Error()
 }
 
-// settle finds what no flag says: where the server is, and who asks. See the help of profiles.
+// settle finds the addresses and the credentials that no flag sets. See the help of profiles.
 func (c *cli) settle() error {
 	flagged := c.given["profile"]
 	if !flagged {
@@ -175,8 +175,8 @@ func (c *cli) settle() error {
 	return c.findToken(p.TokenFile, flagged)
 }
 
-// findToken takes the token that goes before all others: of the profile's file, of the variable
-// of shivactl, or of those of all clients.
+// findToken takes the token with the highest precedence: from shivactl's variable, unless --profile
+// is given; from the profile's file; or from the variables of all clients.
 func (c *cli) findToken(file string, flagged bool) (err error) {
 	switch {
 	case os.Getenv(tokenEnv) != "" && !flagged:

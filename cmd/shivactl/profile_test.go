@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/token"
 )
 
-// profilesAre has a test use a file of profiles.
+// profilesAre makes a test use a file of profiles.
 func profilesAre(t *testing.T, text string) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "profiles.toml")
@@ -21,7 +21,7 @@ func profilesAre(t *testing.T, text string) (file string) {
 	return file
 }
 
-// asked are an admin door that says who asked it and by what token, by name.
+// asked is an admin door that answers with its name and the token that it was shown.
 func asked(t *testing.T, name string) (addr string) {
 	t.Helper()
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,8 +32,8 @@ func asked(t *testing.T, name string) (addr string) {
 	return h.Listener.Addr().String()
 }
 
-// A flag goes over a profile that a flag names, that over variables, and these over the profile
-// that a variable names. No token goes to a server that it is not for.
+// A flag overrides a profile that a flag names, that overrides variables, and these override the
+// profile that a variable names. A token goes only to the server for which it is meant.
 func TestWhereTheServerIs(t *testing.T) {
 	one, two, three := asked(t, "one"), asked(t, "two"), asked(t, "three")
 	file := profilesAre(t, "[two]\nadmin = \""+two+"\"\ntoken_file = \"two.token\"\n[bare]\nadmin = \""+two+"\"\n[empty]\n")
@@ -81,7 +81,8 @@ func TestWhereTheServerIs(t *testing.T) {
 	}
 }
 
-// The other values of a profile are its flags, with files seen from its own directory.
+// The other values of a profile stand for flags, with files relative to the directory of the
+// profiles.
 func TestProfile(t *testing.T) {
 	file := profilesAre(t, "[far]\naddr = \"tls://far:6174\"\ntls_ca = \"ca.pem\"\ntls_cert = \"/etc/me.pem\"\ntls_key = \"me.key\"\ntls_name = \"shiva\"\n")
 	dir := filepath.Dir(file)

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A terminal is one of the kernel's: what is typed at it, and what it shows.
+// A terminal is a pseudo-terminal of the kernel, with keyboard and screen.
 type terminal struct {
 	t      *testing.T
 	keys   *os.File // the end of the user
@@ -22,14 +22,14 @@ type terminal struct {
 	shown strings.Builder
 }
 
-// openTerminal makes a terminal of so many rows, which lasts as long as the test.
+// openTerminal makes a terminal of a given size, which lasts as long as the test.
 func openTerminal(t *testing.T, columns, rows uint16) *terminal {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := keys.SyscallConn() // and not Fd, after which Close would wait for Read
+	conn, err := keys.SyscallConn() // not Fd, after which Close would wait for Read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +67,14 @@ func openTerminal(t *testing.T, columns, rows uint16) *terminal {
 		if t.Failed() {
 			t.Logf("the terminal shows %q", w.text())
 		}
-		keys.Close() // which hangs up: whoever still reads at the other end has an error
+		keys.Close() // which hangs up: a reader at the other end gets an error
 		<-read
 		device.Close()
 	})
 	return w
 }
 
-// text is all that was shown so far.
+// text is everything that has been shown so far.
 func (w *terminal) text() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *terminal) waitFor(text string) {
 	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text), func() bool { return strings.Contains(w.text(), text) })
 }
 
-// waitForMore waits until a text has been shown more than that many times.
+// waitForMore waits until a text has been shown more than times times.
 func (w *terminal) waitForMore(text string, times int) {
 	w.t.Helper()
 	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text)+" again", func() bool { return strings.Count(w.text(), text) > times })

@@ -41,7 +41,7 @@ func (w watching) Set(text string) error {
 	return err
 }
 
-// parseRefresh parses how often something is shown again.
+// parseRefresh parses the interval of repeated output.
 func parseRefresh(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < leastRefresh {
@@ -81,8 +81,8 @@ func passing(err error, answered bool) bool {
 	return ok && f.code != exitUsage && (answered || f.Type != shiva.Unauthenticated && f.Type != shiva.PermissionDenied)
 }
 
-// refresh calls show again and again. On a terminal each output replaces the one before; otherwise
-// they follow each other. It says so when the server cannot be reached, and tries again.
+// refresh calls show repeatedly. On a terminal each output replaces the previous one; otherwise
+// they follow each other. It reports when the server cannot be reached, and tries again.
 func (c *cli) refresh(show func(*cli) error) error {
 	screen := newScreen(c.stdout)
 	defer screen.close()
@@ -114,8 +114,8 @@ func (c *cli) refresh(show func(*cli) error) error {
 	})
 }
 
-// follow calls show again and again, which prints what is new. It says once that the server cannot
-// be reached.
+// follow calls show repeatedly, which prints what is new. It reports once that the server cannot be
+// reached.
 func (c *cli) follow(show func(*cli) error) error {
 	var away string
 	answered := false
@@ -141,11 +141,11 @@ func (c *cli) follow(show func(*cli) error) error {
 	})
 }
 
-// A screen is a terminal whose contents are replaced; nil: there is none.
+// A screen is a terminal whose contents are replaced; nil: no terminal.
 type screen struct{ f *os.File }
 
-// newScreen takes over the terminal w, on an alternate screen, which preserves what the user had on
-// it; nil if w is no terminal.
+// newScreen takes over the terminal w, on the alternate screen, which preserves the user's screen;
+// nil if w is not a terminal.
 func newScreen(w io.Writer) *screen {
 	f, ok := w.(*os.File)
 	if ok {
@@ -154,7 +154,7 @@ func newScreen(w io.Writer) *screen {
 	if !ok {
 		return nil
 	}
-	f.WriteString("\x1b[?1049h\x1b[?7l\x1b[?25l") // another page, long lines cut, no cursor
+	f.WriteString("\x1b[?1049h\x1b[?7l\x1b[?25l") // alternate screen, long lines cut, no cursor
 	return &screen{f}
 }
 

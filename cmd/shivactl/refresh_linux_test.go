@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// On a terminal each time takes the place of the one before on a page of its own, as far as there
-// are rows, and what was on the terminal comes back.
+// On a terminal each output replaces the previous one on the alternate screen, as far as there are
+// rows, and at the end the terminal's content comes back.
 func TestWatchOnATerminal(t *testing.T) {
 	_, at := fake(t, "tcp")
 	w := openTerminal(t, 40, 10)

@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/token"
 )
 
-// A record is what a command has printed so far.
+// A record holds the output of a command so far.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -35,7 +35,7 @@ func (r *record) String() string {
 	return r.text.String()
 }
 
-// running starts a command, and returns what it prints and how to interrupt it.
+// running starts a command, and returns its output and a function to interrupt it.
 func running(t *testing.T, args ...string) (out, errs *record, interrupt func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func running(t *testing.T, args ...string) (out, errs *record, interrupt func() 
 	}
 }
 
-// flaky is an admin door that is away while down is set.
+// flaky is an admin door that is unreachable while down is set.
 func flaky(t *testing.T, h func() http.Handler) (addr string, down func(bool)) {
 	t.Helper()
 	var mu sync.Mutex
@@ -69,8 +69,8 @@ func flaky(t *testing.T, h func() http.Handler) (addr string, down func(bool)) {
 	}
 }
 
-// Where there is no terminal, what is watched follows what was before. A server that is away is
-// shown as that, until it is back.
+// Without a terminal, each output follows the previous one. While the server is unreachable, an
+// error is shown, until it is back.
 func TestWatch(t *testing.T) {
 	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	at, down := flaky(t, func() http.Handler { return h })
@@ -95,7 +95,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What the user has done wrong ends it at once.
+// A mistake of the user ends the repetition at once.
 func TestWatchOfNothing(t *testing.T) {
 	_, at := fake(t, "tcp")
 	var out bytes.Buffer
@@ -104,8 +104,8 @@ func TestWatchOfNothing(t *testing.T) {
 	}
 }
 
-// A token that is refused ends it, unless there was an answer by it before: then it may be about to
-// be replaced.
+// A refused token ends the repetition, unless it was accepted before: then it may be about to be
+// replaced.
 func TestWatchWithoutRight(t *testing.T) {
 	var refused atomic.Bool
 	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
@@ -137,8 +137,8 @@ func TestWatchWithoutRight(t *testing.T) {
 	}
 }
 
-// What follows is shown once each, also of a server that was started again, and that one is away is
-// said once.
+// Each new entry is shown once, also after a restart of the server, and an unreachable server is
+// reported once.
 func TestFollowLogs(t *testing.T) {
 	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	at, down := flaky(t, func() http.Handler { return h })
@@ -153,7 +153,7 @@ func TestFollowLogs(t *testing.T) {
 	budgettest.Until(t, "the last line", func() bool { return strings.Contains(out.String(), "a process ended") })
 	down(true)
 	budgettest.Until(t, "the server to be missed", func() bool { return strings.Contains(errs.String(), "closed the connection") })
-	h = admin.Handler(admintest.New(fakeList, fakeStatus).Sources()) // nobody asks it now
+	h = admin.Handler(admintest.New(fakeList, fakeStatus).Sources()) // the door is unused now
 	down(false)
 	budgettest.Until(t, "the lines of the next server", func() bool { return strings.Count(out.String(), "\n") >= 3 })
 	cancel()

@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// In each shell, Tab at a keyboard completes what shivactl finds: names with a space behind them,
-// keys without, and files where there is nothing else.
+// In each shell, Tab completes the candidates of shivactl: names followed by a space, keys without,
+// and files where there are no candidates.
 func TestCompletionInShells(t *testing.T) {
 	_, at := fake(t, "tcp")
 	for _, shell := range []struct {
 		name string
 		file string // that it reads first
 		args []string
-		// What it is told: the program under test completes, and a command line is shown.
+		// Commands for the shell: the program under test completes, and a command line is shown.
 		setup string
 	}{
 		{"bash", "bashrc", []string{"--rcfile", "bashrc", "-i"}, posix + "PS1='ready> '\nsource <(shivactl completion bash)\n"},
 		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\n" + compinit + "source <(shivactl completion zsh)\n"},
-		// Where packages put it: zsh reads it at the first Tab.
+		// The place that packages use: zsh reads the file at the first Tab.
 		{"zsh", ".zshrc", []string{"-i"}, posix + "PS1='ready> '\nfpath=($HOME $fpath)\nshivactl completion zsh >~/_shivactl\n" + compinit},
 		{"fish", "setup.fish", []string{"--no-config", "-i", "-C", "source setup.fish"}, `
 function shivactl
@@ -69,7 +69,7 @@ shivactl completion fish | source
 				{"shivactl apps create x --param et\t1 --policy ex\t--model digits/2\t", "<apps><create><x><--param><eta=1><--policy><exp4><--model><digits/2>"},
 				{"shivactl import stat\t", "<import><state.json>"},
 			} {
-				// A shell may let go of what is typed before it asks.
+				// A shell may drop keys that are typed before its prompt.
 				prompts := strings.Count(w.text(), "ready> ")
 				w.press(line.keys + "\n")
 				w.waitFor(line.want)
@@ -91,9 +91,9 @@ var posix = fmt.Sprintf(`shivactl() {
 }
 `, "SHIVACTL_IS_ASKED")
 
-// compinit starts zsh's completion. It would read the first line of a thousand functions, each for
-// a command of some system. Without their directories it finds what all commands need; the two
-// functions that complete files are in one of them.
+// compinit starts zsh's completion. By default it reads the first line of a thousand functions,
+// each for some command. Without their directories it still finds the functions that all commands
+// need, except the two that complete files.
 const compinit = `all=($fpath)
 fpath=(${fpath:#*/Completion/[^B]*})
 autoload -U compinit

@@ -14,11 +14,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// printResults prints a table with a line for each row and a column for each output, then what
-// failed.
+// printResults prints a table with a line for each row and a column for each output, then the
+// failures.
 func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	// header is that of the last line: outputs may differ from row to row.
+	// header is the header of the last line: outputs may differ from row to row.
 	var header []string
 	for _, r := range results {
 		if r.err != nil {
@@ -60,7 +60,7 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 	return c.reportFailed(results)
 }
 
-// reportFailed prints what failed, equal reasons once, and returns a failure that says no more.
+// reportFailed prints the failures, equal reasons once, and returns a failure without a message.
 func (c *cli) reportFailed(results []result) error {
 	var first *failure
 	var order []string
@@ -95,8 +95,8 @@ func (c *cli) reportFailed(results []result) error {
 	return &failure{code: first.code}
 }
 
-// scores reports whether each of the rows of a tensor is a list of floats long enough to want the
-// highest instead of all of them.
+// scores reports whether each row of a tensor is a list of floats so long that only the highest
+// should be shown.
 func scores(t tensor.Tensor, rows int) (n int, ok bool) {
 	if len(t.Shape) != 2 || t.Shape[0] != rows || t.Shape[1] <= 4 {
 		return 0, false
@@ -115,7 +115,7 @@ func title(t tensor.Tensor, rows, top int) string {
 	return t.Name
 }
 
-// cell is one row of an output.
+// cell formats one row of an output.
 func cell(t tensor.Tensor, i, rows, top int) string {
 	one, err := t, error(nil)
 	if len(t.Shape) > 0 && t.Shape[0] == rows {
@@ -172,7 +172,7 @@ func highest(t tensor.Tensor, n, top int) string {
 	return strings.Join(parts, "  ")
 }
 
-// number is an element in few characters.
+// number formats an element in few characters.
 func number(v any) string {
 	switch v := v.(type) {
 	case float64:
@@ -192,7 +192,7 @@ func abbreviate(s string) string {
 	return strconv.Quote(s)
 }
 
-// timing is where the time of a request went, as far as the server says.
+// timing formats where the time of a request went, as far as the server reports it.
 func timing(r result) string {
 	total := fmt.Sprintf("%.2f ms", float64(r.took.Microseconds())/1000)
 	var read struct {
@@ -221,7 +221,7 @@ func defaultReason(metadata json.RawMessage) string {
 	var read struct {
 		Why string `json:"default_explanation"`
 	}
-	_ = json.Unmarshal(metadata, &read) // no reason is given then
+	_ = json.Unmarshal(metadata, &read) // then without a reason
 	return read.Why
 }
 
@@ -275,7 +275,7 @@ func (c *cli) printResultsJSON(m model, results []result) error {
 	return nil
 }
 
-// jsonData is all elements of a tensor as JSON has them.
+// jsonData returns all elements of a tensor as values for JSON.
 func jsonData(t tensor.Tensor) ([]any, error) {
 	if t.DType == tensor.Bytes {
 		texts, err := tensor.Strings(t)
@@ -295,7 +295,7 @@ func jsonData(t tensor.Tensor) ([]any, error) {
 		case float64:
 			data[i] = jsonFloat(v)
 			if f, ok := data[i].(float64); ok && t.DType.Size() <= 4 {
-				data[i] = float32(f) // written with the digits that it has
+				data[i] = float32(f) // otherwise written with the digits of a float64
 			}
 		case complex128:
 			data[i] = []any{jsonFloat(real(v)), jsonFloat(imag(v))}

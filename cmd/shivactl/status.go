@@ -114,7 +114,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	// The log of a process that was restarted, or failed, is what one looks for here.
+	// Show the logs of processes that were restarted, or failed.
 	for _, p := range s.Processes {
 		if p.Restarts > 0 && len(p.Log) > 0 {
 			fmt.Fprintf(c.stdout, "\nlast lines of %s[%d]:\n  %s\n", p.Name, p.Replica, strings.Join(p.Log, "\n  "))
@@ -123,7 +123,8 @@ func (c *cli) printStatus(s admin.Status) error {
 	return nil
 }
 
-// sharing says how much of the payload memory is shared with containers on the server's machine.
+// sharing formats the part of the payload memory that is shared with containers on the server's
+// machine.
 func sharing(m admin.Shared) string {
 	if m.Limit == 0 {
 		return "off"
@@ -135,7 +136,7 @@ func sharing(m admin.Shared) string {
 	return text
 }
 
-// registered says how much shared memory clients have registered.
+// registered formats the amount of shared memory that clients have registered.
 func registered(r admin.Regions) string {
 	if r.Limit == 0 {
 		return "off"
@@ -147,7 +148,7 @@ func registered(r admin.Regions) string {
 	return text
 }
 
-// keeping says where the state is stored and, if it cannot be changed, since when and why.
+// keeping tells where the state is stored and, if it cannot be changed, since when and why.
 func keeping(s admin.State, now time.Time) string {
 	where := cmp.Or(s.At, "in memory")
 	if s.Healthy {
@@ -193,8 +194,8 @@ func needed(h admin.Health) string {
 	return fmt.Sprint(h.Needed)
 }
 
-// printClients lists identities and addresses, with a line for each of their quotas and for what
-// they have without a quota.
+// printClients lists identities and addresses, with a line for each of their quotas and for their
+// use of resources without a quota.
 func (c *cli) printClients(all []admin.Client) error {
 	if len(all) == 0 {
 		return nil
@@ -241,7 +242,7 @@ func age(s float64) string {
 	return seconds(s)
 }
 
-// millis formats a span of time to the millisecond, if there is one.
+// millis formats a span of time to the millisecond; "-" for none.
 func millis(s float64) string {
 	if s == 0 {
 		return "-"
@@ -259,7 +260,7 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE\tSHARED MEMORY")
 	for _, k := range sessions {
 		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
-		if k.Model == "" { // it has not registered
+		if k.Model == "" { // not registered yet
 			model, rpc, out = "-", cmp.Or(k.RPC, "-"), "-"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s\n", model, cmp.Or(k.Instance, "-"), k.Remote, rpc,
@@ -276,7 +277,7 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	return nil
 }
 
-// shares says which tensors of a container pass through shared memory, and how much of it the
+// shares tells which tensors of a container pass through shared memory, and how much of it the
 // container holds.
 func shares(k admin.Session) string {
 	text := cmp.Or(k.Arena, "-")

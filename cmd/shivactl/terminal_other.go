@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// terminalSize knows no terminals here.
+// terminalSize recognises no terminals on this system.
 func terminalSize(*os.File) (columns, rows int, ok bool) { return 0, 0, false }

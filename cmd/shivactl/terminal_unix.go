@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalSize is the size of a terminal in characters, 0 where it does not know; ok is false for
-// what is none.
+// terminalSize returns the size of a terminal in characters, 0 if unknown; ok is false if f is not
+// a terminal.
 func terminalSize(f *os.File) (columns, rows int, ok bool) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

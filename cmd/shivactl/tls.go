@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// tlsFlags are of all commands, for addresses that begin with "tls://" and URLs of https.
+// tlsFlags are flags of all commands, for addresses that begin with "tls://" and https URLs.
 type tlsFlags struct {
 	ca, cert, key, name string
 	insecure            bool
@@ -73,7 +73,7 @@ func cutTLS(addr string) (rest string, ok bool) {
 	return rest, ok
 }
 
-// untrusted explains what is wrong with TLS at addr; nil: nothing that is known.
+// untrusted explains a TLS error at addr; nil if err is not one that it knows.
 func untrusted(err error, addr string) *failure {
 	wrong := func(what, hint string) *failure {
 		return &failure{"tls", addr + ": " + what, hint, exitUnreachable}
@@ -87,7 +87,7 @@ func untrusted(err error, addr string) *failure {
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
 		return wrong(e.Error(), "the server needs another certificate")
 	}
-	// net/http says so itself where the answer is one of HTTP.
+	// net/http has an error of its own for an answer in HTTP.
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || strings.Contains(err.Error(), "HTTP response to HTTPS client") {
 		return wrong("it does not answer in TLS", "is that address plain? then leave tls:// out")
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// Both doors over TLS, and bench: one set of flags for all commands. What is wrong with a
-// certificate is said, with the address and what to do.
+// Both doors over TLS, and bench: one set of flags for all commands. A fault of a certificate is
+// reported with the address and a hint.
 func TestTLSOfDoors(t *testing.T) {
 	ours, others := certtest.New(t, "ours"), certtest.New(t, "others")
 	serve := func(i certtest.Issue, auth tls.ClientAuthType) (tcp, adminAddr string) {

@@ -79,7 +79,7 @@ func (c *cli) newToken(o *tokenOptions, args []string) error {
 	return nil
 }
 
-// writeSecret writes a file that is not there yet, and that only its owner can read.
+// writeSecret writes a new file that only its owner can read; it fails if the file exists.
 func writeSecret(path, secret string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -137,7 +137,7 @@ With --json: {"identity" (absent where the server declares no identities), "may"
 	},
 }
 
-// show has a request show the token that there is now, which it returns; "": none.
+// show puts the current token into a request, and returns the token; "": none.
 func show(r *http.Request, source *token.Source) (shown string) {
 	if shown = source.Token(); shown != "" {
 		r.Header.Set("Authorization", "Bearer "+shown)

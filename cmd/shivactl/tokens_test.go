@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/token"
 )
 
-// A token is printed once, with the table of its hash, or written to a new file that nobody else
+// A token is printed once, with the table of its hash, or written to a new file that only the owner
 // can read.
 func TestNewToken(t *testing.T) {
 	var out, errs bytes.Buffer
@@ -54,8 +54,8 @@ func TestNewToken(t *testing.T) {
 	}
 }
 
-// Every command shows the token of the environment at the door that it asks, none takes one as an
-// argument, and what a server says of it is explained.
+// Every command shows the token of the environment at its door, none takes a token as an argument,
+// and a server's refusal of it is explained.
 func TestTokenIsShown(t *testing.T) {
 	t.Setenv(token.Env, "s3cret")
 	whoami := `{"identity":"camera","may":["infer:cat*"]}`
@@ -110,7 +110,7 @@ func TestTokenIsShown(t *testing.T) {
 	}
 }
 
-// A token that was replaced while it was shown is not the last word: the new one is shown, once.
+// After a refusal of a token that has been replaced meanwhile, the new token is shown, once.
 func TestReplacedTokenIsShown(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {

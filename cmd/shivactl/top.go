@@ -51,7 +51,7 @@ type topOptions struct {
 	last  *admin.Status
 }
 
-// firstSpan is the time over which the first rates are measured, for which the user waits.
+// firstSpan is the time over which the first rates are measured; the user waits for it.
 const firstSpan = 500 * time.Millisecond
 
 func (c *cli) top(o *topOptions) error {
@@ -60,7 +60,7 @@ func (c *cli) top(o *topOptions) error {
 		o.last = nil
 		return err
 	}
-	if o.last == nil || !o.last.Started.Equal(now.Started) { // the first time, or of a new server
+	if o.last == nil || !o.last.Started.Equal(now.Started) { // first call, or restarted server
 		o.last = &now
 		if err := pause(c.ctx, min(firstSpan, o.every)); err != nil {
 			return explain(err, "--admin", c.admin)
@@ -80,7 +80,7 @@ func (c *cli) top(o *topOptions) error {
 	return err
 }
 
-// pause waits for so long, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -133,10 +133,10 @@ type (
 	}
 )
 
-// lately is for how many seconds after a refusal a client counts as over its quota.
+// lately is the time in seconds after a refusal for which a client counts as over its quota.
 const lately = 60
 
-// topOf computes what happened between two statuses of one server.
+// topOf computes rates and quantiles between two statuses of one server.
 func topOf(before, now *admin.Status) top {
 	span := max(now.Uptime-before.Uptime, 0.001)
 	t := top{
@@ -157,7 +157,7 @@ func topOf(before, now *admin.Status) top {
 			share := float64(since(h.InTime, old.InTime)) / float64(requests)
 			m.InTime = &share
 			m.P50, m.P99 = quantile(h.Durations, old.Durations, 0.5), quantile(h.Durations, old.Durations, 0.99)
-			if h.Version != "" { // those of an application are questions to models
+			if h.Version != "" { // requests to an application are also counted at its models
 				t.Requests += m.Requests
 			}
 		}
@@ -187,8 +187,8 @@ func topOf(before, now *admin.Status) top {
 	return t
 }
 
-// since returns by how much a count has risen. Counts begin at 0 again when what they count
-// disappears and comes back.
+// since returns the increase of a count. Counts restart at 0 when the counted object disappears and
+// comes back.
 func since[T int64 | uint64](now, before T) T {
 	if now < before {
 		return now
@@ -196,9 +196,9 @@ func since[T int64 | uint64](now, before T) T {
 	return now - before
 }
 
-// quantile returns the time, in seconds, within which that share of the requests between two counts
-// were answered; nil if there were none. Within a class it assumes that their logarithms are evenly
-// distributed; for the last class, which has no end, it returns the beginning.
+// quantile returns the time, in seconds, within which a share of the requests between two counts
+// were answered; nil if there were none. Within a class it assumes that the logarithms of times are
+// evenly distributed; for the last class, which has no end, it returns the beginning.
 func quantile(now, before []admin.DurationClass, share float64) *float64 {
 	counts, total := make([]uint64, len(now)), uint64(0)
 	for i, k := range now {

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/token"
 )
 
-// Rates, quantiles and shares are of what happened between two statuses.
+// Rates, quantiles and shares cover the time between two statuses.
 func TestTopOf(t *testing.T) {
 	before := admin.Status{
 		Version: "1.2.3", Uptime: 100, Readiness: admin.Readiness{Ready: true},
@@ -71,7 +71,7 @@ cam           30          2 KiB    requests_per_second  100    10
 	}
 }
 
-// A quantile is within the class that its request is in.
+// A quantile is within the class of its request.
 func TestQuantile(t *testing.T) {
 	classes := []admin.DurationClass{{UpTo: 0.001, Requests: 10}, {Above: 0.002, UpTo: 0.004, Requests: 80}, {Above: 0.032, UpTo: 0.064, Requests: 9}, {Above: 0.064, Requests: 1}}
 	for share, want := range map[float64][2]float64{0.05: {0.0005, 0.001}, 0.5: {0.002, 0.004}, 0.95: {0.032, 0.064}, 0.995: {0.064, 0.064}, 1: {0.064, 0.064}} {
@@ -92,7 +92,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// It ends after so many times; what --json prints is what the help says.
+// top ends after --count outputs; the output of --json is as documented in the help.
 func TestTop(t *testing.T) {
 	status := fakeStatus
 	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, status).Sources()))
@@ -123,7 +123,7 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// A server that was started again between two times is measured anew.
+// A server that restarts between two outputs is measured anew.
 func TestTopOfANewServer(t *testing.T) {
 	old := fakeStatus
 	old.Started = old.Started.Add(-time.Hour)

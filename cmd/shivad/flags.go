@@ -17,11 +17,10 @@ type options struct {
 	over           []override // in the order of the command line
 }
 
-// override is a flag that sets a setting of the file.
+// override is a flag that overrides a setting of the file.
 type override struct{ flag, key, value string }
 
-// settings are the flags that override the file.
-// One without a value sets true.
+// settings are the flags that override the file. A flag without a value sets true.
 var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT,...", "door for clients that speak Shiva"},
 	{"rest", "rest.listen", "HOST:PORT,...", "door for the Predict Protocol V2 over HTTP"},
@@ -69,7 +68,7 @@ Try it:  shivad, then in another shell:  shivactl status
 func parseFlags(args []string, stdout io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("shivad", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed by the caller, once
+	f.SetOutput(io.Discard) // the caller prints errors, once
 	f.StringVar(&o.file, "config", "", "")
 	f.BoolVar(&o.check, "check", false, "")
 	f.BoolVar(&o.version, "version", false, "")
@@ -114,8 +113,8 @@ func settingsHelp() string {
 	return text
 }
 
-// load combines defaults, file and flags, checks the result, and fits it into the memory that the
-// process may have. lowered says which settings were lowered for that; it is empty if none was.
+// load combines defaults, file and flags, checks the result, and fits it into the memory limit of
+// the process. lowered names the settings that were lowered for that; it is empty if none was.
 func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err error) {
 	cfg = config.Default()
 	if o.file != "" {

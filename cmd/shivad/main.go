@@ -1,4 +1,4 @@
-// Command shivad is the inference server. See "shivad -h", and shivad.toml beside this file for
+// Command shivad is the inference server. See "shivad -h", and shivad.toml in this directory for
 // every setting.
 package main
 
@@ -24,7 +24,7 @@ import (
 	"github.com/shivad/shivad/server/memory"
 )
 
-// Exit codes, as the help promises them.
+// Exit codes, as documented in the help.
 const (
 	exitOK       = 0
 	exitFailed   = 1
@@ -38,7 +38,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
-// run is main with its surroundings as arguments.
+// run is main with its environment as arguments.
 func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int {
 	o, err := parseFlags(args, stdout)
 	switch {
@@ -89,7 +89,7 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 	if err == nil {
 		log = s.Log()
 		limitHeap(cfg.Limits, s, log)
-		if o.file != "" || cfg.TLS.Cert != "" { // certificates that flags name are read again, too
+		if o.file != "" || cfg.TLS.Cert != "" { // a reload also reads certificates that flags name
 			load := func() (config.Config, error) {
 				c, _, err := o.load(memory.OfProcess())
 				return c, err
@@ -110,7 +110,7 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 	manager.say("READY=1", "serving")
 	over := make(chan struct{})
 	defer close(over)
-	go manager.watch(s.Ready, over) // not joined: a server that is stuck has to end all the same
+	go manager.watch(s.Ready, over) // not joined: a server that is stuck must still end
 
 	code := exitOK
 wait:
@@ -145,7 +145,7 @@ wait:
 			ended = true
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				continue // what is left needs no settings
+				continue // a shutdown needs no new settings
 			}
 			log.Warn("ended without draining", "signal", sig.String())
 			return exitFailed
@@ -159,8 +159,8 @@ wait:
 	return code
 }
 
-// afterDrain is how long a shutdown may take after the drain has used all of its time: for answers
-// to leave, processes to stop and containers to be told, with a few seconds to spare.
+// afterDrain is the time that a shutdown may take after the drain has used all of its time: for
+// answers to leave, processes to stop and containers to be told, with a few seconds to spare.
 func afterDrain(c config.Config) time.Duration {
 	var processes time.Duration
 	for _, p := range c.Supervised {
@@ -169,16 +169,15 @@ func afterDrain(c config.Config) time.Duration {
 	return processes + 15*time.Second
 }
 
-// reload makes the server load its configuration again. A wrong one changes nothing; its faults are
-// in the log.
+// reload makes the server load its configuration again. An invalid configuration changes nothing;
+// its faults are in the log.
 func reload(s *server.Server, log *slog.Logger) {
 	if _, err := s.Reload(); err != nil {
 		log.Error("the configuration was not reloaded", "error", err)
 	}
 }
 
-// addresses returns the doors' addresses as arguments of a log line, without doors that are left
-// out.
+// addresses returns the addresses of the open doors as arguments of a log line.
 func addresses(a server.Addrs) []any {
 	var args []any
 	add := func(name string, addrs ...net.Addr) {

@@ -96,7 +96,7 @@ func TestVersionAndCheck(t *testing.T) {
 	if code := run([]string{"--check", "--tcp", ":7"}, &stdout, io.Discard, nil); code != exitOK {
 		t.Errorf("exit %d", code)
 	}
-	// What --check prints is a file.
+	// The output of --check is a valid file.
 	file := filepath.Join(t.TempDir(), "a.toml")
 	if err := os.WriteFile(file, stdout.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wait returns the first line with that message.
+// wait returns the first line with a message.
 func (j *journal) wait(t *testing.T, msg string) map[string]any {
 	t.Helper()
 	patience := time.After(20 * time.Second)
@@ -229,8 +229,8 @@ func TestTakenAddress(t *testing.T) {
 	}
 }
 
-// State that cannot be opened ends the process with exit code 1 and one line that says why and
-// what to do; an absent Redis that is not required does not.
+// State that cannot be opened ends the process with exit code 1 and one line with the reason and
+// advice; an absent Redis that is not required does not.
 func TestStateThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()
 	for target, want := range map[string][]string{
@@ -274,9 +274,9 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// SIGHUP reads the file again, beneath the flags: what can change does, and a wrong file is
-// named in the log and changes nothing. Without a file it does nothing. None of them ends the
-// process.
+// SIGHUP reads the file again, beneath the flags: settings that can change do, and an invalid file
+// is named in the log and changes nothing. Without a file SIGHUP does nothing. In no case does the
+// process end.
 func TestReloadBySignal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shivad.toml")
 	write := func(text string) {

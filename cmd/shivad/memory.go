@@ -26,7 +26,7 @@ func tuneGC() (ballast []byte) {
 	return ballast
 }
 
-// limitHeap sets the memory limit of the heap. It matters for memory that the pool has given up,
+// limitHeap sets the memory limit of the heap. It matters for memory that the pool has released,
 // which is garbage until the next collection. GOMEMLIMIT in the environment takes precedence.
 func limitHeap(c config.Limits, s *server.Server, log *slog.Logger) {
 	limit := memoryLimit(int64(c.PayloadBytes))

@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// manager is the service manager that started the process and wants to be notified: systemd with
-// Type=notify, or one with the same protocol (sd_notify(3)). The zero value means that there is
-// none.
+// manager is the service manager that started the process and expects notifications: systemd with
+// Type=notify, or one with the same protocol (sd_notify(3)). The zero value means no manager.
 type manager struct {
 	tell     func(state string)
-	watchdog time.Duration // a process that is silent for this long is ended; 0: none is
+	watchdog time.Duration // the manager ends a process that is silent for this long; 0: never
 }
 
 // fromEnvironment finds the manager, and removes its variables from the environment: containers are
-// not its services.
+// not services of the manager.
 func fromEnvironment(log *slog.Logger) (m manager) {
 	socket, watchdog, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
@@ -58,9 +57,9 @@ func (m manager) stopping(limit time.Duration) {
 	m.say(fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", limit.Microseconds()), "draining")
 }
 
-// watch tells the manager twice per watchdog interval that the process lives, until stop is closed.
-// Each time it calls ready first, which takes the locks that requests take: a server that is stuck
-// in one stays silent, and is restarted. A server that is not ready is not restarted for that.
+// watch tells the manager twice per watchdog interval that the process is alive, until stop is
+// closed. Each time it calls ready first, which takes the locks that requests take: a server stuck
+// in one stays silent, and is restarted. A server is not restarted for not being ready.
 func (m manager) watch(ready func() (bool, string), stop <-chan struct{}) {
 	if m.tell == nil || m.watchdog == 0 {
 		return

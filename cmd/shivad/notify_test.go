@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// told returns a state that the manager is told, the next one of that name.
+// told returns the next state with a name that the manager is told.
 func told(t *testing.T, c *net.UnixConn, name string) string {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -69,7 +69,7 @@ func TestServiceManager(t *testing.T) {
 	}
 }
 
-// A manager that is gone changes nothing for clients.
+// A manager that has ended changes nothing for clients.
 func TestServiceManagerGone(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
 	j, signals, ended := start(t)

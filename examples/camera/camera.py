@@ -26,7 +26,7 @@ WHITE, GREEN, DARK = (255, 255, 255), (120, 255, 120), (40, 36, 32)
 
 
 def generated(fps: float) -> Iterator[Image]:
-    """A ball on its way round, and the time, for whoever has no video."""
+    """A ball that moves in a circle, and the time, in place of a video."""
     for i in count():
         image = np.full((HEIGHT, WIDTH, 3), 70, np.uint8)
         angle = i / fps * 1.4
@@ -37,7 +37,7 @@ def generated(fps: float) -> Iterator[Image]:
 
 
 def video(source: str) -> Iterator[Image]:
-    """The frames of a camera, given by its number, an address or a file; those of a file again and again."""
+    """The frames of a camera, given by its number, an address or a file; a file repeats."""
     while True:
         capture = cv2.VideoCapture(int(source) if source.isdecimal() else source)
         try:
@@ -52,7 +52,7 @@ def video(source: str) -> Iterator[Image]:
 
 
 def paced(frames: Iterator[Image], fps: float, seconds: float) -> Iterator[Image]:
-    """As a camera gives them: each in its time, whether anybody is ready for it or not."""
+    """The frames at the pace of a camera, whether or not the consumer is ready."""
     began = time.monotonic()
     for i, frame in enumerate(islice(frames, int(seconds * fps))):
         time.sleep(max(0.0, began + i / fps - time.monotonic()))
@@ -74,7 +74,7 @@ def drawn(result: Result) -> Image:
 
 
 class Screen:
-    """What a viewer sees when, in seconds since the first frame."""
+    """What a viewer sees over time, in seconds since the first frame."""
 
     def __init__(self) -> None:
         self._shown: list[tuple[float, Image]] = []
@@ -88,7 +88,7 @@ class Screen:
 
 
 def run(client: Client, keep: Any, frames: Iterator[Image], camera: Screen) -> Screen:
-    """Push the frames, show the answers until the last frame was pushed, and say how it went.
+    """Push the frames, show the answers until the last frame was pushed, and print a summary.
 
     The camera is a screen that shows the frames at once.
     """
@@ -107,7 +107,7 @@ def run(client: Client, keep: Any, frames: Iterator[Image], camera: Screen) -> S
             screen.show(drawn(result), time.monotonic() - began)
             ages.append(result.age)
             if over:
-                break  # the frames that still wait are nobody's
+                break  # discard the frames that still wait
     print(f"keep {keep}: {len(ages)} frames shown, {stream.superseded} superseded, the last was {ages[-1]:.1f} s old")
     return screen
 
@@ -138,7 +138,7 @@ def main() -> None:
 
     screens = {"camera": Screen()}
     with Client(args.server) as client:
-        client.infer("detector", next(frames()))  # says at once if there is no such model
+        client.infer("detector", next(frames()))  # fails at once if there is no such model
         for keep, camera in (("latest", screens["camera"]), ("all", Screen())):
             screens[f"keep =\n{keep}"] = run(client, keep, paced(frames(), args.fps, args.seconds), camera)
     if args.out:

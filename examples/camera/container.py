@@ -1,4 +1,4 @@
-"""A detector of brightly coloured things. It takes 100 ms for a picture, as larger models do.
+"""A detector of brightly coloured things. It takes 100 ms for a picture, like larger models.
 
 pip install ./containers/python opencv-python-headless
 python examples/camera/container.py

@@ -5,8 +5,8 @@
  *
  *     camera ADDRESS PICTURES
  *
- * PICTURES is a file of pictures of 8x8 pixels, each with its label behind it. The token of
- * $SHIVA_TOKEN, if there is one, is shown in the first frame.
+ * PICTURES is a file of pictures of 8x8 pixels, each followed by its label. The first frame shows
+ * the token of $SHIVA_TOKEN, if it is set.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -60,7 +60,7 @@ static enum shiva_status show(struct shiva *s, FILE *sensor, int seq)
     return shiva_end(s, "digits", metadata);
 }
 
-/* look takes an answer: which digit the newest frame shows. */
+/* look reads an answer: the digit that the newest frame shows. */
 static enum shiva_status look(struct shiva *s, int64_t *label)
 {
     struct shiva_answer answer;
@@ -69,7 +69,7 @@ static enum shiva_status look(struct shiva *s, int64_t *label)
     enum shiva_status status = shiva_answer(s, &answer);
 
     if (status == SHIVA_OK && answer.tensors == 2) {
-        shiva_next(s, &scores, NULL, 0); /* nobody reads them */
+        shiva_next(s, &scores, NULL, 0); /* not needed */
         shiva_next(s, &found, NULL, 0);
         shiva_read(s, label, sizeof *label);
     }

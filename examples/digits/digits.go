@@ -42,13 +42,13 @@ func Load() (*Network, error) {
 	return n, nil
 }
 
-// Infer writes a score for each digit to scores, about +1 for the right one and -1 for the
-// others, and returns the digit with the best. image has Pixels bytes, row by row, 0 for paper
-// and 255 for ink; scores has length Classes.
+// Infer writes a score for each digit to scores, about +1 for the right one and -1 for the others,
+// and returns the digit with the best score. image has Pixels bytes, row by row, 0 for paper and
+// 255 for ink; scores has length Classes.
 func (n *Network) Infer(image []byte, scores []float32) (digit int) {
 	hidden := n.B1
 	for i, pixel := range image[:Pixels] {
-		if pixel == 0 { // half of them are paper
+		if pixel == 0 { // half of all pixels are paper
 			continue
 		}
 		x := float32(pixel) / 255

@@ -58,7 +58,7 @@ func TestScoresAreThoseOfTraining(t *testing.T) {
 	scores := make([]float32, Classes)
 	for i, row := range heldOut(t)[:20] {
 		for j := range scores {
-			scores[j] = float32(math.NaN()) // what was there before must not matter
+			scores[j] = float32(math.NaN()) // old values must not matter
 		}
 		network.Infer(row, scores)
 		for j, got := range scores {

@@ -16,7 +16,7 @@ images/NN.png  the first 20 held-out images, as a camera would send them: 8x8 gr
 labels.txt     "NN.png digit" for each
 scores.f32     the network's scores for those 20: ten little-endian float32 each, from float64
 heldout.u8     all held-out images, for the tests: 64 bytes of pixels and one of label each
-digits.svg     the first 20, each above what the network takes it for; red if that is wrong
+digits.svg     the first 20, each above the digit that the network sees; red if that is wrong
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def data() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def split(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What is trained on, and every fifth, which is not."""
+    """The training set, and every fifth, which is held out."""
     held = np.arange(len(values)) % 5 == 4
     return values[~held], values[held]
 
@@ -70,7 +70,7 @@ def forward(x: Floats, parameters: list[Floats]) -> tuple[Floats, Floats]:
 
 def train(x: Floats, labels: NDArray[np.int64]) -> list[Floats]:
     """Stochastic gradient descent with momentum and weight decay; the step falls to zero."""
-    random = np.random.RandomState(7)  # its numbers are frozen by numpy's promise
+    random = np.random.RandomState(7)  # numpy promises that its numbers never change
     parameters = [
         (random.random_sample((64, HIDDEN)) - 0.5) * 0.4,
         np.zeros((1, HIDDEN)),
@@ -100,7 +100,7 @@ def train(x: Floats, labels: NDArray[np.int64]) -> list[Floats]:
 
 
 def network(parameters: list[NDArray[np.float32]]) -> bytes:
-    """The network as ONNX, from bytes of 0..255 to scores and the digit with the best."""
+    """The network as ONNX, from bytes of 0..255 to scores and the digit with the best score."""
     w1, b1, w2, b2 = parameters
     constants = {
         "W1": w1,
@@ -188,7 +188,7 @@ def files() -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Write the files beside this script, or into the directory given."""
+    """Write the files next to this script, or into the given directory."""
     into = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     for name, content in files().items():
         path = into / name

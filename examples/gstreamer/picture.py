@@ -22,7 +22,7 @@ PAPER, INK = (250, 250, 250), (50, 50, 50)
 
 
 def ball(color: str, width: int) -> str:
-    """A ball on its way, which the width of its video makes another one."""
+    """A moving ball, whose path depends on the width of its video."""
     video = f"video/x-raw,format=AYUV,width={width},height={HEIGHT - 20},framerate=10/1"
     return (
         f"videotestsrc num-buffers=25 pattern=ball animation-mode=frames foreground-color={color} "

@@ -18,7 +18,7 @@ from rapidocr_onnxruntime.main import DEFAULT_CFG_PATH, RapidOCR
 from rapidocr_onnxruntime.utils import read_yaml, update_model_path
 from shiva_container import Image, Tensor, model, serve
 
-# Lines of text differ in size, so they come one after the other, with their heights and widths.
+# Lines of text differ in size, so they are sent one after the other, with their heights and widths.
 LINES = [Tensor("pixels", "UINT8", [-1]), Tensor("sizes", "INT32", [-1, 2])]
 
 

@@ -1,4 +1,4 @@
-"""Read the text in pictures: a client of the three models, which are asked by one call each.
+"""Read the text in pictures: a client that calls each of the three models once.
 
     python reader.py PICTURE ...
 """
@@ -15,7 +15,7 @@ import numpy as np
 from shiva_client import Client
 
 SCORE = 0.5
-"""Lines that the recogniser is less sure of are left out, as the package does."""
+"""Lines with a lower score are left out, as in the package."""
 
 
 @dataclass
@@ -26,13 +26,13 @@ class Line:
 
 
 def read(client: Client, file: bytes, timeout: float | None = None) -> list[Line]:
-    """The lines in a JPEG or PNG file. Each question has so many seconds; None: the server's default."""
+    """The lines in a JPEG or PNG file. timeout is in seconds per request; None: the server's default."""
     answer = client.infer("ocr_det", {"image": np.frombuffer(file, np.uint8)}, timeout=timeout)
     return lines(client, file, answer["boxes"], timeout)
 
 
 def lines(client: Client, file: bytes, boxes: Any, timeout: float | None = None) -> list[Line]:
-    """What is written in the boxes that ocr_det has found in a file."""
+    """The text in the boxes that ocr_det has found in a file."""
     if len(boxes) == 0:
         return []
     picture = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)

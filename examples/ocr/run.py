@@ -80,7 +80,7 @@ def free() -> int:
 
 @contextmanager
 def server(shivad: str) -> Iterator[str]:
-    """A shivad that runs the containers: two detectors, which have most of the work, and one of each other."""
+    """A shivad that runs the containers: two detectors, which do most of the work, and one of each other."""
     address = f"127.0.0.1:{free()}"
     with tempfile.TemporaryDirectory() as folder:
         config = [f'[containers]\nlisten = ["ipc://{folder}/containers.sock"]\n']
@@ -112,7 +112,7 @@ def ready(client: Client) -> None:
 
 
 def compare(client: Client, pictures: int) -> int:
-    """Read pictures both ways. How many are read differently."""
+    """Read pictures both ways, and return how many differ."""
     from rapidocr_onnxruntime import RapidOCR
 
     package, different, count = RapidOCR(), 0, 0
@@ -133,7 +133,7 @@ def compare(client: Client, pictures: int) -> int:
 
 
 def drawn(pixels: Any, found: list[Line]) -> Any:
-    """A picture with its boxes, and what was read beside it."""
+    """A picture with its boxes, next to the text that was read."""
     side = Image.new("RGB", (pixels.shape[1] * 2, pixels.shape[0]), "white")
     marked = pixels.copy()
     cv2.polylines(marked, [np.int32(line.corners) for line in found], True, (40, 160, 40), 2, cv2.LINE_AA)
@@ -147,7 +147,7 @@ def drawn(pixels: Any, found: list[Line]) -> Any:
 
 
 class Camera(threading.Thread):
-    """One that sends a frame every so often, whether anybody is ready for it or not."""
+    """A camera that sends frames at a fixed rate, whether or not a model is ready."""
 
     def __init__(self, address: str, number: int, seconds: float) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Camera(threading.Thread):
         self.ages: list[float] = []
         self.superseded = self.unread = 0
         self.read = 0
-        """Frames whose text was there while it still sent others."""
+        """Frames whose text arrived while the camera was still sending."""
 
     def run(self) -> None:
         files = [encoded(".jpg", label(100 * self._number + i)) for i in range(8)]

@@ -24,7 +24,7 @@ def text(x: float, y: float, words: str, ink: str = "#333", **more: Any) -> str:
 
 
 def cells(inks: list[list[str]], left: int, top: int) -> list[str]:
-    """Squares of colours, drawn together where they are of one."""
+    """Squares of colours, with one path for each colour."""
     paths: dict[str, str] = {}
     for y, row in enumerate(inks):
         for x, ink in enumerate(row):
@@ -37,7 +37,7 @@ def grays(picture: Any) -> list[list[str]]:
 
 
 def blurred(client: Client, left: int) -> list[str]:
-    """A ring, and what "blur" makes of it when it is asked twice."""
+    """A ring, and the same after two calls of "blur"."""
     y, x = np.mgrid[0:14, 0:14] - 6.5
     ring = np.where(np.abs(np.hypot(x, y) - 4.5) < 1, 30, 240).astype(np.float32)
     soft = client.infer("blur", client.infer("blur", ring, timeout=30)["picture"], timeout=30)["picture"]
@@ -46,7 +46,7 @@ def blurred(client: Client, left: int) -> list[str]:
 
 
 def species(client: Client, left: int) -> list[str]:
-    """Which iris has petals of what size; its sepals are as most are."""
+    """The species of an iris by the size of its petals, with sepals of average size."""
     lengths, widths = np.linspace(1, 7, 24), np.linspace(2.5, 0.1, 14)
     measures = [[5.8, 3.0, length, width] for width in widths for length in lengths]
     named = client.infer("iris", np.array(measures), timeout=30)["species"].reshape(14, 24)
@@ -57,7 +57,7 @@ def species(client: Client, left: int) -> list[str]:
 
 
 def slugs(client: Client, left: int) -> list[str]:
-    """What "slug" makes of titles."""
+    """Titles, and the answers of "slug" to them."""
     made = client.infer("slug", {"title": TITLES}, timeout=30)["slug"]
     drawn = [text(left, 24, "slug: titles to URLs")]
     for i, (title, slug) in enumerate(zip(TITLES, made, strict=True)):

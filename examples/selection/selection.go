@@ -20,7 +20,7 @@ type Build struct {
 // Models are the names of the models, the best first.
 var Models = []string{"sharp", "inked", "blurred"}
 
-// Builds are all builds. The second of sharp has a common mistake: it mirrors its images.
+// Builds are all builds. The second build of sharp has a common mistake: it mirrors its images.
 var Builds = []Build{
 	{"sharp", "1", 4 * time.Millisecond, func(seen, image *[digits.Pixels]byte) { *seen = *image }},
 	{"sharp", "2", 4 * time.Millisecond, mirror},

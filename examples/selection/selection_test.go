@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/examples/digits"
 )
 
-// The builds are as good as the README says, which is what the run rests on: the better one
-// takes longer, and the second of sharp is the worst of all.
+// The builds are as good as the README states, on which the run relies: better ones take longer,
+// and the second build of sharp is the worst of all.
 func TestQuality(t *testing.T) {
 	heldOut, err := os.ReadFile("../digits/heldout.u8")
 	if err != nil {

@@ -1,4 +1,4 @@
-"""Serve a network that Ultralytics has exported to ONNX, with what its own client asks about it.
+"""Serve a network that Ultralytics has exported to ONNX, with the metadata that its own client reads.
 
 pip install ./containers/python onnxruntime
 python examples/ultralytics/container.py yolo11n.onnx
@@ -31,10 +31,10 @@ def main(path: Path) -> None:
     @model(
         name=path.stem,
         platform="onnxruntime",
-        batched=images.leads,  # as it was exported with dynamic=True
+        batched=images.leads,  # if it was exported with dynamic=True
         inputs=[images],
         outputs=outputs,
-        # Ultralytics reads it as Python, not as JSON: class names, stride, task and size.
+        # Ultralytics parses this as Python, not as JSON: class names, stride, task and size.
         parameters={"metadata": str(network.get_modelmeta().custom_metadata_map)},
     )
     def run(pixels: Any, /) -> Any:

@@ -24,7 +24,7 @@ INKS = {"red": (210, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220)}
 
 
 def remote(url: str) -> Any:
-    """A TritonRemoteModel of the package that is installed."""
+    """A TritonRemoteModel of the installed package."""
     package = find_spec("ultralytics")
     if package is None or package.origin is None:
         raise SystemExit("the package ultralytics is not installed: pip install --no-deps ultralytics")
@@ -51,7 +51,7 @@ def overlap(one: Any, others: Any) -> Any:
 
 
 def found(output: Any) -> list[tuple[int, float, Any]]:
-    """Class, score and corners of what is in the output of one picture: [4 + classes, boxes]."""
+    """Class, score and corners of the objects in the output of one picture: [4 + classes, boxes]."""
     scores = output[4:].max(axis=0)
     order = [i for i in np.argsort(-scores) if scores[i] > SURE]
     corners = np.concatenate([output[:2] - output[2:4] / 2, output[:2] + output[2:4] / 2]).T

@@ -74,9 +74,9 @@ dots (float[BATCH, 3, {SIDE}, {SIDE}] images) => (float[BATCH, {4 + len(NAMES)},
 
 
 def constants() -> dict[str, np.ndarray]:
-    """The weights, of which none was learned."""
+    """The weights, none of which was learned."""
     colours = len(NAMES)
-    tint = 1.5 * np.eye(colours) - 0.5  # a colour less the mean of the two others
+    tint = 1.5 * np.eye(colours) - 0.5  # a colour minus the mean of the two others
     place = (np.arange(WINDOW) - (WINDOW - 1) / 2) / (WINDOW / 2)
     v, u = np.meshgrid(place, place, indexing="ij")
     kernels = np.stack([np.ones_like(u), u, v, u * u, v * v]) / (WINDOW / 2) ** 2

@@ -1,7 +1,7 @@
-// Counts the bytes that a process copies, preloaded into programs that use the C library: memory by
-// memcpy and memmove, from 1 KiB on, and what sockets' own calls move between the kernel and the
-// process. What read and write move stands in /proc/PID/io. The count is the first eight bytes of a
-// file in the directory $COPIES, which a fork goes on with.
+// Counts the bytes that a process copies, preloaded into programs that use the C library: copies in
+// memory by memcpy and memmove, from 1 KiB on, and bytes that sockets' own calls move between the
+// kernel and the process. The bytes of read and write are in /proc/PID/io. The count is the first
+// eight bytes of a file in the directory $COPIES, which forks share.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 static unsigned long long nowhere, *count = &nowhere;
 
-// REAL is the library's function of that name.
+// REAL is the library's function of a name.
 #define REAL(name) ({ static __typeof__(name) *real; if (!real) real = dlsym(RTLD_NEXT, #name); real; })
 
 static void *(*real_memmove)(void *, const void *, size_t);
@@ -36,7 +36,7 @@ static ssize_t copied(ssize_t bytes) {
     return bytes;
 }
 
-// The loader and dlsym itself copy before there is another memmove.
+// The loader and dlsym copy before the real memmove is known.
 static void *early(char *to, const char *from, size_t n) {
     if (to <= from)
         for (size_t i = 0; i < n; i++) ((volatile char *)to)[i] = from[i];

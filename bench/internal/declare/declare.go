@@ -1,6 +1,6 @@
 // Package declare parses tensors and models on command lines: datatypes by their names in the
-// Predict Protocol V2, shapes as comma-separated sizes, models as name:datatype:shape. Shapes are
-// those of one row, without the batch dimension.
+// Predict Protocol V2, shapes as comma-separated sizes, models as name:datatype:shape. A shape
+// describes one row, without the batch dimension.
 package declare
 
 import (

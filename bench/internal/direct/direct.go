@@ -1,6 +1,6 @@
-// Package direct drives a container as a program does that has nothing else to do: in the place of
-// the server, with batches that were made beforehand, from one goroutine, without queues, a
-// scheduler or clients of its own. What it gets out of the container is the most that a server can.
+// Package direct drives a container in place of the server, and does nothing else: with batches
+// that were made beforehand, from one goroutine, without queues, a scheduler or clients. Its rate
+// is the most that a server can get out of the container.
 package direct
 
 import (
@@ -16,26 +16,26 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// inFlight is the number of batches that the container has: one that it executes, and the next. A
-// server sends as many by default.
+// inFlight is the number of batches in the container: one that it executes, and the next. A server
+// sends as many by default.
 const inFlight = 2
 
 // checkEvery is the number of results of which one is compared with its batch, byte by byte.
 const checkEvery = 100
 
-// The container is silent while it is not driven, and so is this side.
+// The heartbeat is so long that both sides may be silent between two calls of Drive.
 const welcome = `{"protocol":4,"server":"direct","heartbeat_ms":3600000,"dead_after_ms":10800000,` +
 	`"max_message_bytes":268435456,"batched":true}`
 
-// A Container is the session with one, which has one input, x, and answers with it. It belongs to
-// one goroutine.
+// A Container is the session with a container that has one input, x, and answers with it. It
+// belongs to one goroutine.
 type Container struct {
 	conn *zmtp.Conn
 	out  [inFlight]zmtp.Outgoing
 	in   zmtp.Message
 }
 
-// Take waits for a container to connect and registers it, whatever it says that it is. The listener
+// Take waits for a container to connect and registers it, whatever model it declares. The listener
 // is closed if ctx ends first.
 func Take(ctx context.Context, l net.Listener) (*Container, error) {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -65,8 +65,8 @@ func Take(ctx context.Context, l net.Listener) (*Container, error) {
 // Close ends the session.
 func (c *Container) Close() error { return c.conn.Close() }
 
-// Drive sends the same batch again and again, as soon as there is room for another, and returns the
-// rows a second that came back in the length of time that follows the warm-up.
+// Drive keeps sending the same batch, as soon as there is room for another, and returns the rate of
+// results in rows per second, over length after the warm-up.
 func (c *Container) Drive(ctx context.Context, x tensor.Tensor, warmup, length time.Duration) (rate float64, err error) {
 	defer context.AfterFunc(ctx, func() { c.conn.Abort(context.Cause(ctx)) })()
 	header := fmt.Appendf(nil, `{"rows":%d,"inputs":[{"name":"x","datatype":"%s","shape":%v}]}`, x.Rows(), x.DType.V2(), x.Shape)
@@ -107,7 +107,7 @@ func (c *Container) send(i int, header, data []byte) error {
 	return c.conn.Send(o)
 }
 
-// result waits for a result and returns the place of its batch, which is free then.
+// result waits for a result and returns the place of its batch, which is then free.
 func (c *Container) result(data []byte, check bool) (int, error) {
 	if err := c.receive("result"); err != nil {
 		return 0, err
@@ -127,7 +127,7 @@ func (c *Container) result(data []byte, check bool) (int, error) {
 	return int(id), nil
 }
 
-// receive waits for a message of a kind. Heartbeats are not waited for.
+// receive waits for a message of a kind. It skips heartbeats.
 func (c *Container) receive(kind string) error {
 	for {
 		if err := c.conn.Receive(&c.in); err != nil {

@@ -1,5 +1,5 @@
-// Package figure describes charts, which the program bench/chart draws. That is a module of its
-// own, so that nothing it takes to draw (fonts, PDF, LaTeX) is among what the server is made of.
+// Package figure describes charts, which the program bench/chart draws. The program is a module of
+// its own, so that its dependencies (fonts, PDF, LaTeX) are not the server's.
 package figure
 
 import (
@@ -28,7 +28,7 @@ type Panel struct {
 	Legend *Legend  `json:"legend"` // nil: none
 }
 
-// An Axis shows what its series span, unless it has bounds of its own.
+// An Axis spans its series, unless it has bounds of its own.
 type Axis struct {
 	Label string   `json:"label"`
 	Min   *float64 `json:"min"` // a logarithmic axis with bars on it needs one, as bars begin there
@@ -37,15 +37,15 @@ type Axis struct {
 	Names []string `json:"names"` // at 0, 1, 2 and so on, instead of numbers; only on the X axis
 }
 
-// A Legend stands in the lower right corner, or that much higher.
+// A Legend is in the lower right corner, or higher by Up.
 type Legend struct {
 	Up float64 `json:"up"` // in centimetres
 }
 
 // A Series is a line through its points, or a bar for each of them.
 type Series struct {
-	Name string `json:"name"` // in the legend; "": not there
-	// Bars beside those of other series, at 0, 1, 2 and so on.
+	Name string `json:"name"` // in the legend; "": left out
+	// Bars next to those of other series, at 0, 1, 2 and so on.
 	Bars bool      `json:"bars"`
 	X    []float64 `json:"x"` // of a line: as many as Y
 	Y    []float64 `json:"y"`
@@ -55,11 +55,11 @@ type Series struct {
 	Dashes []float64 `json:"dashes"` // of a line, in points, strokes and gaps in turn; none: solid
 }
 
-// At is a bound of an axis.
+// At returns a bound for an axis.
 func At(bound float64) *float64 { return &bound }
 
-// Draw draws the figure into a file, of the kind that its name ends in: .svg or .png. The working
-// directory must be the top of the source tree.
+// Draw draws the figure into a file; the extension of the name selects the kind: .svg or .png. The
+// working directory must be the top of the source tree.
 func (f *Figure) Draw(ctx context.Context, file string) error {
 	file, err := filepath.Abs(file)
 	if err != nil {

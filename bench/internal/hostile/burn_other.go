@@ -4,5 +4,5 @@ package hostile
 
 import "context"
 
-// Burn needs a thread's processor time, which is known only on Linux.
+// Burn needs the processor time of a thread, which only Linux provides.
 func Burn(context.Context, float64) { panic("hostile: burning a share of a processor needs Linux") }

@@ -14,8 +14,8 @@ import (
 
 // Crawl keeps 2n connections to a server's TLS address until ctx ends: n begin a handshake and then
 // send nothing, and n finish it and then send one byte of a message each second. A connection that
-// the server ends is made again a second later. Crawl calls ready once, when the handshakes of the
-// second kind are done and the others begin.
+// the server closes is replaced a second later. Crawl calls ready once, when the handshakes of the
+// second kind are done and those of the first kind begin.
 func Crawl(ctx context.Context, addr string, n int, ready func()) error {
 	x, err := tensor.FromSlice(tensor.Shape{}, []float32{1})
 	if err != nil {
@@ -26,7 +26,7 @@ func Crawl(ctx context.Context, addr string, n int, ready func()) error {
 		return err
 	}
 	var all, met sync.WaitGroup
-	turns := make(chan struct{}, 16) // more handshakes at once would end each other
+	turns := make(chan struct{}, 16) // more handshakes at once would push each other out
 	met.Add(n)
 	for range n {
 		all.Go(func() {
@@ -76,11 +76,11 @@ func hold(ctx context.Context, addr string, bytes []byte) {
 	}
 }
 
-// dribble waits for its turn, does a handshake, calls met, and sends a byte each second until the
-// server hangs up, or ctx ends.
+// dribble waits for its turn, completes a handshake, calls met, and sends a byte each second until
+// the server hangs up, or ctx ends.
 func dribble(ctx context.Context, addr string, message []byte, turns chan struct{}, met func()) {
 	turns <- struct{}{}
-	// An attacker does not care whom it reaches.
+	// An attacker need not verify the server.
 	c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", addr)
 	<-turns
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package hostile has hostile peers for the containers' address. Their rate is limited, so that a
-// measurement beside them shows the server and not the kernel's scheduler.
+// measurement alongside shows the server and not the kernel's scheduler.
 package hostile
 
 import (
@@ -22,14 +22,14 @@ import (
 // A Peer is one kind of hostile peer.
 type Peer struct {
 	Name string
-	// Words are those that the server's one log line about such a peer must have.
+	// Words must all be in the server's one log line about such a peer.
 	Words []string
 
-	// Sent over a bare connection, which stays open.
+	// bytes are sent over a bare connection, which stays open.
 	bytes []byte
-	// Or: its answers to batches, once registered.
+	// answer, instead, makes its answers to batches, once registered.
 	answer func(b *containertest.Batch) containertest.Reply
-	// It also answers batches that do not exist.
+	// strays makes it also answer batches that do not exist.
 	strays bool
 }
 
@@ -38,8 +38,8 @@ var (
 	handshake = append(bytes.Clone(greeting), "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"...)
 )
 
-// Peers returns all kinds. Those that answer batches wrongly serve a model of their own, with
-// their own name, and get requests for it.
+// Peers returns all kinds. A peer that answers batches wrongly serves a model named after itself,
+// and gets requests for it.
 func Peers() []Peer {
 	frame := func(size uint64) []byte { return binary.BigEndian.AppendUint64([]byte{2}, size) }
 	shaken := func(b []byte) []byte { return append(bytes.Clone(handshake), b...) }
@@ -75,9 +75,9 @@ func Attack(ctx context.Context, containers, clients string, perSecond int) erro
 	return errors.Join(faults...)
 }
 
-// after returns a timer for the next peer of a kind. They arrive at random (Poisson), as the
-// clients of the load beside them do. In step, all kinds would arrive within the same millisecond
-// and occupy both cores of a small machine.
+// after returns a timer for the next peer of a kind. Peers arrive at random (Poisson), like the
+// requests of the measured load. In step, all kinds would arrive within the same millisecond and
+// occupy both cores of a small machine.
 func after(period time.Duration) <-chan time.Time {
 	return time.After(time.Duration(rand.ExpFloat64() * float64(period)))
 }
@@ -103,7 +103,7 @@ func (p Peer) attack(ctx context.Context, containers, clients string, period tim
 			}
 			held.Go(func() { // ends when the server hangs up, or ctx ends
 				defer context.AfterFunc(ctx, func() { c.Close() })()
-				_, _ = c.Write(p.bytes) // the server may have hung up before it has all
+				_, _ = c.Write(p.bytes) // the server may hang up before it has read all
 				_, _ = io.Copy(io.Discard, c)
 				c.Close()
 			})

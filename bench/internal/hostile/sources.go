@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Sources are addresses of this machine that clients come from, the next connection from the next
-// one: whoever counts by address has to do with that many hosts.
+// Sources are addresses of this machine from which clients connect in turn: a server that counts by
+// address sees that many hosts.
 type Sources struct {
-	Many int // 127.0.0.2 and those after it, at most 250; 0: the usual one, for all
+	Many int // addresses from 127.0.0.2 on, at most 250; 0: the default address for all
 	next atomic.Uint32
 }
 

@@ -20,16 +20,16 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 )
 
-// A trick is something that HTTP allows, and that costs a server more than its client.
+// A trick is a use of HTTP that the protocol allows, and that costs a server more than its client.
 type trick struct {
 	clients int
-	holds   bool // send returns
+	holds   bool // send returns, and the connection is held
 	// send writes until the server closes the connection. If it returns nil, the connection is held
-	// until then. message is a request to a model, as gRPC frames it.
+	// until then. message is a request to a model, framed for gRPC.
 	send func(c net.Conn, message []byte) error
 }
 
-// tricks by their names: at the gRPC door, but for keepalive and pipelined at that for HTTP.
+// tricks by name: at the gRPC door, except keepalive and pipelined, which are at the HTTP door.
 var tricks = map[string]trick{
 	// Calls that are cancelled at once, as fast as they can be written.
 	"resets": {8, false, func(c net.Conn, message []byte) error {
@@ -67,7 +67,7 @@ var tricks = map[string]trick{
 			}
 		}
 	}},
-	// PINGs, each of which is to be answered.
+	// PINGs, each of which must be answered.
 	"pings": {8, false, func(c net.Conn, _ []byte) error {
 		w := newWriter(c)
 		for {
@@ -79,13 +79,13 @@ var tricks = map[string]trick{
 			}
 		}
 	}},
-	// Connections that have had an answer, and are kept: as many as a server has that may open
+	// Connections that have had an answer and stay open: as many as a server accepts that may open
 	// 20,000 files.
 	"keepalive": {2400, true, func(c net.Conn, _ []byte) error {
 		_, err := c.Write(live)
 		return err
 	}},
-	// 10,000 requests before the first answer, again and again.
+	// 10,000 requests before the first answer, repeatedly.
 	"pipelined": {1, false, func(c net.Conn, _ []byte) error {
 		many := bytes.Repeat(live, 10_000)
 		for {
@@ -98,9 +98,9 @@ var tricks = map[string]trick{
 
 var live = []byte("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 
-// Trick runs the clients of a trick against the door at an address until ctx ends. One whose
-// connection is closed comes again. ready is called once, when each is there: those that hold their
-// connections have sent what they send.
+// Trick runs the clients of a trick against the door at an address until ctx ends. A client whose
+// connection is closed connects again. Trick calls ready once, when each client has connected, and
+// has sent everything if it holds its connection.
 func Trick(ctx context.Context, name string, from *Sources, addr, model string, ready func()) error {
 	t, ok := tricks[name]
 	if !ok {
@@ -132,7 +132,7 @@ func Trick(ctx context.Context, name string, from *Sources, addr, model string, 
 	return nil
 }
 
-// play is one connection, until the server closes it or ctx ends. met is called when it is there.
+// play runs one connection until the server closes it or ctx ends. It calls met once connected.
 func (t *trick) play(ctx context.Context, from *Sources, addr string, message []byte, met func()) {
 	c, err := from.Dial(ctx, addr)
 	if err != nil {
@@ -146,7 +146,7 @@ func (t *trick) play(ctx context.Context, from *Sources, addr string, message []
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		_, _ = io.Copy(io.Discard, c) // a client that does not read would be disconnected for that
+		_, _ = io.Copy(io.Discard, c) // the server disconnects a client that does not read
 		c.Close()
 	})
 	if !t.holds {
@@ -167,7 +167,7 @@ type writer struct {
 	fields     *hpack.Encoder
 }
 
-// newWriter begins a connection. What is written goes to memory, which does not fail.
+// newWriter begins a connection. Writes go to memory, and do not fail.
 func newWriter(c net.Conn, settings ...http2.Setting) *writer {
 	w := &writer{conn: c}
 	w.out.WriteString(http2.ClientPreface)
@@ -185,13 +185,13 @@ func (w *writer) headers(fields ...hpack.HeaderField) []byte {
 	return w.block.Bytes()
 }
 
-// call makes a call.
+// call writes a gRPC call.
 func (w *writer) call(stream uint32, message []byte) {
 	_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: w.headers(load.GRPCHeaders...), EndHeaders: true})
 	_ = w.frames.WriteData(stream, true, message)
 }
 
-// flush sends what has been written.
+// flush sends everything written so far.
 func (w *writer) flush() error {
 	_, err := w.conn.Write(w.out.Bytes())
 	w.out.Reset()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf reads the clock of a process, of which the kernel makes the number so (CPUCLOCK_SCHED).
-// The times in /proc are in steps of 10 ms.
+// cpuOf reads the processor clock of a process, whose id is made in this way (CPUCLOCK_SCHED). The
+// times in /proc are in steps of 10 ms.
 func cpuOf(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
@@ -33,7 +33,7 @@ func processors() (idle, all uint64, err error) {
 	if len(fields) < 9 || fields[0] != "cpu" {
 		return 0, 0, fmt.Errorf("process: expected /proc/stat to begin with \"cpu\" and eight times, got %q", line)
 	}
-	for i, field := range fields[1:9] { // behind these is the time of guests, once more
+	for i, field := range fields[1:9] { // the fields after these count the time of guests once more
 		n, err := strconv.ParseUint(field, 10, 64)
 		if err != nil {
 			return 0, 0, fmt.Errorf("process: /proc/stat has %q: %w", line, err)
@@ -45,7 +45,7 @@ func processors() (idle, all uint64, err error) {
 	return idle, all, nil
 }
 
-// treeOf returns a process and all that descend from it, by their parents' numbers in /proc.
+// treeOf returns a process and all its descendants, by their parents' ids in /proc.
 func treeOf(root int) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -57,7 +57,7 @@ func treeOf(root int) ([]int, error) {
 		if err != nil {
 			continue // it has ended
 		}
-		// The name, in parentheses, may contain anything; the state and the parent are behind it.
+		// The name, in parentheses, may contain anything; the state and the parent follow it.
 		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil || len(fields) < 2 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Group are the processes of one system, in the order in which they were started.
+// A Group is the processes of one system, in the order in which they were started.
 type Group []*Process
 
 // Start starts a command and adds it to the group.
@@ -18,14 +18,14 @@ func (g *Group) Start(dir, name string, args ...string) error {
 	return err
 }
 
-// Stop ends them, the latest first.
+// Stop ends the processes, the latest first.
 func (g Group) Stop() {
 	for _, p := range slices.Backward(g) {
 		p.Stop()
 	}
 }
 
-// CPU is the processor time so far of all of them and of those that they have started.
+// CPU returns the processor time so far of all processes and of those that they have started.
 func (g Group) CPU() (sum time.Duration, err error) {
 	for _, p := range g {
 		d, err := p.TreeCPU()
@@ -37,7 +37,7 @@ func (g Group) CPU() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// Alive returns an error that says how one of them ended, or nil while all run.
+// Alive returns an error that tells how a process ended, or nil while all run.
 func (g Group) Alive() error {
 	for _, p := range g {
 		if err := p.Alive(); err != nil {
@@ -47,7 +47,7 @@ func (g Group) Alive() error {
 	return nil
 }
 
-// Output is what they have printed.
+// Output returns the output of all processes so far.
 func (g Group) Output() string {
 	var text strings.Builder
 	for _, p := range g {

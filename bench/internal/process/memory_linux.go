@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// memoryOf returns what a process has in memory now, and what it has had at the most, in bytes.
+// memoryOf returns the resident memory of a process, now and at its peak, in bytes.
 func memoryOf(pid int) (now, most int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -89,14 +89,14 @@ func (p *Process) Kill() {
 	p.log.Close()
 }
 
-// Pause stops the process for a time, as a machine does that has something else to do.
+// Pause stops the process for a time, as other work of the machine does.
 func (p *Process) Pause(d time.Duration) error {
 	err := p.cmd.Process.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
 	return errors.Join(err, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// Alive returns an error that says how the process ended, or nil while it runs.
+// Alive returns an error that tells how the process ended, or nil while it runs.
 func (p *Process) Alive() error {
 	select {
 	case <-p.ended:
@@ -118,19 +118,18 @@ func (p *Process) Output() string {
 // CPU returns the processor time of the process, user and system, to the nanosecond.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
-// Processors returns how long all processors of the machine together have been idle, and how long
-// they have been there, in ticks of the kernel: the quotient of two differences is the share of a
-// while that nobody used.
+// Processors returns the idle time and the total time of all processors of the machine together, in
+// ticks of the kernel: the quotient of their differences is the idle share of an interval.
 func Processors() (idle, all uint64, err error) { return processors() }
 
-// Memory returns what of the process is in memory now, and what was at the most, in bytes.
+// Memory returns the resident memory of the process, now and at its peak, in bytes.
 func (p *Process) Memory() (now, most int64, err error) { return memoryOf(p.cmd.Process.Pid) }
 
-// Tree returns the numbers of the process and of all that descend from it and run.
+// Tree returns the ids of the process and of its running descendants.
 func (p *Process) Tree() ([]int, error) { return treeOf(p.cmd.Process.Pid) }
 
-// TreeCPU returns the processor time of its Tree. What has ended is not counted, so it is for
-// processes that end after the second look.
+// TreeCPU returns the processor time of its Tree. Processes that have ended are not counted, so
+// call it before any of them ends.
 func (p *Process) TreeCPU() (sum time.Duration, err error) {
 	tree, err := p.Tree()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A group is alive until one of it has ended, and says which.
+// A group is alive until one of its processes has ended, and its error names that one.
 func TestGroup(t *testing.T) {
 	var g Group
 	defer g.Stop()
@@ -32,7 +32,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// The time of a tree has that of a grandchild.
+// The time of a tree includes that of a grandchild.
 func TestTreeCPU(t *testing.T) {
 	p, err := Start(t.TempDir(), "sh", "-c", `sh -c 'while :; do :; done' '(a name)) 1 2' & trap "kill $!" TERM; wait`)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestTreeCPU(t *testing.T) {
 	}
 }
 
-// What a process has in memory is less than what it has had, once it has given some back.
+// The memory of a process is below its peak once the process has returned some.
 func TestMemory(t *testing.T) {
 	p, err := Start(t.TempDir(), "sh", "-c", `x=$(printf %020000000d 0); x=; echo done; read line; sleep 60`)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// The processors are there for as long as time passes, and idle for a part of that.
+// The total time of the processors grows with the clock, and the idle time by a part of that.
 func TestProcessors(t *testing.T) {
 	_, before, err := Processors()
 	if err != nil {

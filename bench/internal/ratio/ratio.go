@@ -1,5 +1,5 @@
-// Package ratio holds what a bench compares: figures of one system by those of another of the same
-// round, against limits.
+// Package ratio compares figures of one system with those of another in the same round, and holds
+// the ratios to limits.
 package ratio
 
 import (
@@ -24,7 +24,7 @@ const (
 	AtMost
 )
 
-// Median is the middle of v, or the mean of the two.
+// Median returns the middle value of v, or the mean of the two.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -33,7 +33,7 @@ func Median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// Holds reports whether the median is within its limit. Without measurements it is not.
+// Holds reports whether the median is within its limit. Without measurements it returns false.
 func (r Ratio) Holds() bool {
 	switch r.Bound {
 	case AtLeast:
@@ -48,7 +48,7 @@ func (r Ratio) Holds() bool {
 // Head names the columns of a table of ratios.
 var Head = []string{"ratio", "median", "limit", "rounds", "verdict"}
 
-// Cells are a row of that table.
+// Cells returns the row of r in that table.
 func (r Ratio) Cells() []string {
 	spread := "-"
 	if len(r.Rounds) > 0 {

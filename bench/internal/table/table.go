@@ -1,4 +1,4 @@
-// Package table writes what benches print.
+// Package table writes the tables that benches print.
 package table
 
 import (
@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Write writes rows under head, aligned for the eye or as Markdown.
+// Write writes rows under head, as aligned text or as Markdown.
 func Write(w io.Writer, markdown bool, head []string, rows [][]string) {
 	width := make([]int, len(head))
 	for _, row := range append([][]string{head}, rows...) {

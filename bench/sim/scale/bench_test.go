@@ -9,9 +9,10 @@ import (
 	"github.com/shivad/shivad/scheduler/rounds"
 )
 
-// The steps by which a fleet is held in order, at 1,000 servers and 5,000 containers.
+// The steps that keep a fleet in order, at 1,000 servers and 5,000 containers.
 
-// BenchmarkList is what a container does when it has looked the name up and one server is another.
+// BenchmarkList is the work of a container after it has looked the name up and one server has
+// changed.
 func BenchmarkList(b *testing.B) {
 	var before, after []string
 	for i := range 1001 {
@@ -39,7 +40,7 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkRound is what a container does for an execution: offers, grants, batches, and its end.
+// BenchmarkRound is the work of a container for an execution: offers, grants, batches, and its end.
 func BenchmarkRound(b *testing.B) {
 	for _, n := range []int{4, 16} {
 		b.Run(fmt.Sprintf("servers=%d", n), func(b *testing.B) {
@@ -70,7 +71,7 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// aServer is one that has sessions with five containers of each of so many servers.
+// aServer is a server that has sessions with five containers for each of a number of servers.
 func aServer(b *testing.B, servers int) *server {
 	f := fleetOf(servers, 1)
 	f.Subset, f.Settle = servers, time.Second
@@ -81,7 +82,7 @@ func aServer(b *testing.B, servers int) *server {
 	return w.servers[0]
 }
 
-// BenchmarkNeed is what a server does to say how many replicas are needed.
+// BenchmarkNeed is the work of a server to compute the number of replicas needed.
 func BenchmarkNeed(b *testing.B) {
 	for _, n := range []int{4, 16} {
 		b.Run(fmt.Sprintf("sessions=%d", perServer*n), func(b *testing.B) {

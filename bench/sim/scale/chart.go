@@ -6,8 +6,8 @@ import (
 	"github.com/shivad/shivad/bench/internal/figure"
 )
 
-// draw draws what results show: the share of the oracle's frames by the number of servers, and by
-// the time of what happens to a fleet.
+// draw draws the results: the share of the oracle's frames over the number of servers, and over
+// time for fleets with an event.
 func draw(ctx context.Context, file string, acts []act, results []*Result, steady int) error {
 	f := figure.Figure{Columns: 2, Width: 11, Height: 6.5}
 	if len(results) == 1 {

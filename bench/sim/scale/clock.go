@@ -6,12 +6,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// epoch is when simulations begin.
+// epoch is the time at which simulations begin.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A clock is the virtual time of one simulation, for a single goroutine: a heap of four children,
-// by time and then by when an event was set. That of package schedtest has locks, and is a third of
-// the time of a simulation with millions of messages a second.
+// A clock is the virtual time of one simulation, for a single goroutine: a 4-ary heap of events, by
+// time and then by the order in which they were set. The clock of package schedtest has locks, and
+// takes a third of the time of a simulation with millions of messages a second.
 type clock struct {
 	now    int64 // ns since epoch
 	number uint64
@@ -24,11 +24,11 @@ type entry struct {
 	event  *event
 }
 
-// An event is a message that arrives, or a function that is called.
+// An event is the arrival of a message or the call of a function.
 type event struct {
 	f       func()   // nil: the message arrives
-	message *message // of f == nil
-	index   int      // in the heap; -1: it is not there
+	message *message // set if f is nil
+	index   int      // in the heap; -1: not in it
 }
 
 func (c *clock) Now() time.Time { return epoch.Add(time.Duration(c.now)) }
@@ -43,7 +43,7 @@ func (c *clock) AfterFunc(d time.Duration, f func()) scheduler.Timer {
 	return t
 }
 
-// set has an event take place at a time that is not over.
+// set schedules an event at a time that is not in the past.
 func (c *clock) set(e *event, at int64) {
 	if e.index >= 0 {
 		c.remove(e.index)
@@ -53,7 +53,7 @@ func (c *clock) set(e *event, at int64) {
 	c.up(len(c.heap)-1, entry{max(at, c.now), c.number, e})
 }
 
-// next is when the next event takes place; false: there is none.
+// next returns the time of the next event; false: there is none.
 func (c *clock) next() (at int64, ok bool) {
 	if len(c.heap) == 0 {
 		return 0, false
@@ -61,7 +61,7 @@ func (c *clock) next() (at int64, ok bool) {
 	return c.heap[0].at, true
 }
 
-// take moves the time to the next event, and returns it.
+// take advances the time to the next event, and returns the event.
 func (c *clock) take() *event {
 	e := c.heap[0]
 	c.now = e.at
@@ -120,7 +120,7 @@ func (c *clock) down(i int, e entry) {
 	c.put(i, e)
 }
 
-// A timer is an event that may be moved.
+// A timer is an event whose time may be changed.
 type timer struct {
 	clock *clock
 	event event

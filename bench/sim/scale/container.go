@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler/rounds"
 )
 
-// These are as in package containers/container.
+// As in package containers/container.
 const (
 	lookPeriod     = time.Second
 	resolvePeriod  = 20 * time.Second
@@ -21,30 +21,30 @@ const (
 	maxBackoff     = 5 * time.Second
 )
 
-// ways is how many messages it takes to connect and register.
+// ways is the number of messages to connect and register.
 const ways = 5
 
-// A container executes batches, and has links to the servers of its choice.
+// A container executes batches, and has links to the servers that it has chosen.
 type container struct {
 	*world
 	number int
 	state  condition
 	choice *subset.Choice
 	chosen []string
-	tried  time.Duration // since when one is
+	tried  time.Duration // since when a server is being tried
 	links  map[string]*link
 
 	table    *rounds.Table[work]
 	sessions map[*rounds.Seat[work]]*session
 	order    []*session // the same, in the order in which they joined
 	wake     scheduler.Timer
-	life     int // of the tally
+	life     int // index into the tally's lives
 }
 
-// A link is to one server, with a session or on the way to one.
+// A link leads to one server, with a session or while it makes one.
 type link struct {
 	server   *server
-	session  *session // nil: there is none
+	session  *session // nil: none yet
 	since    time.Duration
 	failures int
 	ended    bool
@@ -81,7 +81,7 @@ func (w *world) contain() {
 	w.clock.AfterFunc(w.chance(lookPeriod), look)
 }
 
-// look has links with the servers that are chosen now.
+// look updates the choice of servers, and the links to match it.
 func (c *container) look() {
 	now := c.clock.since()
 	if tried := c.choice.Trying(); tried == "" {
@@ -115,7 +115,7 @@ func (c *container) look() {
 	}
 }
 
-// sessionsOf is how many sessions a server has; 0: it is not known.
+// sessionsOf returns the number of sessions of a server; 0: unknown.
 func (c *container) sessionsOf(address string) int {
 	if l := c.links[address]; l != nil && l.session != nil {
 		return len(l.server.sessions)
@@ -155,14 +155,14 @@ func (c *container) connect(l *link, after time.Duration) {
 	})
 }
 
-// again tries to connect after a pause, which grows.
+// again retries to connect after a pause, which grows.
 func (c *container) again(l *link) {
 	wait := min(firstBackoff<<min(l.failures, 10), maxBackoff)
 	l.failures++
 	c.connect(l, c.chance(wait))
 }
 
-// join has a session take part in rounds.
+// join adds a session to the rounds.
 func (c *container) join(n *session) {
 	n.link.failures = 0
 	n.seat = c.table.Join(true)
@@ -171,7 +171,7 @@ func (c *container) join(n *session) {
 	c.tell()
 }
 
-// leave removes a session that has ended. What it has sent is dropped.
+// leave removes a session that has ended. Its offers and batches are dropped.
 func (c *container) leave(n *session) {
 	c.table.Leave(n.seat)
 	c.table.Drop(n.seat)
@@ -198,7 +198,7 @@ func (c *container) tell() {
 	}
 }
 
-// run does what the table says, until nothing is to be done.
+// run sends grants and starts executions until the table has no more of either.
 func (c *container) run() {
 	for {
 		granted, e, wake := c.table.Next(c.clock.since())

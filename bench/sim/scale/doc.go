@@ -8,12 +8,13 @@
 //	  frames     scheduler.Scheduler      rounds.Table, subset.Choice
 //	             as it is                 as they are
 //
-// What decides is the code that runs in production: the scheduler of each server, by which servers
-// a container is served, whose rows it executes next, and how many replicas are needed. Simulated
-// are time, the network, what an execution takes, and what the processes around that code do when
-// something begins or ends: connecting, looking names up, noticing that somebody has gone.
+// All decisions are made by the production code: the scheduler of each server, the choice of
+// servers of a container, the choice of the rows that it executes next, and the number of replicas
+// needed. The simulation provides time, the network, the length of executions, and the actions of
+// the processes around that code when something begins or ends: connecting, looking up names,
+// noticing that a peer has failed.
 //
-// simulate plays a [Fleet]. Beside it stands an oracle: one queue for all containers, which knows
-// how long they take and which of them are there, and which no message delays. All of it is
+// simulate plays a [Fleet]. The reference is an oracle: one queue for all containers, which knows
+// their execution times and which of them are up, and which no message delays. All of it is
 // deterministic: the same seed gives the same figures on any machine.
 package main

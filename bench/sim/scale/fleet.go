@@ -9,38 +9,39 @@ import (
 	"github.com/shivad/shivad/containers/subset"
 )
 
-// A Fleet is what is simulated.
+// A Fleet describes a simulation.
 type Fleet struct {
 	Servers, Containers, Streams int
-	// Subset is with how many servers a container has sessions; 0: subset.Default.
+	// Subset is the number of servers with which a container has sessions; 0: subset.Default.
 	Subset int
-	// An execution of n rows takes A + B·n, with a relative standard deviation of Noise, normal. A
-	// frame, which is a row, is to be answered within SLO.
+	// An execution of n rows takes A + B·n, with normal noise of relative standard deviation Noise.
+	// A frame, which is a row, must be answered within SLO.
 	A, B  time.Duration
 	Noise float64
 	SLO   time.Duration
-	// Load is what the streams send, as a share of the containers' capacity (see [Fleet.Capacity]):
-	// frames come at random (Poisson), each of any of the streams.
+	// Load is the rate of all streams, as a share of the containers' capacity (see
+	// [Fleet.Capacity]): frames arrive at random (Poisson), each from a random stream.
 	Load float64
-	// Delay is that of a message one way, and Jitter the mean of what is added to it, exponential.
+	// Delay is the one-way delay of a message, and Jitter the mean of an exponential addition to
+	// it.
 	Delay, Jitter time.Duration
-	// Settle passes without frames, for containers to even out their sessions; Warm with frames
+	// Settle passes without frames, so that containers even out their sessions; Warm with frames
 	// that are not counted.
 	Settle, Warm, Length time.Duration
 	Seed                 uint64
 
-	// Failing is the share of servers and of containers that fail in a minute, half of them as
-	// processes, which are started again, and half with their machines.
+	// Failing is the share of servers and of containers that fail per minute, half of them as
+	// processes, which restart, and half with their machines.
 	Failing float64
 	Rack    float64 // share of servers and of containers whose machines fail at once, at Rise
 	Roll    float64 // share of servers that are replaced, a tenth of all at once, from Rise on
 	Rise    time.Duration
-	Step    float64 // the load is so many times as much from Rise on; 0: as before
-	Scale   bool    // containers are added as servers say that they are needed
+	Step    float64 // factor on the load from Rise on; 0: none
+	Scale   bool    // containers are added as servers report a need for them
 }
 
-// Capacity is how many rows a second the containers can execute in batches of half the SLO, as
-// package scheduler/sim has it.
+// Capacity is the number of rows per second that the containers can execute in batches of half the
+// SLO, as in package scheduler/sim.
 func (f Fleet) Capacity() float64 {
 	rows := float64(f.SLO/2-f.A) / float64(f.B)
 	return float64(f.Containers) * rows / (f.SLO / 2).Seconds()
@@ -48,13 +49,13 @@ func (f Fleet) Capacity() float64 {
 
 func (f Fleet) end() time.Duration { return f.Settle + f.Warm + f.Length }
 
-// from is when frames begin to count.
+// from is the time from which frames count.
 func (f Fleet) from() time.Duration { return f.Settle + f.Warm }
 
-// rise is when the event of a fleet takes place.
+// rise is the time of a fleet's event.
 func (f Fleet) rise() time.Duration { return f.from() + f.Rise }
 
-// rate is how many frames come in a second at a time.
+// rate is the number of frames per second at a time.
 func (f Fleet) rate(at time.Duration) float64 {
 	r := f.Capacity() * f.Load
 	if f.Step > 0 && at >= f.rise() {
@@ -82,18 +83,18 @@ func (f Fleet) check() error {
 	return nil
 }
 
-// arrivals are the times at which frames come, the same for the fleet and the oracle.
+// arrivals are the arrival times of frames, the same for the fleet and the oracle.
 type arrivals struct {
 	Fleet
 	rng *rand.Rand
-	at  float64 // ns, of the latest
+	at  float64 // ns, of the latest frame
 }
 
 func newArrivals(f Fleet) *arrivals {
 	return &arrivals{f, rand.New(rand.NewPCG(f.Seed, 1)), float64(f.Settle)}
 }
 
-// next is when the next frame comes; math.MaxInt64 after the end.
+// next returns the arrival time of the next frame; math.MaxInt64 after the end.
 func (a *arrivals) next() int64 {
 	a.at += a.rng.ExpFloat64() * 1e9 / a.rate(time.Duration(a.at))
 	if a.at >= float64(a.end()) {

@@ -6,19 +6,21 @@ import (
 )
 
 const (
-	racks     = 20               // a server is in one of so many, as is a container
+	racks     = 20               // each server and each container is in one of them
 	wave      = 10 * time.Second // from one wave of a roll to the next
 	waveParts = 10               // of all servers, in a wave
-	// ahead is how many waves the new servers of one are there before the old ones end.
+	// ahead is the number of waves between the start of new servers and the end of the old ones
+	// that they replace.
 	ahead = 2
-	// scaleEvery is how often KEDA asks, and scaleTime until what it asks for serves.
+	// scaleEvery is the interval of KEDA's queries, and scaleTime the time until an added container
+	// serves.
 	scaleEvery = 5 * time.Second
 	scaleTime  = 10 * time.Second
-	// demandLife is how long a server that has gone is believed to have the load that it had.
+	// demandLife is the time for which the stored load of an unreachable server still counts.
 	demandLife = 60 * time.Second
 )
 
-// happen has happen what is to happen to the fleet.
+// happen schedules the fleet's events.
 func (w *world) happen() {
 	if w.Failing > 0 {
 		w.clock.AfterFunc(w.from(), func() {
@@ -36,7 +38,7 @@ func (w *world) happen() {
 	})
 }
 
-// failures calls f at random times, Failing of so many in a minute.
+// failures calls f at random times, of × Failing times per minute on average.
 func (w *world) failures(of float64, f func()) {
 	mean := float64(time.Minute) / (of * w.Failing)
 	var next func()
@@ -95,7 +97,7 @@ func (w *world) roll() {
 	}
 }
 
-// watch has servers store their loads, and containers added if that is wanted.
+// watch makes servers store their loads, and adds containers if the fleet scales.
 func (w *world) watch() {
 	var each func(s *server)
 	each = func(s *server) {
@@ -104,7 +106,7 @@ func (w *world) watch() {
 	}
 	known := 0
 	var find func()
-	find = func() { // servers that have begun
+	find = func() { // new servers
 		for ; known < len(w.servers); known++ {
 			s := w.servers[known]
 			w.clock.AfterFunc(time.Duration(w.rng.Int64N(int64(demandEvery))), func() { each(s) })

@@ -74,7 +74,7 @@ func run() error {
 	return draw(context.Background(), *chart, acts, results, steady)
 }
 
-// simulateAll plays all acts, so many at once, the first ones first.
+// simulateAll plays all acts in order, atOnce at a time.
 func simulateAll(acts []act, atOnce int) ([]*Result, error) {
 	results, errs := make([]*Result, len(acts)), make([]error, len(acts))
 	var all sync.WaitGroup

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// headShares are shares of the best rate from which on the oldest frames go first; the oracle uses
-// the best of them.
+// headShares are thresholds: the oldest frames go first if their batch has this share of the best
+// rate. The oracle uses the best threshold.
 var headShares = []float64{0, 0.9, 0.97}
 
 // oracle counts the frames that would be answered in time by one queue for all containers, which
-// knows when they come and go, whose executions take exactly what they should, and which waits for
-// no message. All frames have as long until their deadlines, so that the oldest is the most urgent.
+// knows when they start and end, whose executions take exactly A + B·n, and which waits for no
+// message. All frames have equal time until their deadlines, so the oldest is the most urgent.
 func oracle(f Fleet, t *tally) {
 	best := -1
 	for _, share := range headShares {
@@ -38,16 +38,16 @@ func oracle(f Fleet, t *tally) {
 type ideal struct {
 	Fleet
 	share   float64
-	lives   []life // in the order in which they begin
-	idle    []int  // containers, by their lives
+	lives   []life // in the order of their beginnings
+	idle    []int  // containers, as indices into lives
 	busy    []release
-	waiting []int64 // when frames came, from head on
+	waiting []int64 // arrival times of frames, from head on
 	head    int
 	good    int
 	count   func(at time.Duration)
 }
 
-// A release is when a container is free.
+// A release is the time at which a container becomes free.
 type release struct {
 	at   int64
 	life int
@@ -115,10 +115,9 @@ func (o *ideal) feed(now int64) {
 	}
 }
 
-// pick skips the frames that are not to be served, and is how many of those that follow are
-// executed by a container that is there for so long. The frames that come later have longer until
-// their deadlines, and so more of them fit into one execution: the best begins where as many wait
-// as fit.
+// pick skips the frames that are not worth serving, and returns the number of following frames that
+// a container executes which is up for the time left. Later frames have more time until their
+// deadlines, so more of them fit into one execution: the best one begins where as many wait as fit.
 func (o *ideal) pick(now, left int64) (rows int, took int64) {
 	a, b := int64(o.A), int64(o.B)
 	until := func(i int) int64 { return min(o.waiting[i]+int64(o.SLO)-now, left) }

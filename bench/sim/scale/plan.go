@@ -2,16 +2,16 @@ package main
 
 import "time"
 
-// Fleets of the page: an execution takes 200 ms and 20 ms a row, frames have two seconds, five
-// containers and a hundred streams are there for each server, a container has sessions with four
-// servers, and the load is 0.8, which is 1.6 frames a second of each stream.
+// Fleets of the page: an execution takes 200 ms plus 20 ms per row, frames have two seconds, each
+// server has five containers and a hundred streams, a container has sessions with four servers, and
+// the load is 0.8, which is 1.6 frames a second from each stream.
 const (
 	perServer = 5
 	streams   = 100
 	sessions  = 4
 )
 
-// fleetOf is a fleet of so many servers.
+// fleetOf returns a fleet with a number of servers.
 func fleetOf(servers int, seed uint64) Fleet {
 	const ms = time.Millisecond
 	return Fleet{
@@ -22,16 +22,15 @@ func fleetOf(servers int, seed uint64) Fleet {
 	}
 }
 
-// An act is a fleet with what happens to it.
+// An act is a fleet with the name of its event.
 type act struct {
 	name  string
 	fleet Fleet
 }
 
-// curve are fleets of all sizes to which nothing happens, below their capacity and above it. Above
-// it, what containers take for the largest executions has to be learned first. Small fleets are
-// watched for longer: one execution that takes too long is a hundredth of what four servers answer
-// in ten seconds.
+// curve returns fleets of all sizes without events, below and above their capacity. Above it, the
+// time of the largest executions has to be learned first. Small fleets are watched for longer: one
+// execution that takes too long is a hundredth of what four servers answer in ten seconds.
 func curve(sizes []int, seed uint64) (all []act) {
 	for _, n := range sizes {
 		f := fleetOf(n, seed)
@@ -43,7 +42,7 @@ func curve(sizes []int, seed uint64) (all []act) {
 	return all
 }
 
-// events are what happens to a fleet.
+// events returns the acts with events.
 func events(servers int, seed uint64) []act {
 	at := func(name string, length time.Duration, change func(f *Fleet)) act {
 		f := fleetOf(servers, seed)

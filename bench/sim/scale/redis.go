@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// What Redis does for a fleet. Every server asks it four times a second whether it has missed
-// something, writes its load at times, and learns from feedback by a script. Whatever is written is
-// published, and every server hears of it.
+// The work of Redis for a fleet. Every server polls it four times a second for missed changes,
+// writes its load at times, and learns from feedback through a script. Every write is published to
+// all servers.
 const (
-	looks = 4 // of a server in a second: see server/state/follow.go
-	// What Redis needs of a processor, as measured by
-	// go test -count=1 -v -run RedisOfManyServers ./server/state -crowd 400.
+	looks = 4 // polls of a server per second: see server/state/follow.go
+	// Seconds of processor time that Redis takes, as measured by go test -count=1 -v -run
+	// RedisOfManyServers ./server/state -crowd 400.
 	lookTime, scriptTime, messageTime = 20e-6, 60e-6, 3.4e-6
-	// One of so many frames has feedback, for one of so many applications, of which the n-th has an
-	// n-th of the first one's.
+	// One of feedbackOf frames has feedback, for one of the applications, of which the n-th gets an
+	// n-th of the feedback of the first.
 	feedbackOf, applications = 1000, 200
 )
 
-// A redis is what one Redis gets in a second.
+// A redis counts the operations and messages of one Redis in a second.
 type redis struct{ looks, loads, feedback, messages float64 }
 
-// redisOf is of the Redis that has servers' loads, and a share of the feedback.
+// redisOf is the Redis that stores the servers' loads and a share of the feedback.
 func (f Fleet) redisOf(loads, share float64) redis {
 	n := float64(f.Servers)
 	of := redis{looks: looks * n, loads: loads, feedback: share * f.Capacity() * f.Load / feedbackOf}
@@ -32,25 +32,25 @@ func (f Fleet) redisOf(loads, share float64) redis {
 	return of
 }
 
-// busy is the share of its processor that it needs.
+// busy is the share of a processor that the Redis needs.
 func (r redis) busy() float64 {
 	return r.looks*lookTime + (r.loads+r.feedback)*scriptTime + r.messages*messageTime
 }
 
-// shards are into how many Redis the applications are divided at the most.
+// shards is the largest number of Redis among which the applications are divided.
 const shards = 16
 
-// shardOf is the Redis that has an application, which a hash of its name says.
+// shardOf is the Redis of an application, by a hash of its name.
 func shardOf(application int) uint32 {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "application-%d", application)
 	return h.Sum32() % shards
 }
 
-// weight is how much feedback an application has, as a share of that of the first one.
+// weight is the feedback of an application relative to that of the first.
 func weight(application int) float64 { return 1 / float64(application+1) }
 
-// hottest is the largest share of the feedback that one of so many shards has.
+// hottest is the largest share of the feedback that a shard gets.
 func hottest(of int) float64 {
 	each, all := make([]float64, of), 0.0
 	for i := range applications {
@@ -60,15 +60,15 @@ func hottest(of int) float64 {
 	return slices.Max(each) / all
 }
 
-// A traffic is what Redis gets while a fleet is simulated.
+// A traffic counts what servers write to Redis while a fleet is simulated.
 type traffic struct {
 	rng     *rand.Rand
-	upTo    []float64 // of each application: the share of the feedback up to it
+	upTo    []float64 // for each application: the share of the feedback up to and including it
 	now     second
-	seconds []second // those that count
+	seconds []second // in the counted time
 }
 
-// A second is what is written in one, and by how many servers.
+// A second counts the writes of one second, and the servers that are up.
 type second struct {
 	Servers, Loads int
 	Feedback       [shards]int
@@ -87,7 +87,7 @@ func newTraffic(seed uint64) *traffic {
 	return t
 }
 
-// frame may have feedback, for one of the applications.
+// frame adds the feedback of a frame, if it has any, to one of the applications.
 func (t *traffic) frame() {
 	if t.rng.IntN(feedbackOf) == 0 {
 		application, _ := slices.BinarySearch(t.upTo, t.rng.Float64())
@@ -95,7 +95,7 @@ func (t *traffic) frame() {
 	}
 }
 
-// listen has what is written counted by seconds.
+// listen starts counting the writes, second by second.
 func (w *world) listen() {
 	w.traffic.now = second{}
 	var end func()
@@ -114,8 +114,8 @@ func (w *world) listen() {
 	w.clock.AfterFunc(time.Second, end)
 }
 
-// busiest is what the one of so many Redis gets that has most to do. One has the loads of all
-// servers; it is taken for the one with most feedback.
+// busiest is the load of the busiest Redis when there are several. One stores the loads of all
+// servers; it is assumed to be the one with the most feedback.
 func (s second) busiest(of int) redis {
 	each := make([]int, of)
 	for i, n := range s.Feedback {
@@ -126,7 +126,7 @@ func (s second) busiest(of int) redis {
 	return r
 }
 
-// busiest is what the one of so many Redis gets in the second in which it has most to do.
+// busiest is the load of the busiest Redis in its busiest second.
 func (r *Result) busiest(of int) (most redis) {
 	for _, s := range r.Redis {
 		if one := s.busiest(of); one.busy() > most.busy() {
@@ -136,15 +136,15 @@ func (r *Result) busiest(of int) (most redis) {
 	return most
 }
 
-// operations are the commands and scripts of a second.
+// operations is the number of commands and scripts in a second.
 func (r redis) operations() float64 { return r.looks + r.loads + r.feedback }
 
 func whole(n float64) string { return number(int(n + 0.5)) }
 
 func busy(r redis) string { return fmt.Sprintf("%.2f", r.busy()) }
 
-// redisTable is what Redis gets of fleets while the loads of all servers change, and while none of
-// them does.
+// redisTable shows the load of Redis by size of the fleet, while the loads of all servers change,
+// and while none does.
 func redisTable(sizes []int) string {
 	t := newTable("servers", "looks", "feedback", "loads that change", "messages to servers", "busy", "loads that do not", "messages to servers", "busy", "the busiest of 4", "of 16")
 	for _, n := range sizes {

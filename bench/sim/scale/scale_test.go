@@ -32,7 +32,7 @@ func played(t *testing.T, f Fleet) *Result {
 }
 
 // TestClock: events take place in the order of their times and then of their setting, each at its
-// time, and those that are stopped not at all.
+// time; stopped events do not take place.
 func TestClock(t *testing.T) {
 	c, rng := &clock{}, rand.New(rand.NewPCG(1, 1))
 	var want, got []int
@@ -64,9 +64,9 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestFleetBelowCapacity: below their capacity containers that four servers of six share answer as
-// the oracle does, and servers say together that about as many are needed as there are. The same
-// seed gives the same figures.
+// TestFleetBelowCapacity: below their capacity, containers that four of six servers share answer as
+// many frames as the oracle, and the servers together need about as many containers as there are.
+// The same seed gives the same figures.
 func TestFleetBelowCapacity(t *testing.T) {
 	t.Parallel()
 	f := small(6)
@@ -86,7 +86,7 @@ func TestFleetBelowCapacity(t *testing.T) {
 }
 
 // TestFleetOracle: at 1.2 times the capacity the oracle answers 0.85 to 0.94 of the frames in time:
-// executions of two seconds, all that a frame has, would be 1.125 of the capacity.
+// executions of two seconds, a frame's whole time, would be 1.125 of the capacity.
 func TestFleetOracle(t *testing.T) {
 	t.Parallel()
 	f := small(4)
@@ -100,12 +100,12 @@ func TestFleetOracle(t *testing.T) {
 	}
 }
 
-// TestFleetEvents: after each event all is as before, within seconds.
+// TestFleetEvents: within seconds after each event the fleet is as good as before.
 func TestFleetEvents(t *testing.T) {
 	t.Parallel()
 	for i, a := range events(4, 1) {
 		if !budgettest.Whole() && i%2 == 0 {
-			continue // a rack that goes, and more load, are both ways that a fleet changes
+			continue // a failed rack and more load change the fleet for good
 		}
 		f := a.fleet
 		f.Subset, f.Settle, f.Warm, f.Length = 2, 20*time.Second, 8*time.Second, min(f.Length, 30*time.Second)
@@ -117,7 +117,7 @@ func TestFleetEvents(t *testing.T) {
 			for _, b := range r.Bins[len(r.Bins)-6:] {
 				offered, good = offered+b.Offered, good+b.Good
 			}
-			// Of four servers one that fails near the end is a quarter of all.
+			// One of four servers that fails near the end is a quarter of the fleet.
 			if share := float64(good) / float64(offered); share < 0.9 && f.Rack+f.Failing == 0 || r.Share() < 0.8 {
 				t.Errorf("in the last three seconds %.3f are answered in time", share)
 			}
@@ -132,8 +132,8 @@ func TestFleetEvents(t *testing.T) {
 	}
 }
 
-// TestTraffic: what Redis gets in a simulation is what is computed for a fleet to which nothing
-// happens, and of several Redis one has as much of the feedback as the hash of names gives it.
+// TestTraffic: the load of Redis in a simulation without events is as computed, and the busiest of
+// several Redis gets the share of the feedback that the hash of names gives it.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	r := played(t, small(6))
@@ -162,7 +162,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestRefused: a fleet that cannot be is not simulated.
+// TestRefused: an impossible fleet is refused.
 func TestRefused(t *testing.T) {
 	for name, change := range map[string]func(f *Fleet){
 		"no server": func(f *Fleet) { f.Servers = 0 }, "no time": func(f *Fleet) { f.Length = 0 }, "too slow": func(f *Fleet) { f.A = f.SLO },
@@ -175,8 +175,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPage: the page has the table of Redis that the program prints. The figures of the others move
-// with each change of the scheduler.
+// TestPage: the page has the table of Redis that the program prints. The figures of the other
+// tables change with the scheduler.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile("../SCALE.md")
 	if err != nil {

@@ -10,26 +10,26 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// How a server or a container is.
+// The condition of a server or a container.
 type condition uint8
 
 const (
 	up       condition = iota
-	draining           // it was told to end, and has frames or batches to answer
-	killed             // the process ended, which others notice at once
-	vanished           // the machine did, which others notice by silence
+	draining           // told to end; frames or batches are still to be answered
+	killed             // the process has ended, which peers notice at once
+	vanished           // the machine has, which peers notice by silence
 )
 
 const (
 	drainTime = 2 * time.Second // of a server, at most
-	restart   = 3 * time.Second // from the end of a process until another one listens there
+	restart   = 3 * time.Second // from the end of a process until the next one listens there
 	newPod    = 30 * time.Second
-	// forgotten is how long a machine is still among those that names resolve to: Kubernetes
-	// takes a node for lost after as long.
+	// forgotten is the time for which names still resolve to a failed machine: Kubernetes takes as
+	// long to consider a node lost.
 	forgotten = 40 * time.Second
-	// Heartbeats are a second apart, and three may be missing.
+	// Heartbeats are a second apart; three may be missed.
 	silence = 3 * time.Second
-	// What a server says of its load is written as package server/internal/manage does.
+	// Intervals at which a server stores its load, as in package server/internal/manage.
 	demandEvery = 5 * time.Second
 	demandAgain = 20 * time.Second
 )
@@ -42,17 +42,17 @@ type server struct {
 	address  string
 	number   int
 	state    condition
-	since    int64 // of state
+	since    int64 // since when state holds
 	sched    *scheduler.Scheduler
 	model    *scheduler.Model // nil: no container has registered yet
 	sessions []*session
 	asked    int // frames without an answer
 
-	need, written float64 // replicas, as Need has it, and what of it is stored
-	writes        int64   // when it was written last
+	need, written float64 // replicas: as Need returns it, and as stored
+	writes        int64   // time of the last write
 }
 
-// serve begins a server at an address of its own.
+// serve starts a server at an address of its own.
 func (w *world) serve() *server {
 	n := len(w.servers)
 	s := &server{world: w, number: n, address: fmt.Sprintf("10.%d.%d.%d:7000", n>>16, n>>8&255, n&255), writes: math.MinInt64 / 2}
@@ -63,7 +63,7 @@ func (w *world) serve() *server {
 	return s
 }
 
-// delist takes a server out of what its name resolves to.
+// delist removes a server from the addresses that the servers' name resolves to.
 func (s *server) delist() {
 	s.addresses = slices.DeleteFunc(slices.Clone(s.addresses), func(a string) bool { return a == s.address })
 }
@@ -76,7 +76,7 @@ func (s *server) lives() bool { return s.state <= draining }
 // ready reports whether streams may connect.
 func (s *server) ready() bool { return s.state == up && len(s.sessions) > 0 }
 
-// kill ends the process. Another one listens there soon after.
+// kill ends the process. Another one listens at its address soon after.
 func (s *server) kill() {
 	if s.state != up {
 		return
@@ -89,7 +89,7 @@ func (s *server) kill() {
 	})
 }
 
-// vanish ends the machine. In another place another server begins.
+// vanish ends the machine. Another server starts at another address.
 func (s *server) vanish() {
 	if s.state != up {
 		return
@@ -100,7 +100,7 @@ func (s *server) vanish() {
 	s.clock.AfterFunc(newPod, func() { s.serve() })
 }
 
-// tell has the containers of all sessions notice after a while that the server has gone.
+// tell makes the containers of all sessions notice, after a while, that the server is down.
 func (s *server) tell(after time.Duration, notice func(*session)) {
 	for _, n := range s.sessions {
 		n.served = false
@@ -109,8 +109,8 @@ func (s *server) tell(after time.Duration, notice func(*session)) {
 	s.sessions = nil
 }
 
-// drain ends the server after the frames that it has: it says so to streams with their next ones,
-// and to containers when nothing is left, or its time is over.
+// drain ends the server after it has answered its frames: streams learn of it with their next
+// frame, containers when nothing is left or the time is over.
 func (s *server) drain() {
 	if s.state != up {
 		return
@@ -130,7 +130,7 @@ func (s *server) drain() {
 	look()
 }
 
-// way is the time of a message on its way.
+// way is the delay of one message.
 func (w *world) way() time.Duration {
 	return w.Delay + time.Duration(float64(w.Jitter)*w.rng.ExpFloat64())
 }
@@ -166,7 +166,7 @@ func (s *server) forget(n *session) {
 	n.replica.Remove(errSession)
 }
 
-// demand is what the server stores of its load, if it does: see server/internal/manage.
+// demand stores the server's load when that is due: see server/internal/manage.
 func (s *server) demand() {
 	s.need = 0
 	if s.model != nil && s.lives() {

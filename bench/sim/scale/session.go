@@ -7,16 +7,16 @@ import (
 	"github.com/shivad/shivad/scheduler/rounds"
 )
 
-// A session is a connection of a server and a container.
+// A session is a connection between a server and a container.
 type session struct {
 	*server
 	container *container
 	link      *link
 	replica   *scheduler.Replica
 	seat      *rounds.Seat[work]
-	served    bool // the server has it
-	open      bool // the container has it
-	each      bool // the server was told that others share the container
+	served    bool // on the server's side
+	open      bool // on the container's side
+	each      bool // the server was told that other servers share the container
 
 	to, from int64 // when the latest message arrives at the container, and at the server
 }
@@ -27,7 +27,7 @@ type work struct {
 	session *session
 }
 
-// A kind is that of a message.
+// A kind is the kind of a message.
 type kind uint8
 
 const (
@@ -56,7 +56,7 @@ type message struct {
 	call    func() // others
 }
 
-// message is a new one.
+// message returns a new message.
 func (n *session) message(k kind) *message {
 	w := n.world
 	var m *message
@@ -70,14 +70,14 @@ func (n *session) message(k kind) *message {
 	return m
 }
 
-// carry delivers a message after a while, behind those before it.
+// carry delivers a message after its delay, in order.
 func (n *session) carry(last *int64, m *message) {
 	n.tally.message(n.world, m.kind)
 	*last = max(*last, n.clock.now+int64(n.way()))
 	n.clock.set(&m.event, *last)
 }
 
-// arrive is what a message does.
+// arrive delivers a message to its receiver.
 func (m *message) arrive() {
 	n := m.session
 	switch {
@@ -101,7 +101,7 @@ func (m *message) arrive() {
 	n.spare = append(n.spare, m)
 }
 
-// taken is what the container does with a message.
+// taken handles a message in the container.
 func (n *session) taken(m *message) {
 	c, now := n.container, n.clock.since()
 	switch m.kind {
@@ -132,14 +132,14 @@ func (n *session) offer(o scheduler.Offer) {
 	n.carry(&n.to, m)
 }
 
-// later has something done on the other side of the session, behind the messages before it.
+// later calls f on the other side of the session, in order with the messages.
 func (n *session) later(last *int64, f func()) {
 	m := n.message(others)
 	m.call = f
 	n.carry(last, m)
 }
 
-// share tells the server whether others share the container.
+// share tells the server whether other servers share the container.
 func (n *session) share(on bool) {
 	n.each = on
 	n.later(&n.from, func() {
@@ -150,7 +150,7 @@ func (n *session) share(on bool) {
 }
 
 // part ends a session that its container leaves: the server sends nothing more, and says goodbye
-// when it has its answers.
+// when it has all answers.
 func (n *session) part() {
 	n.later(&n.from, func() {
 		if !n.served {

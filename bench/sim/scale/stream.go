@@ -10,12 +10,12 @@ import (
 type frame struct {
 	scheduler.Request
 	server *server
-	sched  *scheduler.Scheduler // that it was given to: a server that was killed has another one
+	sched  *scheduler.Scheduler // to which it was submitted: a restarted server has a new one
 	at     int64
 }
 
-// connect has a stream connect to a server that takes requests, any of them: of two that a client
-// chooses from at random it takes the one where fewer of its own requests wait, and none does.
+// connect connects a stream to a random server that accepts requests. A real client compares two
+// random servers by its own waiting requests, of which a new stream has none.
 func (w *world) connect(stream int) {
 	for range 64 {
 		if s := w.servers[w.rng.IntN(len(w.servers))]; s.ready() {
@@ -28,7 +28,7 @@ func (w *world) connect(stream int) {
 	}
 }
 
-// frame is what happens to a frame of a stream.
+// frame sends a frame of a stream.
 func (w *world) frame(stream int) {
 	w.tally.offered(w.clock.since())
 	w.traffic.frame()
@@ -40,7 +40,7 @@ func (w *world) frame(stream int) {
 		}
 	}
 	switch {
-	case s.state == draining: // it says so, and the stream goes elsewhere with the next one
+	case s.state == draining: // the server refuses, and the stream moves with its next frame
 		w.connect(stream)
 		return
 	case s.state != up || s.model == nil:
@@ -60,7 +60,7 @@ func (w *world) frame(stream int) {
 	s.sched.Submit(&f.Request)
 }
 
-// noticed is how long a stream waits for a machine that has gone: two seconds for an answer, and
+// noticed is the time for which a stream waits for a failed machine: two seconds for an answer, and
 // two more for one on another connection. See package shiva.
 const noticed = 4 * time.Second
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A table is Markdown.
+// A table is a table in Markdown.
 type table struct{ strings.Builder }
 
 func (t *table) row(cells ...any) {
@@ -23,7 +23,7 @@ func newTable(columns ...any) *table {
 	return t
 }
 
-// number has commas between thousands.
+// number formats n with commas between thousands.
 func number(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -32,7 +32,7 @@ func number(n int) string {
 	return text
 }
 
-// curveTable is of fleets of several sizes, each below and above its capacity.
+// curveTable shows fleets of several sizes, each below and above its capacity.
 func curveTable(results []*Result) string {
 	t := newTable("servers", "in time at 0.8", "at 1.2", "p50", "p99", "rows of an execution", "messages a frame", "sessions of a server")
 	for i := 0; i+1 < len(results); i += 2 {
@@ -44,7 +44,7 @@ func curveTable(results []*Result) string {
 	return t.String()
 }
 
-// eventTable is of a fleet to which something happens.
+// eventTable shows a fleet under each event.
 func eventTable(acts []act, results []*Result) string {
 	t := newTable("what happens", "in time, of the oracle's", "in the worst half second", "sessions that moved", "that were tried", "attempts", "streams that moved", "streams of a server", "containers: needed, there")
 	for i, r := range results {
@@ -55,8 +55,7 @@ func eventTable(acts []act, results []*Result) string {
 	return t.String()
 }
 
-// trafficTable is what Redis gets of a fleet to which something happens, in the second in which it
-// has most to do.
+// trafficTable shows the load of Redis under each event, in its busiest second.
 func trafficTable(acts []act, results []*Result) string {
 	t := newTable("what happens", "looks", "feedback", "loads", "operations", "messages to servers", "busy", "the busiest of 4", "of 16")
 	for i, r := range results {
@@ -75,12 +74,12 @@ func last(list []int) int {
 
 func (s Spread) String() string { return fmt.Sprintf("%d to %d", s.Least, s.Most) }
 
-// sessions is how many there are to be in all.
+// sessions is the intended number of sessions in the fleet.
 func (f Fleet) sessions() int { return f.Containers * min(f.subset(), f.Servers) }
 
 func (r *Result) perExecution() float64 { return float64(r.Rows) / float64(max(1, r.Executions)) }
 
-// perFrame is how many messages there are to a frame, and of which kinds.
+// perFrame is the number of messages per frame, in total and by kind.
 func (r *Result) perFrame() string {
 	share := func(names ...string) float64 {
 		n := 0
@@ -92,7 +91,7 @@ func (r *Result) perFrame() string {
 	return fmt.Sprintf("%.2f (%.2f, %.2f, %.2f, %.2f)", share(kindNames[:]...), share("offers", "passes"), share("grants"), share("batches"), share("results"))
 }
 
-// worst is the least share of frames that are answered in time in any bin, of the oracle's.
+// worst is the lowest goodput of any bin, as a share of the oracle's.
 func (r *Result) worst() float64 {
 	least := 1.0
 	for _, b := range r.Bins {

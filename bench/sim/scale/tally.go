@@ -5,44 +5,44 @@ import (
 	"time"
 )
 
-// bin is the time of which goodput is told.
+// bin is the length of a Bin.
 const bin = 500 * time.Millisecond
 
-// A Result is what became of a fleet. What is counted is of Length, but for Bins.
+// A Result is the outcome of a simulation. Counts cover the counted time, Length, as do Bins.
 type Result struct {
 	Fleet         Fleet
 	Offered, Good int // frames, and those that were answered in time
 	P50, P99      time.Duration
-	Bins          []Bin // of bin each, since frames began to count
+	Bins          []Bin // of the counted time
 	Best          int   // frames that the oracle answers in time
 
 	Executions, Rows int
 	Messages         map[string]int // by kind
-	Sessions         Spread         // of servers, as frames began to count
-	Begun            int            // sessions that began since then, but for those that ...
-	Tried            int            // ... began to try whether a server has fewer
+	Sessions         Spread         // of servers, when counting began
+	Begun            int            // sessions that began since then, except those that ...
+	Tried            int            // ... were made to try whether a server has fewer
 	Attempts         int            // of containers to connect since then
 	Moved            int            // streams that connected to another server since then
-	Connected        Spread         // streams of servers in the end
+	Connected        Spread         // streams of servers at the end
 
-	Redis  []second // what it gets
-	Needed []int    // containers, as any server says every demandEvery
-	Had    []int    // those that there were
+	Redis  []second // its load
+	Needed []int    // containers, as reported to KEDA every scaleEvery
+	Had    []int    // containers that were up
 }
 
-// A Bin is the frames of a moment.
+// A Bin counts the frames of a piece of the counted time.
 type Bin struct{ Offered, Good, Best int }
 
-// A Spread is how evenly servers have something.
+// A Spread tells how evenly something is spread over servers.
 type Spread struct {
 	Least, Most     int
 	Mean, Deviation float64
 }
 
-// Share is the good frames as a share of those of the oracle.
+// Share is the number of good frames as a share of the oracle's.
 func (r *Result) Share() float64 { return float64(r.Good) / float64(max(1, r.Best)) }
 
-// spread is of the values of each of n.
+// spread returns the Spread of values.
 func spread(values []int) (s Spread) {
 	s.Least = math.MaxInt
 	for _, v := range values {
@@ -56,10 +56,10 @@ func spread(values []int) (s Spread) {
 	return s
 }
 
-// latencies is in how many parts of SLO times are sorted.
+// latencies is the number of classes of SLO for answer times.
 const latencies = 500
 
-// A tally is what is counted.
+// A tally counts during a simulation.
 type tally struct {
 	res          Result
 	from, end    time.Duration
@@ -71,7 +71,7 @@ type tally struct {
 	lives        []life
 }
 
-// A life is when a container took part.
+// A life is the time during which a container was up.
 type life struct{ from, to time.Duration }
 
 func (t *tally) init(f Fleet) {
@@ -82,7 +82,7 @@ func (t *tally) init(f Fleet) {
 
 func (t *tally) counts(at time.Duration) bool { return at >= t.from && at < t.end }
 
-// bin is that of a time that counts.
+// bin returns the Bin of a counted time.
 func (t *tally) bin(at time.Duration) *Bin { return &t.res.Bins[(at-t.from)/bin] }
 
 func (t *tally) message(w *world, k kind) {
@@ -105,7 +105,7 @@ func (t *tally) offered(at time.Duration) {
 	}
 }
 
-// answered counts the answer to a frame that came at a time.
+// answered counts the answer to a frame that arrived at a time.
 func (t *tally) answered(w *world, at int64, took time.Duration, good bool) {
 	if good && t.counts(time.Duration(at)) {
 		t.res.Good++
@@ -121,7 +121,7 @@ func (t *tally) came(c *container) {
 
 func (t *tally) went(c *container) { t.lives[c.life].to = c.clock.since() }
 
-// starts is when frames begin to count.
+// starts starts the counting of sessions and connections.
 func (t *tally) starts(w *world) {
 	t.begun, t.tried, t.attempts, t.moved = 0, 0, 0, 0
 	var sessions []int
@@ -152,11 +152,11 @@ func (t *tally) result(w *world) *Result {
 	}
 	r.Connected = spread(each)
 	oracle(w.Fleet, t)
-	res := *r // a pointer into the world would keep all of it: gigabytes of each fleet
+	res := *r // a pointer into the world would keep all of it alive: gigabytes for each fleet
 	return &res
 }
 
-// quantile is of the times of good frames.
+// quantile is a quantile of the answer times of good frames.
 func (t *tally) quantile(share float64) time.Duration {
 	n := 0
 	for i, m := range t.took {

@@ -16,16 +16,16 @@ type world struct {
 	rng      *rand.Rand
 	arrivals *arrivals
 
-	servers    []*server // all that there ever were
+	servers    []*server // including those that have ended
 	byAddress  map[string]*server
 	containers []*container
-	streams    []*server // where each is connected
+	streams    []*server // by stream: the server to which it is connected
 	addresses  []string  // what the name of the servers resolves to, for containers
 
 	inputs  []tensor.Tensor
 	outputs [][]tensor.Tensor // by number of rows
 	spare   []*message
-	frames  []*frame // likewise
+	frames  []*frame // spare frames
 
 	tally   tally
 	traffic *traffic
@@ -39,7 +39,7 @@ const (
 
 var rowSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 4}}}
 
-// simulate plays a fleet, and says what became of it.
+// simulate plays a fleet, and returns the result.
 func simulate(f Fleet) (*Result, error) {
 	w, err := play(f)
 	if err != nil {
@@ -76,7 +76,7 @@ func play(f Fleet) (*world, error) {
 	return w, w.err
 }
 
-// load has the streams connect, which send frames from now on.
+// load connects the streams, which send frames from now on.
 func (w *world) load() {
 	for i := range w.Streams {
 		w.streams = append(w.streams, nil)
@@ -85,7 +85,7 @@ func (w *world) load() {
 	w.watch()
 }
 
-// run lets the time pass until all frames are over.
+// run processes events until all frames are answered or too late.
 func (w *world) run() {
 	end := int64(w.end() + 4*w.SLO)
 	arrives := w.arrivals.next()
@@ -111,7 +111,7 @@ func (w *world) run() {
 	}
 }
 
-// chance is a time of between a half and all of d, as those who look again and again wait.
+// chance returns a random time between d/2 and d, as clients and containers use between retries.
 func (w *world) chance(d time.Duration) time.Duration {
 	return d/2 + time.Duration(w.rng.Int64N(int64(d/2)+1))
 }
@@ -123,7 +123,7 @@ func (w *world) fail(err error) {
 	}
 }
 
-// newScheduler is that of a server, configured for the model.
+// newScheduler returns the scheduler of a server, configured for the model.
 func (w *world) newScheduler() *scheduler.Scheduler {
 	s, err := scheduler.New(scheduler.Config{Clock: &w.clock, Default: scheduler.ModelConfig{Objective: w.SLO, MaxBatch: maxBatch}})
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestServe runs the container behind a listener and a scheduler, over a real socket: its
-// registration is that of the example's Python container, every held-out image gets the label of
-// the network, and it ends when its context does.
+// TestServe runs the container with a listener and a scheduler, over a real socket: its
+// registration equals that of the example's Python container, every held-out image gets the label
+// of the network, and the container ends with its context.
 func TestServe(t *testing.T) {
 	s, err := scheduler.New(scheduler.Config{})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// What `make run` does, on other ports: all images are classified, then it serves until it is
-// told to stop.
+// `make run` on other ports: all images are classified, then the program serves until it is told to
+// stop.
 func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -29,7 +29,7 @@ func TestE2ERun(t *testing.T) {
 	}
 }
 
-// watched cancels when it has been told what it waits for.
+// watched cancels when the awaited text has been written to it.
 type watched struct {
 	bytes.Buffer
 	stop func()

@@ -1,6 +1,6 @@
-// Command run shows shivad in a minute: it starts the server and a container with the digits
-// model, classifies handwritten digits that the model has never seen, over TCP, and serves until
-// Ctrl-C. `make run` runs it from the top of the source tree.
+// Command run shows shivad in a minute: it starts the server and a container with the digits model,
+// classifies over TCP handwritten digits that the model has never seen, and serves until Ctrl-C.
+// `make run` runs it from the top of the source tree.
 package main
 
 import (
@@ -134,7 +134,7 @@ type answers struct {
 	}
 }
 
-// classify sends every image and prints its prediction beside its label.
+// classify sends every image and prints its prediction next to its label.
 func classify(ctx context.Context, tcp string, labels []label, out io.Writer) error {
 	args := []string{"infer", "--json", "--addr", tcp, "digits"}
 	for _, l := range labels {

@@ -18,8 +18,8 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// A SIGTERM to make ends all that `make run` has started: the server, and the container that
-// the server has started. A `go run` between them would die of it and leave them behind.
+// A SIGTERM to make ends everything that `make run` has started: the server, and the container that
+// the server has started. A `go run` between them would die of the signal and leave them behind.
 func TestE2EMakeRunIsStopped(t *testing.T) {
 	t.Chdir("../../..")
 	addrs := map[string]string{"tcp": hosttest.Addr(t), "rest": hosttest.Addr(t), "grpc": hosttest.Addr(t), "containers": hosttest.Addr(t), "admin": hosttest.Addr(t)}
@@ -30,10 +30,10 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 	serving := make(chan struct{})
 	out := &watched{stop: sync.OnceFunc(func() { close(serving) }), at: "Serving until"}
 	cmd := exec.Command("make", "--no-print-directory", "run", "RUNFLAGS="+strings.Join(flags, " "))
-	cmd.Stdout = struct{ io.Writer }{out} // os/exec would call the ReadFrom of the buffer in it
+	cmd.Stdout = struct{ io.Writer }{out} // otherwise os/exec would call the buffer's ReadFrom
 	var errors bytes.Buffer
 	cmd.Stderr = &errors
-	// As from a shell: a make around the tests may hold back what those below it print.
+	// As from a shell: a make around the tests may hold back the output of programs below it.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "MAKEFLAGS=") || strings.HasPrefix(v, "MFLAGS=")
 	})
@@ -60,8 +60,8 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 	}
 }
 
-// A server that has the addresses already is not taken for the one that is started: that takes
-// others, or says so if the user has named them.
+// A server that already has the addresses is not mistaken for the new one: that takes other
+// addresses, or fails with an error if the user has named them.
 func TestE2EAnotherServer(t *testing.T) {
 	t.Chdir("../../..")
 	o := options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t)}

@@ -22,12 +22,12 @@ type Process struct {
 	path string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // how; after done
+	err  error         // how it ended; set before done is closed
 }
 
-// Start starts a program of bin/ with the given arguments, and with env ("NAME=value") added to
-// the environment. Its output goes to standard error. It is in a process group of its own, so
-// that Ctrl-C reaches this process only, which stops it in order.
+// Start starts a program of bin/ with the given arguments, and with env ("NAME=value") added to the
+// environment. Its output goes to standard error. It has a process group of its own, so that Ctrl-C
+// reaches only this process, which stops programs in order.
 func Start(path string, env []string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -47,7 +47,7 @@ func Start(path string, env []string, args ...string) (*Process, error) {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Ended waits until the program has ended by itself, and returns an error that says how.
+// Ended waits until the program has ended by itself, and returns an error that tells how.
 func (p *Process) Ended() error {
 	<-p.done
 	return fmt.Errorf("%s has ended by itself: %v", p.path, p.err)
@@ -78,8 +78,8 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// WaitReady returns once this program, a server, is ready by its admin door. Another server may
-// have that address and be ready at once, so the process id is compared.
+// WaitReady returns once this program, a server, reports ready at its admin door. It compares the
+// process id, since another server may have that address and be ready at once.
 func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	return p.Wait(ctx, "the server to be ready", func(ctx context.Context) (bool, string, error) {
 		ok, text, err := Get(ctx, "http://"+admin+"/v1/status")
@@ -103,8 +103,8 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	})
 }
 
-// Wait calls holds until it returns true, for half a minute at most. It fails when the program
-// ends or the time is over, with the last text of holds.
+// Wait calls holds until it returns true, for half a minute at most. If the program ends or the
+// time is over, it fails with the last text of holds.
 func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, progress string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

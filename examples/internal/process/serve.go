@@ -12,7 +12,7 @@ import (
 // already: a server, or another example.
 type Addresses struct {
 	All   []*string
-	Fixed bool // the user has given some: use these or fail
+	Fixed bool // the user has given addresses: use these or fail
 }
 
 // settle replaces all ports by free ones if one is taken, and prints that.
@@ -47,9 +47,9 @@ func (a Addresses) settle(out io.Writer) error {
 	return err
 }
 
-// Serve starts a server and returns once it is ready. args returns its arguments for the
-// addresses, of which admin is one. If another program takes an address between the check and the
-// start, other ports are tried.
+// Serve starts a server and returns once it is ready. args returns its arguments for the addresses,
+// of which admin is one. If another program takes an address between the check and the start, Serve
+// tries other ports.
 func Serve(ctx context.Context, out io.Writer, addrs Addresses, admin *string, args func() []string) (*Process, error) {
 	const tries = 3
 	for try := 1; ; try++ {

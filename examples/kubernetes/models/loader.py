@@ -1,15 +1,15 @@
-"""Serves what lies in a folder: a Python file with models, an ONNX network, or a scikit-learn
+"""Serves the models in a folder: a Python file with models, an ONNX network, or a scikit-learn
 estimator.
 
     python loader.py /mnt/models
 
 The folder has a model.py, or one file named *.onnx, or one named *.joblib, *.pkl or *.pickle. The
-path may also be that of the file. The model is named $MODEL_NAME, or by its file ("model.py" by
-what it declares), with version $MODEL_VERSION, or 1.
+path may also name the file. A model has the name $MODEL_NAME, or that of its file (in "model.py",
+the declared name), and version $MODEL_VERSION, or 1.
 
 In ONNX a first dimension without a size counts rows, if all inputs and outputs have it and share
-its name; $MODEL_BATCHED=true or false says otherwise. An estimator gets "input-0", FP64, and
-answers "predict", and "predict_proba" if it can. To unpickle one is to run what its file says.
+its name; $MODEL_BATCHED=true or false overrides this. An estimator gets "input-0", FP64, and
+answers "predict", and "predict_proba" if it can. Unpickling one runs code from its file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ESTIMATORS = (".joblib", ".pkl", ".pickle")
 
 
 class Unusable(Exception):
-    """What is in the folder cannot be served; the text says why, and what is expected."""
+    """The folder cannot be served; the text has the reason, and what is expected."""
 
 
 def find(path: Path) -> Path:
@@ -72,7 +72,7 @@ def read(path: Path, environment: dict[str, str]) -> list[Model[..., Any]]:
 
 
 def python_file(path: Path, name: str) -> list[Model[..., Any]]:
-    """The models that a file declares. A single one takes the name that is asked for."""
+    """The models that a file declares. A single model takes the given name."""
     models = load(str(path))
     if not models:
         raise Unusable(f"{path}: no function is decorated with @model")
@@ -92,7 +92,7 @@ def network(path: Path, name: str, version: str, batched: str) -> Model[..., Any
     for node in session.get_outputs():
         if node.type in ONNX_TYPES:
             outputs.append(node)
-        else:  # such as the maps that exporters of scikit-learn make of probabilities
+        else:  # such as the maps in which scikit-learn exporters return probabilities
             log.warning("%s: output %s is left out: it is %s, no tensor", path, node.name, node.type)
     for node in session.get_inputs():
         if node.type not in ONNX_TYPES:
@@ -120,14 +120,14 @@ def network(path: Path, name: str, version: str, batched: str) -> Model[..., Any
 
 
 def plain(array: Any) -> Any:
-    """Text as ONNX Runtime takes it."""
+    """Text in the form that ONNX Runtime takes."""
     if array.dtype != object:
         return array
     return np.array([one.decode() for one in array.flat], object).reshape(array.shape)
 
 
 def sizes(shape: Sequence[object]) -> list[int]:
-    """A shape of ONNX, where a size that is not given is a name or None."""
+    """A shape of ONNX, where an open size is a name or None."""
     return [one if isinstance(one, int) and one > 0 else -1 for one in shape]
 
 
@@ -136,7 +136,7 @@ def counts_rows(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
     shapes = [node.shape for node in (*inputs, *outputs)]
     if not all(shape and sizes(shape)[0] == -1 for shape in shapes):
         return False
-    # ONNX Runtime calls what has no name None, or unk__ and a number.
+    # ONNX Runtime calls an unnamed dimension None, or unk__ and a number.
     given = {shape[0] for shape in shapes if isinstance(shape[0], str) and not shape[0].startswith("unk__")}
     return len(given) <= 1
 
@@ -181,7 +181,7 @@ def estimator(path: Path, name: str, version: str) -> Model[..., Any]:
 
 
 def answer(call: Callable[[Any], Any], rows: Any) -> Any:
-    """What an estimator says, as an array: texts as objects, and numbers in 64 bits."""
+    """An estimator's output as an array: texts as objects, and numbers in 64 bits."""
     value = np.asarray(call(rows))
     if value.dtype.kind in "OSU":
         return value.astype(str).astype(object)
@@ -193,7 +193,7 @@ def datatype(example: Any) -> str:
 
 
 def warmed(made: Model[..., Any], path: Path) -> Model[..., Any]:
-    """Have a model tried before it registers, with two rows if it counts them."""
+    """Make a model run once before it registers, with two rows if it counts rows."""
 
     @made.warmup
     def warmup() -> None:

@@ -1,4 +1,4 @@
-"""What the loader makes of the files that people bring: it serves them, or says why not."""
+"""The loader serves users' files, or tells why it cannot."""
 
 from __future__ import annotations
 

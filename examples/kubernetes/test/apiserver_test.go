@@ -21,11 +21,11 @@ import (
 	"time"
 )
 
-// adminToken is of system:masters.
+// adminToken is the token of a member of system:masters.
 const adminToken = "administrator"
 
-// An apiserver is a kube-apiserver on an etcd of its own. It can be stopped, frozen and started
-// again at its address, as one that is away or slow.
+// An apiserver is a kube-apiserver with an etcd of its own. It can be stopped, frozen and restarted
+// at its address, to play an unreachable or slow one.
 type apiserver struct {
 	t       testing.TB
 	dir     string
@@ -59,7 +59,7 @@ func shared(t *testing.T) *apiserver {
 	return theServer.apiserver
 }
 
-// newServer is one that a test may stop.
+// newServer returns an apiserver that a test may stop.
 func newServer(t *testing.T) *apiserver {
 	t.Helper()
 	s := begin(t, t.TempDir())
@@ -67,7 +67,7 @@ func newServer(t *testing.T) *apiserver {
 	return s
 }
 
-// begin starts etcd and a server, and has it know the CRDs.
+// begin starts etcd and an apiserver, and installs the CRDs.
 func begin(t *testing.T, dir string) *apiserver {
 	t.Helper()
 	s := &apiserver{t: t, dir: dir, port: freePort(t)}
@@ -174,18 +174,18 @@ func (s *apiserver) stop() {
 	_ = s.process.Wait()
 }
 
-// end ends it for good, with its etcd.
+// end ends the server for good, with its etcd.
 func (s *apiserver) end() {
 	s.stop()
 	_ = s.store.Process.Kill()
 	_ = s.store.Wait()
 }
 
-// freeze and thaw have it answer nothing meanwhile, while its connections stay open.
+// Between freeze and thaw the server answers nothing, while its connections stay open.
 func (s *apiserver) freeze() { _ = s.process.Process.Signal(syscall.SIGSTOP) }
 func (s *apiserver) thaw()   { _ = s.process.Process.Signal(syscall.SIGCONT) }
 
-// kubeconfig writes a file by which a program talks to the server as the one who has the token.
+// kubeconfig writes a file with which a program talks to the server, with a token.
 func kubeconfig(t *testing.T, url, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -231,7 +231,7 @@ func until(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// lastLines are of a file, for errors.
+// lastLines returns the last n lines of a file, for errors.
 func lastLines(path string, n int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write plain.yaml as the chart renders it")
 
-// template is what "helm template shivad ../chart -n NAMESPACE -f VALUES" prints, and what it
-// refuses.
+// template returns the output and the error of "helm template shivad ../chart -n NAMESPACE -f
+// VALUES".
 func template(t *testing.T, namespace string, values []byte) ([]byte, error) {
 	t.Helper()
 	chart, err := loader.LoadDir("../chart")
@@ -57,8 +57,8 @@ func valueSets(t *testing.T) []string {
 	return list
 }
 
-// What the chart makes of each set of values is what the apiserver takes, to the last field; and
-// what it makes of the next one, it takes in its place.
+// The apiserver accepts the chart's output for each set of values, to the last field; and then the
+// output for the next set in its place.
 func TestChart(t *testing.T) {
 	c := newClient(t, shared(t))
 	for _, set := range valueSets(t) {
@@ -85,8 +85,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// An upgrade from any set of values to any other changes nothing that cannot be changed, such as a
-// selector.
+// An upgrade from any set of values to any other changes no immutable field, such as a selector.
 func TestUpgrade(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
@@ -107,8 +106,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// A value of a wrong type, a key that is unknown, and values that contradict each other are refused
-// by name, before anything reaches the cluster.
+// A value of a wrong type, an unknown key, and contradicting values are refused by name, before
+// anything reaches the cluster.
 func TestValuesAreRefusedByName(t *testing.T) {
 	for _, c := range []struct {
 		values string
@@ -158,8 +157,8 @@ func TestValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// Every key of values.yaml is in the schema, whose defaults it has: what ToRenderValues checks is
-// the sum of both, so that the defaults alone must fit. Names of releases become names of objects.
+// Every key of values.yaml is in the schema: ToRenderValues checks the values merged with these
+// defaults, so that the defaults alone must fit. Names of releases become names of objects.
 func TestNames(t *testing.T) {
 	chart, err := loader.LoadDir("../chart")
 	if err != nil {
@@ -182,7 +181,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The plain manifests are what the chart makes of plain-values.yaml, for those without Helm.
+// The plain manifests, for clusters without Helm, are the chart's output for plain-values.yaml.
 func TestPlain(t *testing.T) {
 	const note = "# A server of two replicas, a model of two, and a Redis by reference, for kubectl apply -f. Written\n" +
 		"# by: go test ./... -run TestPlain -update, in ../test, from the chart with plain-values.yaml.\n"
@@ -201,7 +200,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// Every manifest beside the chart is one that the apiserver takes.
+// The apiserver accepts every manifest outside the chart.
 func TestManifests(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
@@ -220,8 +219,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// The apiserver is strict indeed: a field that is misspelt is an error, of its own kinds and of
-// others.
+// The apiserver is strict: a misspelt field is an error, in its own kinds and in others.
 func TestStrict(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
@@ -248,7 +246,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// The server takes the settings and the flags that the chart makes of each set of values.
+// The server accepts the settings and the flags that the chart makes of each set of values.
 func TestSettings(t *testing.T) {
 	certificate, key := selfSigned(t)
 	for _, set := range valueSets(t) {

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// A module of others, whose CRDs are in its files. The sum is that of go.sum.
+// Modules of other projects, with CRDs among their files. The sums are those of go.sum.
 var modules = []struct {
 	path, version, sum string
 	crds               []string
@@ -40,14 +40,14 @@ var modules = []struct {
 	}},
 }
 
-// config is how a client connects to the server, as the one who has the token.
+// config is a client's configuration for the server, with a token.
 func (s *apiserver) config(token string) *rest.Config {
 	return &rest.Config{
 		Host: s.url(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
 	}
 }
 
-// A client does what kubectl does.
+// A client does the work of kubectl.
 type client struct {
 	t testing.TB
 	*kubernetes.Clientset
@@ -69,21 +69,22 @@ func newClient(t testing.TB, s *apiserver) *client {
 	return &client{t: t, Clientset: typed, dynamic: untyped, config: config}
 }
 
-// namespace makes one, with a name of its own.
+// namespace makes a namespace with a unique name.
 func (c *client) namespace() string {
 	c.t.Helper()
 	made, err := c.CoreV1().Namespaces().Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// The admission of pods wants it, and the controller that makes it does not run.
+	// The admission of pods requires the account, and the controller that would make it does not
+	// run.
 	if _, err := c.CoreV1().ServiceAccounts(made.Name).Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	return made.Name
 }
 
-// resource is where the server has objects of this kind.
+// resource returns the server's interface for objects of a kind.
 func (c *client) resource(o *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, error) {
 	found, err := discovery.NewDiscoveryClientForConfig(c.config)
 	if err != nil {
@@ -104,7 +105,7 @@ func (c *client) resource(o *unstructured.Unstructured, namespace string) (dynam
 	return c.dynamic.Resource(mapping.Resource), nil
 }
 
-// create has the server check an object strictly: unknown and repeated fields are errors.
+// create makes the server check an object strictly: unknown and repeated fields are errors.
 func (c *client) create(o *unstructured.Unstructured, namespace string, dryRun ...string) error {
 	at, err := c.resource(o, namespace)
 	if err != nil {
@@ -114,7 +115,7 @@ func (c *client) create(o *unstructured.Unstructured, namespace string, dryRun .
 	return err
 }
 
-// objects are those of a file in YAML.
+// objects returns the objects of a YAML file.
 func objects(t testing.TB, text []byte) (list []*unstructured.Unstructured) {
 	t.Helper()
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
@@ -147,7 +148,7 @@ func read(t testing.TB, path string) []byte {
 	return text
 }
 
-// installCRDs has the server know the kinds of others, and Model.
+// installCRDs installs the kinds of other projects, and Model.
 func installCRDs(t *testing.T, s *apiserver) {
 	t.Helper()
 	files := []string{"../chart/crds/models.yaml"}
@@ -184,7 +185,7 @@ func installCRDs(t *testing.T, s *apiserver) {
 	}
 }
 
-// fetch is the folder of a module's files, which are what the sum says.
+// fetch returns the folder of a module's files, which match the sum.
 func fetch(t *testing.T, path, version, sum string) string {
 	t.Helper()
 	cmd := exec.Command("go", "mod", "download", "-json", path+"@"+version)

@@ -25,7 +25,7 @@ import (
 
 var models = schema.GroupVersionResource{Group: "shivad.github.io", Version: "v1alpha1", Resource: "models"}
 
-// A fakeServer says which load the model digits has.
+// A fakeServer reports a load of the model digits.
 type fakeServer struct {
 	address string
 	load    atomic.Value // float64
@@ -51,13 +51,13 @@ func newFakeServer(t *testing.T, load float64) *fakeServer {
 	return f
 }
 
-// A stage is a namespace in which the chart has been installed with a controller, whose account
-// the controllers of the test have: they may do what its Role allows, and no more.
+// A stage is a namespace in which the chart has been installed with a controller. The test's
+// controllers have that controller's account, and so only the rights of its Role.
 type stage struct {
 	t *testing.T
 	*client
 	*proxy         // to the apiserver
-	direct    bool // controllers talk to the apiserver itself, to be told that it is away
+	direct    bool // controllers talk to the apiserver itself, to see that it is unreachable
 	server    *apiserver
 	namespace string
 	token     string
@@ -143,7 +143,7 @@ func (k *controller) healthy(path string) int {
 	return answer.StatusCode
 }
 
-// model is a Model for the apiserver. spec is added to what every one has.
+// model returns a Model for the apiserver. spec is added to the fields that all of them have.
 func (g *stage) model(admin string, spec map[string]any) *unstructured.Unstructured {
 	all := map[string]any{
 		"admin": admin, "replicas": map[string]any{"min": int64(1), "max": int64(8)}, "scaleDownAfter": "1s",
@@ -167,7 +167,7 @@ func (g *stage) make(admin string, spec map[string]any) {
 	}
 }
 
-// deployment is that of the Model; nil if there is none.
+// deployment returns the Deployment of the Model; nil if there is none.
 func (g *stage) deployment() *appsv1.Deployment {
 	g.t.Helper()
 	d, err := g.AppsV1().Deployments(g.namespace).Get(context.Background(), "digits", metav1.GetOptions{})
@@ -191,7 +191,8 @@ func (g *stage) waitReplicas(n int32) {
 	})
 }
 
-// condition waits until the Model has one with this status and reason, and is its message.
+// condition waits until the Model has a condition with a status and reason, and returns its
+// message.
 func (g *stage) condition(kind, status, reason string) (message string) {
 	g.t.Helper()
 	until(g.t, fmt.Sprintf("the condition %s to be %s: %s", kind, status, reason), func() bool {
@@ -212,7 +213,7 @@ func (g *stage) condition(kind, status, reason string) (message string) {
 	return message
 }
 
-// patch changes the Model or, of kind deployments, its Deployment.
+// patch changes the Model or, if resource is deployments, its Deployment.
 func (g *stage) patch(resource, text string) {
 	g.t.Helper()
 	if _, err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text), metav1.PatchOptions{}); err != nil {
@@ -233,7 +234,7 @@ func (g *stage) polled(see func()) {
 	})
 }
 
-// still checks that something stays so while the controllers poll.
+// still checks that a condition stays true while the controllers poll.
 func (g *stage) still(what string, holds func() bool) {
 	g.t.Helper()
 	g.polled(func() {
@@ -243,7 +244,7 @@ func (g *stage) still(what string, holds func() bool) {
 	})
 }
 
-// serves has the one replica of the Deployment ready, which the controller says when it has heard.
+// serves makes the one replica of the Deployment ready, and waits until the controller reports it.
 func (g *stage) serves() {
 	g.t.Helper()
 	d := g.deployment()
@@ -254,7 +255,7 @@ func (g *stage) serves() {
 	g.condition("Ready", "True", "Serving")
 }
 
-// delete deletes the Model, or, of kind deployments, its Deployment.
+// delete deletes the Model or, if resource is deployments, its Deployment.
 func (g *stage) delete(resource string) {
 	g.t.Helper()
 	if err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Delete(context.Background(), "digits", metav1.DeleteOptions{}); err != nil {
@@ -262,7 +263,7 @@ func (g *stage) delete(resource string) {
 	}
 }
 
-// makeTheirs makes a Deployment of the Model's name that is somebody else's.
+// makeTheirs makes a Deployment with the Model's name that does not belong to the Model.
 func (g *stage) makeTheirs() {
 	g.t.Helper()
 	other := `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "digits"}, "spec": {"replicas": 9, "selector": {"matchLabels": {"a": "b"}},
@@ -272,7 +273,7 @@ func (g *stage) makeTheirs() {
 	}
 }
 
-// theirs reports whether the Deployment is what makeTheirs made.
+// theirs reports whether the Deployment is still as makeTheirs made it.
 func (g *stage) theirs() bool {
 	g.t.Helper()
 	d := g.deployment()
@@ -312,7 +313,8 @@ func TestControllerMakesDeployments(t *testing.T) {
 	g.still("nothing is changed without need", func() bool { return g.deployment().Generation == generation })
 }
 
-// More replicas at once, within bounds; fewer after scaleDownAfter. Without a range others scale.
+// More replicas at once, within bounds; fewer after scaleDownAfter. Without a range the controller
+// does not scale.
 func TestControllerScales(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -339,8 +341,8 @@ func TestControllerScales(t *testing.T) {
 	})
 }
 
-// What others change of the Deployment is changed back; what they add stays; one that they delete
-// comes again.
+// Changes of the Deployment by other writers are reverted; their additions stay; a deleted
+// Deployment is made again.
 func TestControllerMendsDrift(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -359,8 +361,8 @@ func TestControllerMendsDrift(t *testing.T) {
 	until(t, "another Deployment", func() bool { d := g.deployment(); return d != nil && d.UID != before })
 }
 
-// A Model that is deleted is not made again by its controller, however late that hears of it. The
-// cluster deletes what it owned, by a controller of its own, which is played here.
+// The controller does not make a Deployment for a deleted Model, however late it learns of the
+// deletion. The test plays the cluster's controller that deletes the Model's objects.
 func TestControllerDeletes(t *testing.T) {
 	for name, late := range map[string][]string{
 		"hears of both": nil, "hears of the Deployment": {"models"}, "hears of the Model": {"deployments"}, "hears of nothing": {"models", "deployments"},
@@ -379,15 +381,16 @@ func TestControllerDeletes(t *testing.T) {
 				g.still("it is gone", none)
 			}
 			release()
-			// When the next Model of this name is taken up, the end of this one has been heard of.
+			// Once the controller acts on the next Model of this name, it has learned of the end of
+			// this one.
 			g.make(newFakeServer(t, 2).address, nil)
 			g.waitReplicas(2)
 		})
 	}
 }
 
-// A Deployment that somebody else makes in the place of a Model's is left alone, also by a
-// controller that has not heard of it.
+// A foreign Deployment in the place of a Model's is left alone, also by a controller that has not
+// learned of it.
 func TestControllerHearsLateOfAnother(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -406,8 +409,8 @@ func TestControllerHearsLateOfAnother(t *testing.T) {
 	}
 }
 
-// A controller that is killed and started again goes on where the other one was: what was changed
-// meanwhile is done, and nothing is scaled down before its time has passed anew.
+// A controller that is killed and restarted continues where it was: it applies changes made
+// meanwhile, and scales nothing down before the window has passed anew.
 func TestControllerRestarts(t *testing.T) {
 	g := newStage(t, shared(t))
 	first := g.start("--lease=")
@@ -469,7 +472,8 @@ func TestTwoControllersWithoutLease(t *testing.T) {
 	}
 }
 
-// While servers are away nothing is scaled down; what some of them need is still given.
+// While servers are unreachable nothing is scaled down; the needs of the reachable ones are still
+// met.
 func TestControllerWithoutServers(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -486,7 +490,7 @@ func TestControllerWithoutServers(t *testing.T) {
 	g.waitReplicas(1)
 }
 
-// What only a change of the Model mends is said in its status, and ends when it is mended.
+// An error that only a change of the Model can fix is in its status, until it is fixed.
 func TestControllerRefusals(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
@@ -517,7 +521,7 @@ func TestControllerRefusals(t *testing.T) {
 	g.condition("Ready", "False", "Starting")
 }
 
-// A Deployment of the same name that is somebody else's is left alone.
+// A foreign Deployment of the same name is left alone.
 func TestControllerTakesNothingOver(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.makeTheirs()
@@ -531,8 +535,8 @@ func TestControllerTakesNothingOver(t *testing.T) {
 	}
 }
 
-// An apiserver that does not answer, and one that is away for longer than a Lease is renewed for:
-// the controller lives, says that it is not ready, and goes on when it is back.
+// The apiserver does not answer, and is then unreachable for longer than the Lease's renewal: the
+// controller stays live, reports that it is not ready, and continues when the apiserver is back.
 func TestApiserverAway(t *testing.T) {
 	s := newServer(t)
 	g := newStage(t, s)
@@ -567,7 +571,7 @@ func TestApiserverAway(t *testing.T) {
 	}
 }
 
-// Without an apiserver from the start it waits for it.
+// Without an apiserver at its start the controller waits for one.
 func TestControllerStartsFirst(t *testing.T) {
 	s := newServer(t)
 	g := newStage(t, s)

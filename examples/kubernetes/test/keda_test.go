@@ -16,7 +16,7 @@ import (
 
 var noise = flag.Duration("noise", 30*time.Second, "how long the number that KEDA gets is watched under a load that is random")
 
-// A scaled is what KEDA knows of a ScaledObject of the chart, and its connection to the scaler.
+// A scaled is KEDA's view of a ScaledObject of the chart, with its connection to the scaler.
 type scaled struct {
 	externalscaler.ExternalScalerClient
 	ref      *externalscaler.ScaledObjectRef
@@ -54,7 +54,8 @@ func newScaled(t *testing.T, values string, server *pod) *scaled {
 	return nil
 }
 
-// poll is how many replicas KEDA has the cluster make: the metric by its target, rounded up.
+// poll returns the number of replicas that KEDA asks for: the metric divided by its target, rounded
+// up.
 func (s *scaled) poll(t *testing.T) int64 {
 	t.Helper()
 	spec, err := s.GetMetricSpec(t.Context(), s.ref)
@@ -74,8 +75,8 @@ func (s *scaled) poll(t *testing.T) int64 {
 	return (value + m.TargetSize - 1) / m.TargetSize
 }
 
-// status is what the admin door of a server says of a model: its load there, in replicas, and how
-// many rows a second it finds that one can do.
+// status returns a server's figures about a model from the admin door: its load there, in replicas,
+// and the estimated rows per second of one replica.
 func status(t *testing.T, server *pod, model string) (load, rows float64) {
 	t.Helper()
 	answer, err := http.Get("http://" + server.address("admin") + "/v1/status")
@@ -102,15 +103,15 @@ func status(t *testing.T, server *pod, model string) (load, rows float64) {
 	return 0, 0
 }
 
-// right reports whether a number of replicas is that of a load, but for a twentieth: so much may a
-// busy machine delay what arrives.
+// right reports whether a number of replicas fits a load, within a twentieth: a busy machine may
+// delay arrivals by that much.
 func right(n int64, load float64) bool {
 	return math.Ceil(0.95*load) <= float64(n) && float64(n) <= math.Ceil(1.05*load)
 }
 
-// KEDA's own client gets 0 of a model that nobody asks, the right number in the first poll after a
-// step to three times what a replica can do, and then the same, or one other, however the load goes
-// up and down around that.
+// KEDA's own client gets 0 for a model without requests, the right number in the first poll after a
+// step to three times a replica's capacity, and then the same, or one more or less, however the
+// load fluctuates around that.
 func TestKEDA(t *testing.T) {
 	t.Parallel() // it waits
 	values := "scaler: keda\n" + slow("digits", ", scale: {min: 0, max: 8}")
@@ -143,7 +144,7 @@ func TestKEDA(t *testing.T) {
 	defer polls.Stop()
 	<-polls.C
 	last := keda.poll(t)
-	// On a machine with other work it can do less than it could a moment ago.
+	// On a busy machine a replica's capacity may have dropped meanwhile.
 	if _, now := status(t, server, "digits"); now < 0.5*can || now > 1.1*can || !right(last, 3*can/now/0.8) {
 		t.Errorf("a replica answered %.2f rows a second, and now %.2f; three times as many arrive, and %d replicas are needed", can, now, last)
 	}
@@ -166,8 +167,7 @@ func TestKEDA(t *testing.T) {
 	}
 }
 
-// Servers that share a Redis tell each other what each needs: behind a Service any of them answers
-// for all.
+// Servers that share a Redis exchange their needs: behind a Service any of them answers for all.
 func TestKEDAOfServers(t *testing.T) {
 	t.Parallel() // it waits
 	redis, _ := newRedis(t)
@@ -185,7 +185,7 @@ func TestKEDAOfServers(t *testing.T) {
 	for _, one := range servers {
 		newCrowd(t, one, "digits", 1.5*can)
 	}
-	// They tell each other every five seconds, while their loads change a little.
+	// They exchange loads every five seconds, while these change a little.
 	for _, one := range servers {
 		keda := newScaled(t, values, one)
 		until(t, "either to know what both need", func() bool {

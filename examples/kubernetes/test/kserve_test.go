@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// runtimePod is the container of kserve/runtime.yaml, with what KServe fills in, for a model in a
-// folder. Its files are those that models/Containerfile puts into the image.
+// runtimePod is the container of kserve/runtime.yaml, with the fields that KServe fills in, for a
+// model in a folder. Its files are those that models/Containerfile puts into the image.
 func runtimePod(t *testing.T, name, folder string) *pod {
 	t.Helper()
 	var spec struct {
@@ -29,7 +29,7 @@ func runtimePod(t *testing.T, name, folder string) *pod {
 		t.Fatal(err)
 	}
 	c := spec.Spec.Containers[0]
-	// Names for the ports that the settings of the image have.
+	// Names for the ports in the image's settings.
 	c.Ports = []corev1.ContainerPort{{Name: "8080", ContainerPort: 8080}, {Name: "9000", ContainerPort: 9000}, {Name: "8002", ContainerPort: 8002}}
 	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe} {
 		probe.HTTPGet.Port = intstr.FromString(probe.HTTPGet.Port.String())
@@ -75,9 +75,9 @@ func run(t *testing.T, program ...string) string {
 	return string(out)
 }
 
-// Each kind of model that the runtime says it supports is served, by the name of its
-// InferenceService, to Triton's clients over both protocols. KServe's examples send float32 to
-// estimators, which take float64.
+// Each kind of model that the runtime declares is served, under the name of its InferenceService,
+// to Triton's clients over both protocols. KServe's examples send float32 to estimators, which take
+// float64.
 func TestRuntime(t *testing.T) {
 	iris, digits, file := t.TempDir(), t.TempDir(), t.TempDir()
 	run(t, python(t), "testdata/iris.py", filepath.Join(iris, "model.joblib"))
@@ -123,7 +123,7 @@ serve()
 	}
 }
 
-// A folder with nothing to serve: the pod lives, is not ready, and its log says what is missing.
+// A folder without a model: the pod is live, not ready, and its log tells what is missing.
 func TestRuntimeWithoutModel(t *testing.T) {
 	p := runtimePod(t, "none", t.TempDir())
 	p.becomes(p.container.LivenessProbe, true)
@@ -138,7 +138,7 @@ func TestRuntimeWithoutModel(t *testing.T) {
 	}
 }
 
-// The image has what the runtime starts, from where it is.
+// The image has the files that the runtime starts, copied from their places in the tree.
 func TestContainerfile(t *testing.T) {
 	for _, line := range strings.Split(string(read(t, "../models/Containerfile")), "\n") {
 		words := strings.Fields(line)

@@ -15,14 +15,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// perRow is how long slow.py takes for a row: so long that a busy machine adds little to it.
+// perRow is slow.py's time for a row: so long that a busy machine adds little to it.
 const perRow = 200 * time.Millisecond
 
 // patience is the deadline of each request for a row: a replica takes one at a time, as two batches
 // of two rows would not fit into it.
 const patience = 3 * perRow
 
-// slow are the values of a chart with a model of slow.py.
+// slow returns values for the chart with a model of slow.py.
 func slow(name, more string) string {
 	return fmt.Sprintf("models:\n  - {name: %s, image: \"slow:1\", env: [{name: MODEL_NAME, value: %s}, {name: SECONDS, value: %q}]%s}\n",
 		name, name, fmt.Sprint(perRow.Seconds()), more)
@@ -45,7 +45,7 @@ func replica(t *testing.T, template corev1.PodTemplateSpec, servers ...*pod) *po
 	return p
 }
 
-// ask asks a model for a row, and is the status of the answer, 0 if there is none.
+// ask sends a row to a model, and returns the status of the answer; 0 without an answer.
 func ask(ctx context.Context, server *pod, model string, patience time.Duration) int {
 	body := fmt.Sprintf(`{"parameters": {"timeout": %d}, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}`, patience.Microseconds())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+server.address("rest")+"/v2/models/"+model+"/infer", strings.NewReader(body))
@@ -61,9 +61,9 @@ func ask(ctx context.Context, server *pod, model string, patience time.Duration)
 	return answer.StatusCode
 }
 
-// capacity is how many rows a second a model can answer, by the shortest of its answers: on a busy
-// machine others wait for a core. It counts as asked from then on, so that it is another model than
-// the one that is to be scaled.
+// capacity returns the rows per second that a model can answer, by its fastest answer: on a busy
+// machine other answers wait for a core. The model has had requests from then on, so use another
+// model than the one to be scaled.
 func capacity(t *testing.T, server *pod, model string) float64 {
 	t.Helper()
 	until(t, model+" to answer", func() bool { return ask(t.Context(), server, model, time.Minute) == http.StatusOK })
@@ -78,13 +78,13 @@ func capacity(t *testing.T, server *pod, model string) float64 {
 	return 1 / shortest.Seconds()
 }
 
-// A crowd asks a model for rows, at a pace that may change, whatever becomes of them.
+// A crowd sends rows to a model at a pace that may change, whatever the answers.
 type crowd struct {
 	rate     atomic.Int64 // rows a second, in thousandths
-	noise    atomic.Bool  // arrivals are random, of another mean in each second
+	noise    atomic.Bool  // arrivals are random, with another mean in each second
 	answered atomic.Int64
 	refused  atomic.Int64
-	end      func() // returns when all are answered
+	end      func() // returns when all requests are answered
 }
 
 func newCrowd(t *testing.T, server *pod, model string, rate float64) *crowd {

@@ -31,7 +31,7 @@ type pod struct {
 	done      chan struct{} // closed at its end
 }
 
-// rendered are the pod templates that the chart makes, by component, and its ConfigMap.
+// rendered returns the pod templates that the chart makes, by component, and its ConfigMap.
 func rendered(t *testing.T, values string) (templates map[string]corev1.PodTemplateSpec, config string) {
 	t.Helper()
 	text, err := template(t, "default", []byte(values))
@@ -54,7 +54,7 @@ func rendered(t *testing.T, values string) (templates map[string]corev1.PodTempl
 	return templates, config
 }
 
-// newPod is a pod that is not started. files are those that its volumes have, by their paths.
+// newPod returns a pod that is not started yet. files are the files in its volumes, by path.
 func newPod(t *testing.T, template corev1.PodTemplateSpec, files map[string]string) *pod {
 	t.Helper()
 	p := &pod{t: t, container: *template.Spec.Containers[0].DeepCopy(), ports: map[string]int{}, log: filepath.Join(t.TempDir(), "log")}
@@ -122,7 +122,7 @@ func (p *pod) kill() {
 	<-p.done
 }
 
-// ask does what the kubelet does for a probe: "" is success.
+// ask performs a probe as the kubelet does: "" is success.
 func (p *pod) ask(probe *corev1.Probe) string {
 	get := probe.HTTPGet
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(probe.TimeoutSeconds)*time.Second)
@@ -149,7 +149,7 @@ func (p *pod) ask(probe *corev1.Probe) string {
 func (p *pod) live() string  { return p.ask(p.container.LivenessProbe) }
 func (p *pod) ready() string { return p.ask(p.container.ReadinessProbe) }
 
-// becomes waits until a probe says yes, or no.
+// becomes waits until a probe succeeds, or fails.
 func (p *pod) becomes(probe *corev1.Probe, yes bool) (last string) {
 	p.t.Helper()
 	until(p.t, fmt.Sprintf("%s to be %v, log:\n%s", probe.HTTPGet.Path, yes, lastLines(p.log, 5)), func() bool {
@@ -186,7 +186,7 @@ func model(t *testing.T, templates map[string]corev1.PodTemplateSpec, server *po
 	return p
 }
 
-// python is an interpreter that has the SDK.
+// python returns an interpreter that has the SDK.
 func python(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("PYTHON")

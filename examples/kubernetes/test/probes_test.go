@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// What a probe of the chart says, of the server and of a model, in the cases in which servers of
-// others are killed in vain, or get requests that they cannot answer.
+// The results of the chart's probes, for the server and for a model, in cases in which other
+// servers are killed in vain, or get requests that they cannot answer.
 
 const oneModel = `
 server:
@@ -31,7 +31,7 @@ models:
     env: [{name: MODEL_NAME, value: sums}, {name: SHIVA_HEALTH_STUCK, value: "2"}]
 `
 
-// file is the path of a file that is there, or not yet.
+// file returns the path of a file, which exists if there is set.
 func file(t *testing.T, there bool) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "loaded")
@@ -48,7 +48,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// infer asks the model for the sum of four numbers, as JSON.
+// infer asks the model for the sum of four numbers, in JSON.
 func infer(ctx context.Context, server *pod, numbers string) (status int, body string) {
 	text := `{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ` + numbers + `}]}`
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+server.address("rest")+"/v2/models/sums/infer", strings.NewReader(text))
@@ -64,7 +64,7 @@ func infer(ctx context.Context, server *pod, numbers string) (status int, body s
 	return answer.StatusCode, string(out)
 }
 
-// A model that loads: both live, neither ready; then both ready.
+// While a model loads, server and model are live, and neither is ready; then both are ready.
 func TestProbesModelLoading(t *testing.T) {
 	templates, config := rendered(t, oneModel)
 	server := serve(t, templates, config)
@@ -90,7 +90,8 @@ func TestProbesModelLoading(t *testing.T) {
 	}
 }
 
-// No model: a server that must have none is ready, one that must have some is not; both live.
+// Without a model, a server that requires none is ready, and one that requires one is not; both are
+// live.
 func TestProbesNoModel(t *testing.T) {
 	for _, c := range []struct {
 		values string
@@ -138,7 +139,7 @@ func TestProbesModelThatNeverAnswers(t *testing.T) {
 	}
 }
 
-// A large request that arrives slowly, and one that takes long: all probes say yes meanwhile.
+// During a large request that arrives slowly, and one that takes long, all probes succeed.
 func TestProbesLargeRequest(t *testing.T) {
 	templates, config := rendered(t, strings.Replace(oneModel, `"1s"`, `"30s"`, 1))
 	server := serve(t, templates, config)
@@ -206,7 +207,7 @@ func TestProbesLargeRequest(t *testing.T) {
 	}
 }
 
-// newRedis starts a Redis, of which the values of the chart are to have the address.
+// newRedis starts a Redis, and returns values for the chart with its address.
 func newRedis(t *testing.T) (values string, stop func()) {
 	t.Helper()
 	port := freePort(t)
@@ -223,8 +224,8 @@ func newRedis(t *testing.T) (values string, stop func()) {
 	return fmt.Sprintf("redis: {url: \"redis://127.0.0.1:%d/0\"}\n", port), stop
 }
 
-// A Redis that goes, and one that is away at the start: servers are live and ready, and say what is
-// missing. With redis.required a server does not start without it, and says why.
+// Redis ends, or is unreachable at the start: servers are live and ready, and report what is
+// missing. With redis.required a server does not start without Redis, and reports the reason.
 func TestProbesRedisAway(t *testing.T) {
 	values, stop := newRedis(t)
 	templates, config := rendered(t, values)

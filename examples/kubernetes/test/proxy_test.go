@@ -16,7 +16,7 @@ import (
 )
 
 // A proxy stands between an apiserver and the controllers of a test. It counts their polls, and can
-// have them hear late of what changes.
+// delay the events that they watch.
 type proxy struct {
 	url   string
 	polls atomic.Int64 // that the apiserver has answered
@@ -49,7 +49,7 @@ func newProxy(t *testing.T, s *apiserver) *proxy {
 	return p
 }
 
-// see counts an answer, or has events wait while they are held.
+// see counts an answer, or makes events wait while they are held.
 func (p *proxy) see(answer *http.Response) error {
 	request := answer.Request
 	resource := request.URL.Path[strings.LastIndexByte(request.URL.Path, '/')+1:]
@@ -57,13 +57,13 @@ func (p *proxy) see(answer *http.Response) error {
 	case request.URL.Query().Has("watch"):
 		answer.Body = &events{ReadCloser: answer.Body, pass: func() { p.pass(request.Context(), resource) }}
 	case strings.HasSuffix(request.URL.Path, "/deployments/digits"), strings.HasSuffix(request.URL.Path, "/models/digits"):
-		// Each poll applies the Deployment, or asks first whether the Model is there.
+		// Each poll applies the Deployment, or first asks whether the Model exists.
 		p.polls.Add(1)
 	}
 	return nil
 }
 
-// hold has the events of resources wait until the end of the test, or release.
+// hold makes the events of resources wait until release, or the end of the test.
 func (p *proxy) hold(resources ...string) (release func()) {
 	until := make(chan struct{})
 	p.mu.Lock()
@@ -87,7 +87,7 @@ func (p *proxy) pass(ctx context.Context, resource string) {
 	}
 }
 
-// events are the answer to a watch, of which a piece that has arrived waits for pass.
+// events is the answer to a watch; each piece that has arrived waits for pass.
 type events struct {
 	io.ReadCloser
 	pass func()

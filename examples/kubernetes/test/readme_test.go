@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The commands of the page need a cluster, so that nothing runs them: what they name is there, and
-// the keys of the table are those of the chart.
+// The commands of the page need a cluster, so the test does not run them: it checks that their
+// files exist, and that the keys of the table are the chart's.
 func TestPage(t *testing.T) {
 	page := string(read(t, "../README.md"))
 	commands := regexp.MustCompile(`(?m)^(helm|kubectl) .*$`).FindAllString(page, -1)

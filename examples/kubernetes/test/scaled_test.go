@@ -18,7 +18,8 @@ type kubelet struct {
 	pods   []*pod
 }
 
-// look has as many pods as the Deployment is to have, and says how many of them are ready.
+// look starts and ends pods to match the Deployment, and returns how many it wants and how many are
+// ready.
 func (k *kubelet) look() (wanted, ready int) {
 	k.t.Helper()
 	d := k.deployment()
@@ -42,15 +43,15 @@ func (k *kubelet) look() (wanted, ready int) {
 	}
 	if is := &d.Status; int(is.Replicas) != wanted || int(is.ReadyReplicas) != ready {
 		is.Replicas, is.ReadyReplicas, is.AvailableReplicas = int32(wanted), int32(ready), int32(ready)
-		// One that the controller has changed meanwhile is looked at again.
+		// A Deployment that the controller has changed meanwhile is updated at the next look.
 		_, _ = k.AppsV1().Deployments(k.namespace).UpdateStatus(context.Background(), d, metav1.UpdateOptions{})
 	}
 	return wanted, ready
 }
 
-// A real server under a real load: the controller has its model start, gives it up as nobody asks,
-// has it start anew for the first requests, makes as many replicas as three times the load of one
-// need, which then answer what arrives, and none in the end.
+// A real server under a real load: the controller starts the model, ends it without requests,
+// starts it anew for the first requests, makes as many replicas as three times the load of one
+// needs, which then answer all requests, and in the end none.
 func TestControllerScalesRealModels(t *testing.T) {
 	t.Parallel() // it waits
 	templates, config := rendered(t, slow("digits", ""))

@@ -17,9 +17,9 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// What `make run-selection` does, on other ports: the weights go to the best model, then away
-// from it, and the application is as good as the best of its models at any time, but for what
-// it takes to notice.
+// `make run-selection` on other ports: the weights move to the best model, then away from it, and
+// the application is as good as the best of its models at any time, except while it notices the bad
+// build.
 func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -41,8 +41,8 @@ func TestE2ERun(t *testing.T) {
 		t.Fatalf("%d rounds, expected 359 in each half", len(rounds))
 	}
 
-	// A model that errs loses nearly half its weight to the others for a moment, so what it has
-	// is looked at over a while.
+	// A model that errs loses nearly half its weight to the others for a moment, so the test
+	// averages weights over a while.
 	weight := func(model int, rounds []round) (mean float64) {
 		for _, r := range rounds {
 			mean += r.shares[model] / float64(len(rounds))
@@ -66,8 +66,8 @@ func TestE2ERun(t *testing.T) {
 		}
 	}
 
-	// As good as the best in each half, less two points, and what twenty images cost that a bad
-	// build was trusted with; over both, better than each of them.
+	// As good as the best in each half, less two points and the cost of twenty images that a bad
+	// build decided; over both halves, better than any model.
 	right := func(rounds []round) (application, best int) {
 		for m := range models {
 			best = max(best, modelRight(rounds, m))

@@ -1,6 +1,6 @@
 // Command run shows an application that learns which of its models to trust. Three models of
-// handwritten digits answer together, weighted by feedback, and half-way the best is replaced by
-// a bad build. `make run-selection` runs it from the top of the source tree.
+// handwritten digits answer together, weighted by feedback, and half-way a bad build replaces the
+// best model. `make run-selection` runs it from the top of the source tree.
 package main
 
 import (
@@ -102,7 +102,7 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	return s.rounds, nil
 }
 
-// takenOver reports whether version 2 is the default of sharp.
+// takenOver reports whether version 2 is the default version of sharp.
 func takenOver(ctx context.Context, admin string) (ok bool, text string, err error) {
 	ok, text, err = process.Get(ctx, "http://"+admin+"/v1/models/sharp")
 	if err != nil || !ok {

@@ -36,7 +36,7 @@ func (s *stream) line(n int) {
 	fmt.Fprintf(s.out, "  %d of %d\n", applicationRight(s.rounds[len(s.rounds)-n:]), n)
 }
 
-// bar draws a part for each model, as long as its weight, with its first letter.
+// bar draws a segment for each model, of the model's first letter, with its weight as length.
 func bar(shares [models]float64) string {
 	var b strings.Builder
 	sum := 0.0

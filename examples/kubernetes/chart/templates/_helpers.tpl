@@ -3,7 +3,7 @@
 {{- else }}{{ printf "%s-shivad" (.Release.Name | trunc 33 | trimSuffix "-") }}{{ end }}
 {{- end }}
 
-{{/* What pods of a component are selected by: a dict of root and component. */}}
+{{/* The labels that select the pods of a component: a dict of root and component. */}}
 {{- define "shivad.selector" -}}
 app.kubernetes.io/name: shivad
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
@@ -19,7 +19,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* The address of a door, with TLS where it is asked for: a dict of root, door and port. */}}
+{{/* The address of a door, with TLS where it is enabled: a dict of root, door and port. */}}
 {{- define "shivad.address" -}}
 {{- if and .root.Values.tls.secret (has .door .root.Values.tls.doors) }}tls://{{ end }}:{{ .port }}
 {{- end }}
@@ -33,7 +33,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What a container of a pod may do: nothing. */}}
+{{/* The restrictions of a pod's container: it has no privileges. */}}
 {{- define "shivad.restricted" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

@@ -17,7 +17,7 @@ spec:
   {{- with include "shivad.pullSecrets" .root | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  # A model that is told to stop takes no new batches, and answers those that it has.
+  # A stopping model takes no new batches, and answers those that it has.
   terminationGracePeriodSeconds: 45
   securityContext:
     runAsNonRoot: true
@@ -47,12 +47,12 @@ spec:
       {{- if .model.health }}
       ports:
         - {name: health, containerPort: 8081}
-      # Ready is a model that has loaded, and that a server can send batches to.
+      # Ready: the model has loaded, and a server can send batches to it.
       readinessProbe:
         httpGet: {path: /readyz, port: health}
         periodSeconds: 5
         timeoutSeconds: 5
-      # Live is one that loads, computes, or waits for a server, unless it is stuck in a batch.
+      # Live: the model loads, computes, or waits for a server, and is not stuck in a batch.
       livenessProbe:
         httpGet: {path: /livez, port: health}
         periodSeconds: 10

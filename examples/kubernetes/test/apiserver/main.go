@@ -1,5 +1,5 @@
-// Apiserver is kube-apiserver, and etcd where its first argument is "etcd DIR CLIENT-URL PEER-URL".
-// They are two processes, so that tests can take the one away and leave the other.
+// Apiserver is kube-apiserver, or etcd if its arguments are "etcd DIR CLIENT-URL PEER-URL". They
+// are two processes, so that tests can stop one and keep the other.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	os.Exit(cli.Run(app.NewAPIServerCommand()))
 }
 
-// etcd serves until it fails, or the process ends.
+// etcd serves until it fails or the process ends.
 func etcd(dir, client, peer string) error {
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
