@@ -12,11 +12,11 @@ import (
 	"github.com/shivad/shivad/server/internal/browser"
 )
 
-// Access says who may use the door, and for what. It may change while the door serves.
+// Access determines who may use the door, and for what. It may change while the door serves.
 type Access struct {
 	// Hosts are the names by which clients may address the door, besides addresses and localhost;
 	// pages of these hosts may use it. "*" allows any name, so that a page of any host can use the
-	// door with the rights of whoever visits the page.
+	// door with the rights of its visitor.
 	Hosts []string
 	// Profiling offers profiles of the process, which take processor time and show what is in its
 	// memory.
@@ -44,8 +44,8 @@ func (a Access) check(r *http.Request) error {
 	return nil
 }
 
-// profiles are the paths of the Go runtime's profiles. The command line is shown as the name of the
-// program alone: its arguments may contain a password.
+// profiles are the paths of the Go runtime's profiles. The command line is reduced to the name of
+// the program: its arguments may contain a password.
 func (s Sources) profiles() []route {
 	var list []route
 	for name, h := range map[string]http.HandlerFunc{

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A page that has its own name mean this address, and one of another origin, get nothing from
-// any path; programs, own pages and those of names that the operator lists do.
+// A page whose own name resolves to this address, and a page of another origin, get nothing from
+// any path; programs, the door's own pages and those of listed names do.
 func TestStrangersPages(t *testing.T) {
 	s := sources(Serving)
 	s.Access = func() Access { return Access{Hosts: []string{"ops.example"}, Profiling: true} }
@@ -73,8 +73,8 @@ func TestStrangersPages(t *testing.T) {
 	}
 }
 
-// Profiles are there for those who ask for them, and never show the command line, which may
-// have a password.
+// Profiles are available where they are on, and never show the command line, which may contain a
+// password.
 func TestProfiling(t *testing.T) {
 	args := os.Args
 	defer func() { os.Args = args }()

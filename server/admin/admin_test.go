@@ -26,7 +26,7 @@ func model(name, version string, ready, isDefault bool) Model {
 	return m
 }
 
-// fake is a server of which only what these tests ask is there.
+// fake is a server that has only what these tests need.
 type fake struct {
 	models   func() []Model
 	ready    func() Readiness
@@ -202,7 +202,7 @@ func listen(t *testing.T, h http.Handler) *Server {
 	return s
 }
 
-// Shutdown answers what is in hand, and does not wait past its context.
+// Shutdown answers requests in progress, and does not wait beyond its context.
 func TestShutdown(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -271,8 +271,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// Whoever holds connections open keeps nobody out, whatever they have sent on them: the idle
-// ones give way, those of the largest crowd first, and what is in hand is finished.
+// A client that holds connections open keeps no other client out, whatever it has sent: idle
+// connections give way, those of the largest crowd first, and requests in progress are finished.
 func TestLivezUnderSiege(t *testing.T) {
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	admin := Handler(sources(Serving))
@@ -309,9 +309,9 @@ func TestLivezUnderSiege(t *testing.T) {
 	}
 	for i := range 10 * maxConnections {
 		switch c := dial("127.0.0.2"); i % 3 {
-		case 0: // says nothing
+		case 0: // sends nothing
 		case 1:
-			fmt.Fprint(c, "GET /livez HTTP/1.1\r\nHo") // nor this one, any more
+			fmt.Fprint(c, "GET /livez HTTP/1.1\r\nHo") // never sends the rest
 		case 2:
 			fmt.Fprint(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") // kept alive
 		}
@@ -334,7 +334,7 @@ func TestLivezUnderSiege(t *testing.T) {
 	}
 }
 
-// An accept that fails, as when no descriptor is left, costs nothing.
+// A failed accept, as without a free descriptor, does no harm.
 func TestFailedAccept(t *testing.T) {
 	b := &bounded{Listener: brokenListener{}, held: make(map[*boundedConn]struct{})}
 	for range 3 {

@@ -39,28 +39,28 @@ type AppList struct {
 	Apps []App `json:"apps"`
 }
 
-// Learned is what the policy of an application knows.
+// Learned is what the policy of an application has learned.
 type Learned struct {
 	Application string         `json:"application"`
 	Policy      string         `json:"policy"`
-	Params      map[string]any `json:"params"` // in force
+	Params      map[string]any `json:"params"` // in effect
 	Users       []LearnedUser  `json:"users"`
 	More        bool           `json:"more,omitempty"` // there are more users than were asked for
 }
 
-// LearnedUser is what it knows for one user; "" is requests without a user.
+// LearnedUser is what a policy has learned for one user; "" means requests without a user.
 type LearnedUser struct {
 	User   string         `json:"user"`
-	Rounds uint64         `json:"rounds"` // feedbacks that it has learned from
+	Rounds uint64         `json:"rounds"` // items of feedback that it has learned from
 	Models []LearnedModel `json:"models"`
 }
 
-// LearnedModel is what it knows of one model.
+// LearnedModel is what a policy has learned about one model.
 type LearnedModel struct {
 	Model string  `json:"model"` // name/version
-	Share float64 `json:"share"` // of the answers, or its weight among those that are combined
+	Share float64 `json:"share"` // of the answers, or the model's weight where answers are combined
 	Loss  float64 `json:"loss"`  // mean, 0 to 1
-	Count float64 `json:"count"` // losses that this is the mean of
+	Count float64 `json:"count"` // number of losses in the mean
 }
 
 // A Policy is a policy that applications can have.
@@ -69,11 +69,11 @@ type Policy struct {
 	Parameters []Parameter `json:"parameters"`
 }
 
-// A Parameter of a policy.
+// A Parameter is a parameter of a policy.
 type Parameter struct {
 	Name    string `json:"name"`
 	Wants   string `json:"wants"`   // the values that it takes, in words
-	Default any    `json:"default"` // null: no value says it, as for equal or learned weights
+	Default any    `json:"default"` // null: no value expresses it, as for equal or learned weights
 }
 
 // PolicyList is the answer to /v1/policies.
@@ -81,8 +81,8 @@ type PolicyList struct {
 	Policies []Policy `json:"policies"`
 }
 
-// parseApp reads an application. The faults are those of its form; whole reports that despite them
-// all fields could be read, so that the values can be checked as well.
+// parseApp reads an application. The faults are those of its form; whole reports that all fields
+// could be read nevertheless, so that their values can be checked as well.
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
 	if err := jsontext.Unmarshal(text, &members); err != nil || members == nil {
@@ -107,7 +107,7 @@ func parseApp(text []byte) (a App, faults []string, whole bool) {
 		switch {
 		case !known:
 			faults = append(faults, fmt.Sprintf("%s: unknown; an application has %s", key, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
-		case string(value) == "null": // as if it were left out
+		case string(value) == "null": // counts as absent
 		case json.Unmarshal(value, field.to) != nil:
 			faults = append(faults, fmt.Sprintf("%s: expected %s, got %.100s", key, field.wants, value))
 			whole = false
@@ -124,7 +124,7 @@ func because(err error) string {
 }
 
 // checked reads an application; the error lists everything that is wrong with it. The application
-// must have the given name unless that is empty.
+// must have the given name, unless name is empty.
 func (s Sources) checked(text []byte, name string) (App, error) {
 	a, faults, whole := parseApp(text)
 	if name != "" {
@@ -179,8 +179,8 @@ func (s Sources) create(r *http.Request, a App) (any, error) {
 	return reply{status: http.StatusCreated, location: "/v1/apps/" + url.PathEscape(a.Name), body: a}, nil
 }
 
-// putApp creates or replaces an application. The store decides which of the two it was, so that the
-// log shows what was there before.
+// putApp creates or replaces an application. The store decides which of the two it does, so that
+// the log shows what was there before.
 func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
 	next, err := s.checked(sent, r.PathValue("name"))
 	if err != nil {
@@ -192,7 +192,7 @@ func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
 			return v, err
 		}
 		v, err = s.create(r, next)
-		// After a conflict it exists: somebody has created it meanwhile.
+		// After a conflict it exists: another client has created it meanwhile.
 		if !isStatus(err, http.StatusConflict) || r.Context().Err() != nil {
 			return v, err
 		}
@@ -243,8 +243,8 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 	})
 }
 
-// merge is MergePatch of RFC 7396, section 2. It may change target, and what it returns shares
-// memory with both.
+// merge is MergePatch of RFC 7396, section 2. It may change target, and its result shares memory
+// with both.
 func merge(target, patch any) any {
 	changes, isObject := patch.(map[string]any)
 	if !isObject {
@@ -290,7 +290,7 @@ func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 	})
 }
 
-// unlink removes one: ?model=digits/2, as it was linked.
+// unlink removes a link: ?model=digits/2, as it was linked.
 func (s Sources) unlink(r *http.Request) (any, error) {
 	model := r.URL.Query().Get("model")
 	if model == "" {
@@ -318,7 +318,7 @@ func (s Sources) learned(r *http.Request) (any, error) {
 	return s.Learning.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
 }
 
-// limit reads ?limit, which is usual if it is left out.
+// limit reads ?limit; without it, the limit is usual.
 func limit(r *http.Request, usual int, of string) (int, error) {
 	text := r.URL.Query().Get("limit")
 	if text == "" {

@@ -67,7 +67,7 @@ func TestParseApp(t *testing.T) {
 	}
 }
 
-// What a page in a browser could send without asking changes nothing, also where there is no body.
+// No request that a page could send without a preflight changes anything, even one without a body.
 func TestChangesAreSentAsJSON(t *testing.T) {
 	h := Handler(sources(Serving))
 	for _, r := range sources(Serving).routes() {

@@ -6,12 +6,12 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// An Audit is the answer to /v1/audit: who did what last, or was refused it.
+// An Audit is the answer to /v1/audit: the latest actions, done or refused, and by whom.
 type Audit struct {
 	Entries []audit.Entry `json:"entries"` // the oldest first
 }
 
-// mostAudited is how many entries are shown unless ?limit says otherwise: all that there are.
+// mostAudited is how many entries are shown without ?limit: all that are kept.
 const mostAudited = 1000
 
 func (s Sources) trail(r *http.Request) (any, error) {

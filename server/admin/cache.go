@@ -2,18 +2,18 @@ package admin
 
 import "net/http"
 
-// A Cache is what the prediction cache does for one version of a model. Counts are since the
-// server knows the version.
+// A Cache describes the prediction cache of one version of a model. Counts begin when the server
+// first knew of the version.
 type Cache struct {
 	Limit   int64  `json:"limit_bytes"` // of all versions together
 	Entries int64  `json:"entries"`     // cached answers
-	Bytes   int64  `json:"bytes"`       // what they take
+	Bytes   int64  `json:"bytes"`       // the size of these
 	Hits    uint64 `json:"hits"`        // requests answered from the cache
 	Shared  uint64 `json:"shared"`      // requests that waited for the answer to an equal one
 	Misses  uint64 `json:"misses"`      // all others
 	Evicted uint64 `json:"evicted"`     // answers that made room for others
 	Expired uint64 `json:"expired"`     // answers older than cache_ttl
-	NotKept uint64 `json:"not_kept"`    // answers too large, or with no payload memory for them
+	NotKept uint64 `json:"not_kept"`    // answers too large, or without payload memory for them
 }
 
 // A ModelCache is the answer to /v1/models/{name}/cache.
@@ -31,7 +31,7 @@ type VersionCache struct {
 	Cache
 }
 
-// Cleared is the answer to DELETE of /v1/models/{name}/cache: what was in it.
+// Cleared is the answer to DELETE of /v1/models/{name}/cache: what the cache contained.
 type Cleared struct {
 	Name    string `json:"name"`
 	Entries int64  `json:"entries"`
@@ -67,7 +67,7 @@ func (s Sources) clearCache(r *http.Request) (any, error) {
 		return nil, err
 	}
 	entries, bytes, err := s.Caches.ClearCache(c.Name)
-	if err != nil { // it has just gone
+	if err != nil { // the model has just been removed
 		return nil, refuse(http.StatusNotFound, "%v", err)
 	}
 	cleared := Cleared{c.Name, entries, bytes}

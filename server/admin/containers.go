@@ -19,15 +19,15 @@ type Containers struct {
 // A Container is a [[container]] of the file.
 type Container struct {
 	Name  string `json:"name"`
-	Model string `json:"model"` // what loads and unloads it
+	Model string `json:"model"` // the model by which it is loaded and unloaded
 	// Address is that of a container that runs elsewhere and to which the server connects; it
 	// cannot be started or stopped.
 	Address string `json:"address,omitempty"`
 	// State is READY, FAILING (on every batch), LOADING, UNLOADING or UNAVAILABLE.
 	State     string    `json:"state"`
-	Reason    string    `json:"reason,omitempty"` // of what is not ready
+	Reason    string    `json:"reason,omitempty"` // why it is not ready
 	Processes []Process `json:"processes"`
-	Scaling   *Scaling  `json:"scaling,omitempty"` // of one whose processes follow the load
+	Scaling   *Scaling  `json:"scaling,omitempty"` // of a container whose processes follow the load
 }
 
 // Scaling is how many processes a container has, and why.

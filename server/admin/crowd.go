@@ -18,17 +18,17 @@ import (
 // maxConnections bounds the descriptors of the door: operators must not keep clients out.
 const maxConnections = 16
 
-// A bounded listener has at most maxConnections open. One more is let in nonetheless, and an old
-// one gives way: if newcomers had to wait, anybody who opens connections and sends nothing could
-// fill the limit, and /livez would not answer.
+// A bounded listener has at most maxConnections open. When another client connects, an old
+// connection gives way: if new clients had to wait, one that opens connections and sends nothing
+// could use up the limit, and /livez would not answer.
 type bounded struct {
 	net.Listener
 	log     *slog.Logger
-	stopped chan struct{} // closed when the door is shut: watches end
+	stopped chan struct{} // closed when the door closes, to end watches
 
 	mu     sync.Mutex
 	held   map[*boundedConn]struct{}
-	logged time.Time // when the log last had a line about it
+	logged time.Time // when the last line was logged
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
@@ -58,8 +58,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 }
 
 // yieldLocked removes the connection that gives way to a new one, if there are too many.
-// Connections without a request in progress go first, among these one of the address that has the
-// most, so that a crowd harms only itself, and of that address the one that was idle longest.
+// Connections without a request in progress go first; among these, one of the address with the most
+// connections, so that a crowd harms only itself; of that address, the one idle the longest.
 func (b *bounded) yieldLocked() *boundedConn {
 	if len(b.held) < maxConnections {
 		return nil
@@ -87,13 +87,13 @@ func (b *bounded) yieldLocked() *boundedConn {
 	return out
 }
 
-// A boundedConn is a connection that knows how idle it is.
+// A boundedConn is a connection that tracks since when it is idle.
 type boundedConn struct {
 	net.Conn
 	from    *bounded
 	peer    net.Addr
 	address netip.Addr
-	busy    atomic.Bool  // a request is in hand
+	busy    atomic.Bool  // a request is in progress
 	active  atomic.Int64 // when bytes last went either way
 
 	// certificate returns the client's certificate, or nil if it has shown none. It is called after

@@ -43,7 +43,7 @@ type Change struct {
 	Loses string `json:"loses,omitempty"`
 }
 
-// Imported is the answer to /v1/import. What already is as in the document is not listed.
+// Imported is the answer to /v1/import. It does not list what already matches the document.
 type Imported struct {
 	DryRun  bool     `json:"dry_run"`
 	Changes []Change `json:"changes"`
@@ -107,7 +107,7 @@ func (s Sources) losses(ctx context.Context, d Document) error {
 	if err != nil {
 		return err
 	}
-	const most = 10 // that are named
+	const most = 10 // losses that the error lists
 	var lost []string
 	n := 0
 	for _, c := range changes {

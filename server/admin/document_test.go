@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A document without faults is read again as it was when it has been written.
+// A document without faults is the same after it is written and read again.
 func FuzzParseDocument(f *testing.F) {
 	for _, seed := range []string{
 		`{"format":1,"applications":[{"name":"a","models":["m"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[1]}}],"policies":[{"application":"a","user":"","state":{"format":1}}],"settings":{"m":{"delay":"1ms"}}}`,

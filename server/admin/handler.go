@@ -37,15 +37,15 @@ func refuseAll(faults []string) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	const most = 100 // of a document there may be a fault for every line
+	const most = 100 // a document may have a fault in every line
 	if more := len(faults) - most; more > 0 {
 		faults = append(slices.Clip(faults[:most]), fmt.Sprintf("and %d faults more", more))
 	}
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }
 
-// How long a client may take to read an answer. A profile adds the seconds for which it was asked,
-// and a container the time that its model takes to load.
+// How long a client may take to read an answer. A profile adds the seconds that were requested, and
+// a container the time that its model takes to load.
 const (
 	writeTimeout = 30 * time.Second
 	longTimeout  = 10 * time.Minute
@@ -58,7 +58,7 @@ type route struct {
 	timeout time.Duration // 0 is writeTimeout
 	early   bool          // it is answered before the server is open
 	need    need
-	asks    bool         // no method changes what an operator has made: nobody is noted
+	asks    bool         // no method changes anything of an operator's: refusals are not audited
 	most    func() int64 // bytes that may be sent; nil is maxBody
 }
 
@@ -66,10 +66,10 @@ type route struct {
 type need uint8
 
 const (
-	aRight   need = iota // to read what operators see for GET, to change it for all other methods
-	toRead               // what operators see, by any method
-	aName                // one of the identities
-	anything             // health is everybody's
+	aRight   need = iota // the right to read for GET, to change for all other methods
+	toRead               // the right to read, for any method
+	aName                // any identity
+	anything             // no right: health is public
 )
 
 // permit returns an error if the client lacks the right.
@@ -118,7 +118,7 @@ type handler func(*http.Request) (any, error)
 // A reply is a value with a status other than 200.
 type reply struct {
 	status   int
-	location string // of what was made; "" if nothing was
+	location string // of a new resource; "": none was made
 	body     any
 }
 
@@ -136,7 +136,7 @@ func given(h func(r *http.Request, sent []byte) (any, error)) handler {
 // always answers with the same value.
 func always(v any) handler { return func(*http.Request) (any, error) { return v, nil } }
 
-// routes are all paths but the root.
+// routes are all paths except the root.
 func (s Sources) routes() []route {
 	list := []route{
 		{path: "/livez", early: true, need: anything, methods: methods{"GET": always(map[string]bool{"live": true})}},
@@ -251,7 +251,7 @@ func (s Sources) serve(t route) http.HandlerFunc {
 			s.answer(w, r, nil, err)
 			return
 		}
-		// Only writers of tests have no deadlines.
+		// Errors do not matter: only the writers of tests lack deadlines.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(timeout))
 		if method != http.MethodGet {
@@ -287,7 +287,7 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
 }
 
-// ready tells everybody whether the server is ready, and those who may see its models also why not.
+// ready tells any client whether the server is ready, and why not if the client may see its models.
 func (s Sources) ready(r *http.Request) (any, error) {
 	ready := s.Report.Ready()
 	if !s.who(r).May(identity.AdminRead, "") {
@@ -319,14 +319,14 @@ func body(r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// source returns who sent a request, for the audit trail.
+// source returns the sender of a request, for the audit trail.
 func (s Sources) source(r *http.Request) audit.Source {
 	who, _ := r.Context().Value(whoKey{}).(*identity.Identity)
 	return audit.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
 }
 
-// audit records a change: who made it, and the values before and after; nil means none. err is how
-// it failed part-way.
+// audit records a change: its author, and the values before and after; nil means none. err is the
+// error that stopped it part-way.
 func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
 	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: audit.Text(before), After: audit.Text(after)}
 	if err != nil {
@@ -395,5 +395,5 @@ func respond(w http.ResponseWriter, status int, body []byte) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	w.Write(append(body, '\n')) // an error means the client has gone
+	w.Write(append(body, '\n')) // an error means that the client has disconnected
 }

@@ -12,18 +12,18 @@ type History struct {
 	Events []Event `json:"events"` // the oldest first
 }
 
-// An Event is a version that served, or something that was changed.
+// An Event is a version that served, or a change.
 type Event struct {
 	At      time.Time  `json:"at"`
-	Until   *time.Time `json:"until,omitempty"` // of what served; absent while it does
+	Until   *time.Time `json:"until,omitempty"` // when it stopped serving; absent while it serves
 	What    string     `json:"what"`            // served, default, changed
 	Version string     `json:"version,omitempty"`
-	// By is who did it: the container that registered last, or the address of an operator or
+	// By is the author: the container that registered last, or the address of an operator or
 	// client.
 	By            string `json:"by,omitempty"`
 	Registrations int    `json:"registrations,omitempty"` // of containers, while it served
 	Detail        string `json:"detail,omitempty"`        // of a change: before and after
-	Server        string `json:"server"`                  // that has written this
+	Server        string `json:"server"`                  // the server that wrote this event
 }
 
 func (s Sources) history(r *http.Request) (any, error) { return s.History.Of(r.PathValue("name")) }

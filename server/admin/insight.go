@@ -1,8 +1,8 @@
 package admin
 
-// What a watch shows of models beside their status.
+// Parts of a watch that show models in addition to their status.
 
-// A BatchList is about the batches of every version of every model.
+// A BatchList describes the batches of every version of every model.
 type BatchList struct {
 	Models []Batches `json:"models"`
 }
@@ -22,14 +22,14 @@ type Batches struct {
 	Outcomes map[string]uint64 `json:"outcomes"`
 }
 
-// An InsightList is about the model, or the application, that a watch names.
+// An InsightList has the insights into the model, or the application, that a watch names.
 type InsightList struct {
 	Name     string    `json:"name"`
 	Versions []Insight `json:"versions"`
 }
 
-// An Insight describes how a version of a model works, and why. That of an application has
-// sentences alone.
+// An Insight describes how a version of a model works, and why. That of an application has only
+// sentences.
 type Insight struct {
 	Version   string    `json:"version"`
 	Replicas  []Replica `json:"replicas"`
@@ -51,14 +51,14 @@ type Replica struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`      // live, failing, suspect, draining
 	InFlight  int    `json:"in_flight"`  // batches
-	Slots     int    `json:"slots"`      // most of these
-	MostRows  int    `json:"most_rows"`  // that a batch would have now
+	Slots     int    `json:"slots"`      // most batches in flight
+	MostRows  int    `json:"most_rows"`  // most rows that a batch would have now
 	Batches   uint64 `json:"batches"`    // answered
 	Rows      uint64 `json:"rows"`       // in them
 	Failed    uint64 `json:"failed"`     // batches
-	LastError string `json:"last_error"` // of these
-	// Measured are the latest measurements of its execution times, newest first, and Fitted is the
-	// curve, by rows, that is derived from them and by which batches are planned.
+	LastError string `json:"last_error"` // of the failed batches
+	// Measured are the latest measurements of its execution times, newest first. Fitted is the
+	// curve by rows that is derived from them, and by which batches are planned.
 	Measured []Measured `json:"measured"`
 	Fitted   []Fitted   `json:"fitted"`
 }
@@ -69,9 +69,9 @@ type Measured struct {
 	Took float64 `json:"seconds"`
 }
 
-// A Fitted is how long a batch of so many rows should take.
+// A Fitted is the time that a batch of a number of rows should take.
 type Fitted struct {
 	Rows    int     `json:"rows"`
 	Typical float64 `json:"typical_seconds"`
-	Planned float64 `json:"planned_seconds"` // nearly always within
+	Planned float64 `json:"planned_seconds"` // hardly ever exceeded
 }

@@ -51,7 +51,7 @@ func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	return s.set(r, settings)
 }
 
-// setDefaultVersion sets the version that the name of a model alone means.
+// setDefaultVersion sets the version that the bare name of a model means.
 func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 	var body map[string]string
 	err := jsontext.Unmarshal(sent, &body)
@@ -65,7 +65,7 @@ func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 func (s Sources) set(r *http.Request, settings map[string]*string) (any, error) {
 	name := r.PathValue("name")
 	_, unknown := s.versions(name)
-	// Stored settings can be reverted even if the model is gone.
+	// Stored settings can be reverted even if the model was removed.
 	for _, value := range settings {
 		if unknown != nil && value != nil {
 			return nil, unknown

@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// description is what the test reads of an OpenAPI document.
+// description is the part of an OpenAPI document that the test reads.
 type description struct {
 	OpenAPI    string
 	Paths      map[string]map[string]operation
@@ -37,8 +37,8 @@ type operation struct {
 
 type schema map[string]any
 
-// fits says what in a decoded JSON value a schema does not allow. It knows the keywords that
-// the document uses, and fails on others.
+// fits returns what a schema does not allow in a decoded JSON value. It knows the keywords that the
+// document uses, and fails on others.
 func (d *description) fits(at string, s schema, v any) (faults []string) {
 	add := func(format string, args ...any) { faults = append(faults, at+": "+fmt.Sprintf(format, args...)) }
 	for _, keyword := range slices.Sorted(maps.Keys(s)) {
@@ -194,7 +194,7 @@ func TestEveryOperationIsDescribed(t *testing.T) {
 	}
 }
 
-// What is sent and answered is as described, and each operation is tried.
+// Requests and answers are as described, and each operation is tried.
 func TestAnswersAreAsDescribed(t *testing.T) {
 	h := door()
 	d := describedBy(t, h)
@@ -281,7 +281,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	everyPathIsTried(t, d, tried)
 }
 
-// isAsDescribed asks, and compares what is sent and answered with the description of the operation.
+// isAsDescribed sends a request, and compares it and its answer with the operation's description.
 func isAsDescribed(t *testing.T, h http.Handler, d *description, op operation, method, request, body string, status int) {
 	t.Helper()
 	what := method + " " + request
@@ -309,7 +309,7 @@ func isAsDescribed(t *testing.T, h http.Handler, d *description, op operation, m
 	}
 }
 
-// eventsAreAsDescribed reads the first events of a watch, of which each part has one.
+// eventsAreAsDescribed reads the first events of a watch, one for each part.
 func eventsAreAsDescribed(t *testing.T, h http.Handler, d *description) {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -323,7 +323,7 @@ func eventsAreAsDescribed(t *testing.T, h http.Handler, d *description) {
 		t.Fatal(answer.Status, kind)
 	}
 	events, _ := d.Components.Schemas["Watch"]["properties"].(map[string]any)
-	told := map[string]bool{"end": true} // which comes last
+	told := map[string]bool{"end": true} // this event comes last
 	for lines := bufio.NewScanner(answer.Body); len(told) < len(events) && lines.Scan(); {
 		name, ok := strings.CutPrefix(lines.Text(), "event: ")
 		if !ok {
@@ -348,7 +348,7 @@ func eventsAreAsDescribed(t *testing.T, h http.Handler, d *description) {
 	}
 }
 
-// everyPathIsTried compares what is described with what was tried, as "path method".
+// everyPathIsTried compares the described paths with the tried ones, as "path method".
 func everyPathIsTried(t *testing.T, d *description, tried map[string]bool) {
 	t.Helper()
 	for path, methods := range d.Paths {
@@ -360,7 +360,7 @@ func everyPathIsTried(t *testing.T, d *description, tried map[string]bool) {
 	}
 }
 
-// The members of the types and of their schemas are the same.
+// The Go types and their schemas have the same members.
 func TestTypesAreAsDescribed(t *testing.T) {
 	d := describedBy(t, door())
 	for _, v := range []any{
@@ -379,7 +379,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		}
 		var has, must []string
 		for _, f := range reflect.VisibleFields(typ) {
-			if f.Anonymous { // its fields follow
+			if f.Anonymous { // its fields are listed as well
 				continue
 			}
 			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")

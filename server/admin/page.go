@@ -15,14 +15,14 @@ import (
 )
 
 // The page is for people: it reads /v1/watch and uses the same paths as shivactl. Its files are
-// sent to anybody, as they say nothing about the server; what the page shows takes the rights of
-// the paths that it uses.
+// sent to any client, as they reveal nothing about the server; the data that it shows takes the
+// rights for the paths that it uses.
 //
 //go:embed page
 var pageSource embed.FS
 
 // pagePolicy lets the page load nothing from elsewhere and run no script but the files of this
-// door, whatever names and texts it shows; no site may put it into a frame.
+// door, whatever names and texts it shows; no site may embed it in a frame.
 const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // A pageFile is a file in the form in which it is sent.
@@ -31,8 +31,8 @@ type pageFile struct {
 	plain, packed []byte // packed with gzip
 }
 
-// pageFiles are all files by their paths below the door, and the tag of this edition, by which an
-// open page notices that the server has another one.
+// pageFiles are all files by their paths below the door, and the tag of this edition, from which an
+// open page learns that the server has another one.
 var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
 	kinds := map[string]string{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 	files = map[string]pageFile{}
@@ -44,10 +44,10 @@ var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
 		}
 		plain, err := pageSource.ReadFile(name)
 		if err != nil {
-			panic(err) // it was embedded
+			panic(err) // cannot happen: the file is embedded
 		}
 		var packed bytes.Buffer
-		w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
+		w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // cannot fail: a valid level
 		w.Write(plain)
 		w.Close()
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(plain), plain)
@@ -70,7 +70,7 @@ func pageAt(w http.ResponseWriter, r *http.Request, name string) {
 	h.Set("Content-Security-Policy", pagePolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-cache") // it is asked for each time, and seldom sent
+	h.Set("Cache-Control", "no-cache") // browsers revalidate it each time, and seldom get it again
 	h.Add("Vary", "Accept, Accept-Encoding")
 	text := file.plain
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
@@ -83,7 +83,7 @@ func pageAt(w http.ResponseWriter, r *http.Request, name string) {
 
 func servePage(w http.ResponseWriter, r *http.Request) { pageAt(w, r, r.URL.Path) }
 
-// pageOr is the page for browsers, and a list of paths for programs.
+// pageOr serves the page to browsers, and a list of paths to programs.
 func pageOr(list http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.Contains(r.Header.Get("Accept"), "text/html") {

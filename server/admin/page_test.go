@@ -21,8 +21,8 @@ func fetch(h http.Handler, path string, header ...string) *httptest.ResponseReco
 	return w
 }
 
-// Browsers get the page and programs the list of paths; the page has nothing of elsewhere and no
-// script that is not a file, and comes once.
+// Browsers get the page and programs the list of paths. The page loads nothing from elsewhere and
+// runs no script that is not a file, and is sent only once.
 func TestPage(t *testing.T) {
 	h := Handler(sources(Serving))
 	if w := fetch(h, "/", "Accept", "*/*"); w.Code != 200 || !strings.Contains(w.Body.String(), `"paths"`) || w.Header().Get("Content-Type") != "application/json" {
@@ -69,7 +69,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Each file is one that the page loads, and each that it names is there.
+// The page loads each of its files, and each file that it names exists.
 func TestPageIsWhole(t *testing.T) {
 	files, _ := pageFiles()
 	named := map[string]bool{"/page/index.html": true}

@@ -7,7 +7,7 @@ import (
 )
 
 // A Past is how models and applications did in the last ten minutes, sampled every few seconds, for
-// plots that begin before somebody looked.
+// plots that begin before the page was opened.
 type Past struct {
 	Times        []float64         `json:"times"` // seconds since 1970
 	Models       []PastModel       `json:"models"`
@@ -19,8 +19,8 @@ type Past struct {
 type PastModel struct {
 	Name     string `json:"name"`
 	Version  string `json:"version"`
-	Requests Series `json:"requests"` // answered in a second, with results or errors
-	Failed   Series `json:"failed"`   // of them
+	Requests Series `json:"requests"` // answered per second, with results or errors
+	Failed   Series `json:"failed"`   // of these, those answered with errors
 	InTime   Series `json:"in_time"`  // share of the results
 	P50      Series `json:"p50"`      // seconds
 	P99      Series `json:"p99"`
@@ -33,7 +33,7 @@ type PastApplication struct {
 	Shares map[string]Series `json:"shares"`
 }
 
-// A Series has NaN where there was no value, which is null in JSON. Values have four digits there.
+// A Series has NaN where there was no value; JSON has null there, and four digits of each value.
 type Series []float32
 
 // MarshalJSON implements json.Marshaler.
@@ -52,8 +52,8 @@ func (s Series) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// since returns the time, in seconds since 1970, from which on a client of a watch wants the past;
-// ok is false if it wants none.
+// since returns the time, in seconds since 1970, from which a client of a watch wants the past; ok
+// is false if it wants none.
 func since(r *http.Request) (at float64, ok bool, err error) {
 	text := r.URL.Query().Get("since")
 	if text == "" {

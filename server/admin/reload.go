@@ -5,11 +5,11 @@ import "net/http"
 // Reloaded is the answer to /v1/config/reload: which settings differ in the configuration that was
 // loaded.
 type Reloaded struct {
-	Changed []Setting `json:"changed"` // holds from now on
-	Waiting []Setting `json:"waiting"` // holds from the next start on
+	Changed []Setting `json:"changed"` // in effect from now on
+	Waiting []Setting `json:"waiting"` // in effect from the next start on
 }
 
-// A Setting is one whose value differs. Passwords are hidden.
+// A Setting is a setting whose value differs. Passwords are hidden.
 type Setting struct {
 	Key    string `json:"key"`
 	Before any    `json:"before"` // null: there was none

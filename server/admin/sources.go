@@ -20,7 +20,7 @@ type Sources struct {
 	// except for /livez and /readyz, which do not wait. nil: they can always be called.
 	Await func(context.Context) error
 
-	// Identities has the identities of operators; nil: none is declared, and everybody has all
+	// Identities has the identities of operators; nil: none is declared, and every client has all
 	// rights.
 	Identities *identity.Registry
 
@@ -36,29 +36,29 @@ type Sources struct {
 	Trials       Trials
 	History      Chronicle        // nil: there is none
 	Past         Memory           // nil: there is none
-	Trail        *audit.Trail     // nil: nobody is noted
+	Trail        *audit.Trail     // nil: no action is recorded
 	Journal      *journal.Journal // nil: nothing of the log is kept
 	Metrics      http.Handler
 
 	Log *slog.Logger // nil is silent
 }
 
-// A Report describes the server, its models and how they do.
+// A Report describes the server, its models and how well they serve.
 type Report interface {
 	Ready() Readiness
 	Status() Status
 	// Models are sorted by name, then newest version first.
 	Models() []Model
-	// Explain says of every version of a model, or of an application, what it does and why; nil if
+	// Explain explains what every version of a model, or an application, does and why; nil if
 	// nothing has that name.
 	Explain(model string) []Explanation
-	// Streams returns the streams of every version of a model, for each at most so many, the worst
-	// first; nil if no model has that name.
+	// Streams returns the streams of every version of a model, the worst first, and no more than
+	// most for each version; nil if no model has that name.
 	Streams(model string, most int) []VersionStreams
 	// Batches describes the batches of every version of every model.
 	Batches() []Batches
-	// Insights returns those of every version of a model, or of an application; none if nothing has
-	// that name.
+	// Insights returns the insights into every version of a model, or into an application; none if
+	// nothing has that name.
 	Insights(name string) []Insight
 }
 
@@ -73,9 +73,9 @@ type Settings interface {
 	Config() any
 	// Reload loads the configuration again.
 	Reload() (Reloaded, error)
-	// Set changes settings of a model while it serves: all of them, or none, and then the error
-	// says why. Keys and values are those of [model.NAME] in the file, without quotes; nil reverts
-	// to the file's value. It returns the values in effect before and after.
+	// Set changes settings of a model while it serves: all of them or, with an error, none. Keys
+	// and values are those of [model.NAME] in the file, without quotes; nil reverts to the file's
+	// value. It returns the values in effect before and after.
 	Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
 }
 
@@ -95,13 +95,13 @@ type Applications interface {
 	Delete(ctx context.Context, name string) error // with what its policy has learned
 }
 
-// Learning is what the policies of applications know.
+// Learning is what the policies of applications have learned.
 type Learning interface {
 	Policies() []Policy
-	// Learned returns what was learned for one user, or for every one, of whom at most so many.
+	// Learned returns what was learned for one user or, with every, for all, but no more than most.
 	Learned(application, user string, every bool, most int) (Learned, error)
-	// First returns what was learned for the first user, which may be some seconds old; nil:
-	// nothing. It is cheap, however many users there are, since it is called again and again.
+	// First returns what was learned for the first user, possibly some seconds old; nil: nothing.
+	// It is called often, so it must be cheap however many users there are.
 	First(application string) (*LearnedUser, error)
 	Forget(ctx context.Context, application string) error
 	// Feedback takes an object as name/update does.
@@ -137,13 +137,13 @@ type Documents interface {
 
 // A Memory remembers how models did in the last minutes.
 type Memory interface {
-	// Since returns what it remembers of the time after that, which is in seconds since 1970.
+	// Since returns what it remembers of the time after at, in seconds since 1970.
 	Since(at float64) Past
 }
 
-// A Chronicle knows what served under a name, and who changed it.
+// A Chronicle records which versions served under a name, and who changed it.
 type Chronicle interface {
 	Of(name string) (History, error)
-	// Changed is called for every change by an operator, with who that was.
+	// Changed is called for every change by an operator; by is the operator.
 	Changed(by, what, name, detail string)
 }

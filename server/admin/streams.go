@@ -19,11 +19,11 @@ type VersionStreams struct {
 // A Stream is one source of frames, and how its latest frames ended.
 type Stream struct {
 	Name       string  `json:"name"`
-	Connection bool    `json:"connection"` // it is a connection's, named by the client's address
+	Connection bool    `json:"connection"` // that of a connection, named by the client's address
 	Keep       any     `json:"keep"`       // of its newest frame: "all", "latest" or a number
 	Waiting    int     `json:"waiting"`    // frames without an answer
 	Span       float64 `json:"span_seconds"`
-	Frames     int     `json:"frames"` // accepted in that span; likewise the others
+	Frames     int     `json:"frames"` // accepted in that span, as are the others counted
 	Answered   int     `json:"answered"`
 	Superseded int     `json:"superseded"`
 	Age        float64 `json:"age_seconds"`    // of the oldest frame that was answered, when it was

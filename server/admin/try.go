@@ -20,16 +20,16 @@ type Trial struct {
 	Input json.RawMessage
 }
 
-// Tried is the answer to it.
+// Tried is the answer to a Trial.
 type Tried struct {
 	Model   string        `json:"model"` // that answered
 	Version string        `json:"version"`
 	Outputs []TriedOutput `json:"outputs"`
 	Queue   float64       `json:"queue_seconds"`
 	Execute float64       `json:"execute_seconds"`
-	Total   float64       `json:"total_seconds"` // of the server
+	Total   float64       `json:"total_seconds"` // spent in the server
 	Rows    int           `json:"batch_rows"`    // of the batch that it was in
-	// What an application says about its answer.
+	// Reported by an application about its answer.
 	Confidence *float64          `json:"confidence,omitempty"`
 	Default    string            `json:"default_explanation,omitempty"` // why it is the default
 	Missing    map[string]string `json:"missing_models,omitempty"`      // each with the reason
@@ -40,7 +40,7 @@ type TriedOutput struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
-	Data     []any  `json:"data"` // its first elements, flat; null stands for what JSON has not
+	Data     []any  `json:"data"` // its first elements, flat; null for values that JSON lacks
 	Elements int    `json:"elements"`
 }
 

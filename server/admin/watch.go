@@ -16,14 +16,14 @@ import (
 // part is sent when a watch begins and whenever the part has changed.
 //
 // All watches share one picture. The first watch to wake in a tick makes it, so that its cost does
-// not depend on how many there are; without any it is not made.
+// not depend on the number of watches; without watches it is not made.
 
 const (
 	// MaxWatches is how many watches may be open: they must not take all connections of the door.
 	MaxWatches = 8
 
 	tick         = time.Second
-	watchTimeout = 10 * time.Second // for a client to take what there is
+	watchTimeout = 10 * time.Second // for a client to read the events that are due
 	eventStream  = "text/event-stream"
 	mostShown    = 100 // of the audit's entries, and of the log's lines
 )
@@ -31,12 +31,12 @@ const (
 // A part is a part of the picture. Its fields are guarded by the feed's mutex.
 type part struct {
 	event string
-	every int64 // ticks
+	every int64 // interval, in ticks
 	look  func() (any, error)
 
-	watches int    // that show it
+	watches int    // number of watches that show it
 	tick    int64  // of the last look
-	text    []byte // what was seen, as JSON
+	text    []byte // what look returned, as JSON
 	edition int    // of the text
 }
 
@@ -47,7 +47,7 @@ type feed struct {
 	mu       sync.Mutex
 	watches  int
 	common   []*part
-	insights map[string]*part // by model, while somebody watches it
+	insights map[string]*part // by model, while a watch shows it
 }
 
 func newFeed(s Sources) *feed {
@@ -93,7 +93,7 @@ func (f *feed) leave(model string) {
 	}
 }
 
-// news appends the events of all parts that have changed since those editions.
+// news appends the events of all parts that have changed since the editions in seen.
 func (f *feed) news(to []byte, model string, seen map[*part]int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,14 +117,14 @@ func appendEvent(to []byte, name string, text []byte) []byte {
 	return append(append(to, text...), "\n\n"...)
 }
 
-// refresh makes the picture anew if it is time.
+// refresh updates a part if that is due.
 func (f *feed) refresh(p *part, now int64) {
 	if p.edition > 0 && now/p.every == p.tick/p.every {
 		return
 	}
 	p.tick = now
 	v, err := p.look()
-	if err != nil { // such as that the store is away
+	if err != nil { // such as an unreachable store
 		v = map[string]string{"error": err.Error()}
 	}
 	text, err := json.Marshal(v)
@@ -138,7 +138,7 @@ func (f *feed) refresh(p *part, now int64) {
 	}
 }
 
-// watch answers with the stream.
+// watch answers with the stream of events.
 func (f *feed) watch(r *http.Request) (any, error) {
 	if r.Method == http.MethodHead { // it has no body, and would not end
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", eventStream) }), nil
@@ -161,7 +161,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 	}), nil
 }
 
-// stream sends events until the client leaves, beginning with those that are given.
+// stream sends the given events, and then those of all changes until the client leaves.
 func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, events []byte) {
 	var stopped <-chan struct{}
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
@@ -183,7 +183,7 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 			return
 		}
 		err := aRight.permit(f.sources.who(r), http.MethodGet)
-		if err != nil { // a reload has taken it away
+		if err != nil { // a reload has removed the right
 			events = appendEvent(events, "end", []byte(audit.Text(map[string]string{"error": err.Error()})))
 		} else {
 			events = f.news(events, model, seen)
@@ -213,7 +213,7 @@ func (s Sources) learnedApps() (any, error) {
 	out := WatchedAppList{[]WatchedApp{}}
 	for _, a := range list {
 		one := WatchedApp{App: a}
-		one.Learned, _ = s.Learning.First(a.Name) // an application may be gone meanwhile
+		one.Learned, _ = s.Learning.First(a.Name) // an application may have been deleted meanwhile
 		out.Apps = append(out.Apps, one)
 	}
 	return out, err

@@ -25,7 +25,7 @@ type audience struct {
 	ended chan struct{}
 }
 
-// begin lets one watch; the test's bubble waits for its end.
+// begin starts a watch; the test's bubble waits for its end.
 func (f *feed) begin(t *testing.T, model string, header ...string) *audience {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,7 +45,7 @@ func (f *feed) begin(t *testing.T, model string, header ...string) *audience {
 	return a
 }
 
-// quiet is a server of which nothing but the status changes, which counts how often it is asked.
+// quiet is a server where only the status changes, and which counts how often it is asked.
 func quiet(asked map[string]int) Sources {
 	f := newFake(Serving)
 	f.status = func() Status {
@@ -65,8 +65,8 @@ type noApps struct{ Applications }
 
 func (noApps) List() ([]App, error) { return nil, fmt.Errorf("the store is away") }
 
-// All who watch see the same, looked at once a second, and only while somebody watches; what has
-// not changed is not sent again.
+// All watches show the same picture, taken once a second and only while there is a watch; unchanged
+// parts are not sent again.
 func TestOnePictureForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
@@ -106,7 +106,7 @@ func TestOnePictureForAll(t *testing.T) {
 	})
 }
 
-// Whoever loses the right to read is shown nothing more.
+// A client that loses the right to read is shown nothing more.
 func TestWatchEndsWithItsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet(map[string]int{})
@@ -134,8 +134,8 @@ func TestWatchEndsWithItsRight(t *testing.T) {
 	})
 }
 
-// A shutdown of the door does not wait for those who watch, and they hold no more connections than
-// they may.
+// A shutdown of the door does not wait for watches, and watches hold no more connections than they
+// may.
 func TestShutdownEndsWatches(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, nil, Handler(quiet(map[string]int{})), nil)
 	if err != nil {
@@ -156,7 +156,7 @@ func TestShutdownEndsWatches(t *testing.T) {
 	if r, err := http.Get("http://" + l.Addr().String() + "/livez"); err != nil || r.StatusCode != 200 {
 		t.Error("beside those who watch:", r, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as long as it is not broken, far too much
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a deadline far beyond what a working shutdown takes
 	defer cancel()
 	if err := l.Shutdown(ctx); err != nil {
 		t.Error(err)
@@ -168,7 +168,7 @@ func TestShutdownEndsWatches(t *testing.T) {
 	}
 }
 
-// The time that a request has to arrive does not end a watch.
+// The time limit for the arrival of a request does not end a watch.
 func TestWatchOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(Handler(quiet(map[string]int{})))

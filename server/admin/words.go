@@ -20,12 +20,12 @@ type Readiness struct {
 	Reason string `json:"reason,omitempty"` // a sentence, if not ready
 	// Missing are the models that should have a live replica but have none.
 	Missing []string `json:"missing_models,omitempty"`
-	// Degraded says, in a sentence, what does not work although requests are served.
+	// Degraded is a sentence about what does not work although requests are served.
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Judge decides: a server is ready if it serves and each required model has a live replica. A
-// required model is "name", which any of its versions satisfies, or "name/version".
+// Judge decides on readiness: a server is ready if it serves and each required model has a live
+// replica. A required model is "name", which any of its versions satisfies, or "name/version".
 func Judge(state string, required []string, models []Model) Readiness {
 	r := Readiness{State: state}
 	for _, want := range required {
@@ -89,7 +89,7 @@ type Status struct {
 	Doors     []Door    `json:"doors"`
 	Clients   []Client  `json:"clients"`       // identities, and addresses over or near a quota
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
-	Shared    Shared    `json:"shared_bytes"`  // what of it containers on this machine share
+	Shared    Shared    `json:"shared_bytes"`  // of it, shared with containers on this machine
 	Regions   Regions   `json:"regions"`       // of clients' own shared memory
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
@@ -99,7 +99,7 @@ type Status struct {
 	Limits    any       `json:"limits"`    // in effect, with the keys of [limits] in the file
 }
 
-// Addresses are the addresses in use; for port 0 in the configuration, the port that was taken.
+// Addresses are the addresses in use; for port 0 in the configuration, the port that was chosen.
 type Addresses struct {
 	TCP        []string `json:"tcp,omitempty"`
 	REST       []string `json:"rest,omitempty"`
@@ -118,7 +118,7 @@ type Health struct {
 	Name     string `json:"name"`
 	Version  string `json:"version"`  // "" of an application
 	Replicas int    `json:"replicas"` // live ones
-	Failing  int    `json:"failing"`  // of them, those that fail on every batch
+	Failing  int    `json:"failing"`  // live ones that fail on every batch
 	// Needed is how many replicas would answer all requests in time; 0 for an application.
 	Needed int `json:"needed"`
 	// Load is that number before rounding up, and ReplicaRows how many rows per second one replica
@@ -129,17 +129,17 @@ type Health struct {
 	// its models.
 	QueueRows int     `json:"queue_rows"`
 	Requests  uint64  `json:"requests"`    // answered, with results or errors
-	SLO       float64 `json:"slo_seconds"` // what in time means; 0: any time
-	InTime    uint64  `json:"in_time"`     // results within the SLO, defaults apart
-	Failed    uint64  `json:"failed"`      // answered with an error; superseded frames are apart
+	SLO       float64 `json:"slo_seconds"` // the bound of InTime; 0: none
+	InTime    uint64  `json:"in_time"`     // results within the SLO, except defaults
+	Failed    uint64  `json:"failed"`      // answered with an error; superseded frames do not count
 	Defaults  uint64  `json:"defaults"`    // answers that were a default output
-	// MissingVoices counts answers of applications that it had no part in; for an application,
-	// those that no model had a part in.
+	// MissingVoices counts answers of applications in which it had no part; for an application,
+	// those in which no model had a part.
 	MissingVoices uint64  `json:"missing_voices"`
-	NoMemory      uint64  `json:"no_memory"`            // answers with no payload memory for them
+	NoMemory      uint64  `json:"no_memory"`            // answers without payload memory for them
 	OldestRow     float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
 	OldestBatch   float64 `json:"oldest_batch_seconds"` // of the oldest batch without an answer
-	// Streams counts those with a frame in the last minute, or with an unanswered one.
+	// Streams counts streams with a frame in the last minute, or with an unanswered one.
 	Streams    int    `json:"streams"`
 	Superseded uint64 `json:"superseded"` // frames, by newer ones of their streams
 	// FrameAge is the age, when it was answered, of the oldest frame answered in the last minute.
@@ -163,19 +163,19 @@ type Door struct {
 	InFlight    int    `json:"in_flight"` // requests not answered yet
 }
 
-// A Client is an identity, or an address, with what it has taken of its quotas.
+// A Client is an identity, or an address, with its use of its quotas.
 type Client struct {
 	Name     string  `json:"name"`     // identity "cam", address 192.0.2.1
-	Requests int64   `json:"requests"` // so far, those that were refused among them
+	Requests int64   `json:"requests"` // so far, including refused ones
 	Bytes    int64   `json:"bytes"`    // of these
-	Quotas   []Quota `json:"quotas"`   // those that it has, or has something of
+	Quotas   []Quota `json:"quotas"`   // those with a limit, or with any use
 }
 
-// A Quota is one of a client's.
+// A Quota is one quota of a client.
 type Quota struct {
 	Quota   string  `json:"quota"` // its key in the file
 	Limit   int64   `json:"limit"` // requests, bytes, connections or streams; 0: none
-	Used    int64   `json:"used"`  // now; of a rate 0
+	Used    int64   `json:"used"`  // now; 0 for a rate
 	Refused uint64  `json:"refused"`
 	Since   float64 `json:"refused_seconds,omitempty"` // since the last refusal; left out: none
 }
@@ -184,7 +184,7 @@ type Quota struct {
 type Usage struct {
 	Used    int64  `json:"used"`
 	Limit   int64  `json:"limit"`
-	Refused uint64 `json:"refused"` // requests for more than that
+	Refused uint64 `json:"refused"` // requests for more than is left
 }
 
 // Shared is the memory for payloads that containers on this machine share. All of it counts as
@@ -193,8 +193,8 @@ type Shared struct {
 	Inputs   int64 `json:"inputs"`   // the arena: segments that containers read, in use and free
 	Used     int64 `json:"used"`     // of it, in use
 	Readable int64 `json:"readable"` // of that, what containers may be reading
-	// Replaced is what of inputs is in segments that were replaced, until requests and containers
-	// let go of them.
+	// Replaced is the part of Inputs in segments that were replaced and that requests or containers
+	// still hold.
 	Replaced int64 `json:"replaced"`
 	Limit    int64 `json:"limit"` // of inputs; 0: nothing is shared
 	// Outputs are segments that containers write, which count whole until their sessions end.
@@ -209,7 +209,7 @@ type Regions struct {
 	Refused uint64 `json:"refused"` // registrations; the metrics have the reasons
 }
 
-// Queue is what waits for a batch.
+// Queue describes what waits for a batch.
 type Queue struct {
 	Rows        int     `json:"rows"`
 	Bytes       int64   `json:"bytes"`
@@ -217,36 +217,36 @@ type Queue struct {
 	OldestBatch float64 `json:"oldest_batch_seconds"` // of the oldest batch without an answer
 }
 
-// State is how the state store does.
+// State is the condition of the state store.
 type State struct {
 	At string `json:"at"` // as in the file, without a password; "" = in memory
-	// Healthy says that it can be changed; while not, the server goes on with what it knows.
+	// Healthy means that it can be changed; while not, the server goes on with what it knows.
 	Healthy bool      `json:"healthy"`
 	Since   time.Time `json:"since"`           // when Healthy became what it is
-	Error   string    `json:"error,omitempty"` // why not
+	Error   string    `json:"error,omitempty"` // why it is not healthy
 }
 
 // A Session is one connected container.
 type Session struct {
-	Model    string `json:"model"` // "" until it has registered; likewise Version
+	Model    string `json:"model"` // "" until it has registered; also Version
 	Version  string `json:"version"`
-	Instance string `json:"instance,omitempty"` // what it calls itself
+	Instance string `json:"instance,omitempty"` // the name that it gives itself
 	Remote   string `json:"remote"`
 	// RPC is the generation: v1, v1b, v2, v2a, v3, v4; empty until its first message.
 	RPC string `json:"rpc"`
 	// State is connecting, serving, failing (on every batch), hung (it does not answer), draining,
-	// leaving, calling, retired (replaced, and there is no way to tell it) or unserved (it should
-	// be another way).
+	// leaving, calling, retired (replaced, but its RPC has no goodbye) or unserved (it cannot be
+	// served as it is).
 	State       string  `json:"state"`
 	Connected   float64 `json:"connected_seconds"`
 	Silent      float64 `json:"silent_seconds"`    // since its last message
 	Batches     int64   `json:"batches"`           // sent
 	Rows        int64   `json:"rows"`              // in them
-	Failures    int64   `json:"failures"`          // batches it failed, or answered with nonsense
+	Failures    int64   `json:"failures"`          // batches it failed, or answered invalidly
 	Pending     int     `json:"pending"`           // batches that it has not answered yet
 	Oldest      float64 `json:"oldest_seconds"`    // since the oldest of them was sent
-	Slots       int     `json:"slots,omitempty"`   // most at a time; 0 until it has registered
-	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
+	Slots       int     `json:"slots,omitempty"`   // most batches at a time; 0: not known yet
+	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; 0: as above
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 
@@ -259,7 +259,7 @@ type Session struct {
 
 	ReplacedFor float64 `json:"replaced_seconds,omitempty"` // since the first of them was
 
-	// FeedbackDropped counts feedback not sent, as the container had not taken that before it.
+	// FeedbackDropped counts feedback not sent, as the container had not taken earlier feedback.
 	FeedbackDropped int64 `json:"feedback_dropped,omitempty"`
 }
 

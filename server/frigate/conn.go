@@ -28,7 +28,7 @@ type conn struct {
 	door *Door
 
 	// Set once.
-	ctx    context.Context // ends when the detector is gone, or the socket is closed
+	ctx    context.Context // ends when the detector disconnects, or the socket is closed
 	gone   context.CancelFunc
 	source uint64     // for fairness
 	client string     // gate.ClientOf
@@ -36,9 +36,9 @@ type conn struct {
 
 	shaking bool // the handshake is not done; guarded by the door's mutex
 
-	due time.Time // the deadline of reading; of the goroutine that reads
+	due time.Time // the deadline of reading; owned by the goroutine that reads
 
-	// Of the goroutine that answers.
+	// Owned by the goroutine that answers.
 	shown identity.Shown
 	file  string // the model file that the detector asked for; "": none yet
 	out   zmtp.Outgoing
@@ -72,7 +72,7 @@ func (c *conn) shake() error {
 	d.mu.Lock()
 	c.shaking = true
 	d.conns[c] = struct{}{}
-	if d.closing.Err() != nil { // Shutdown may have looked at the others already
+	if d.closing.Err() != nil { // Shutdown may have cut the other connections already
 		c.cut()
 	}
 	d.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *conn) shake() error {
 	return nil
 }
 
-// Close closes the socket. Package zmtp calls it, too, when a client does not read. The connection
+// Close closes the socket. Package zmtp also calls it when a client does not read. The connection
 // counts as open until serve returns, since the reason for its end may not be recorded yet.
 func (c *conn) Close() error {
 	c.gone()
@@ -130,7 +130,7 @@ func (c *conn) read(messages chan<- *zmtp.Message) {
 	}
 }
 
-// ended records why nothing more can be received. The reason is why, unless err tells a better one.
+// ended records why nothing more can be received: why, unless err gives a more precise reason.
 func (c *conn) ended(why metrics.Closed, err error) {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -167,7 +167,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// converse answers one message after the other.
+// converse answers one message after another.
 func (c *conn) converse(messages <-chan *zmtp.Message) {
 	for {
 		select {
@@ -208,7 +208,7 @@ func (c *conn) handle(m *zmtp.Message) error {
 // send sends an answer, and returns when it has left.
 func (c *conn) send(frames [][]byte) error {
 	c.out.Reset()
-	c.out.Frame(nil) // what a REQ socket expects first
+	c.out.Frame(nil) // the delimiter that a REQ socket expects
 	for _, f := range frames {
 		c.out.Frame(f)
 	}

@@ -29,8 +29,8 @@ const outputName = "detections"
 func (a *asking) detect() ([][]byte, error) {
 	route := a.settings.Models.of(a.file, a.ModelType)
 	if route == "" {
-		// This detector's model_request went to the server before a restart. After any answer, even
-		// an error, it would go on without one for ever. Without an answer it connects anew, and
+		// This detector sent its model_request before the server was restarted. After any answer,
+		// even an error, it would go on without one for ever. Without an answer it reconnects, and
 		// begins with a model_request.
 		return nil, gate.Malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
 	}
@@ -68,7 +68,7 @@ func (a *asking) question(route string, arrived time.Time) (*predict.Question, e
 	if err != nil {
 		return nil, err
 	}
-	// The detector's clock starts when it sends, and the answer has to travel, too.
+	// The detector's clock starts when it sends, and the answer takes time to arrive, too.
 	left := a.settings.RequestTimeout*9/10 - arrived.Sub(a.began)
 	if left <= 0 {
 		return nil, fmt.Errorf("%w: the image took %v to arrive, and the detector waits for %v (frigate.request_timeout)",
@@ -126,9 +126,9 @@ func (a *asking) image() (tensor.Tensor, error) {
 	return t, nil
 }
 
-// dtypeOf returns the dtype with a name of numpy's.
+// dtypeOf returns the dtype with one of numpy's names.
 func dtypeOf(name string) (tensor.DType, bool) {
-	for d := range tensor.BFloat16 { // those that numpy has
+	for d := range tensor.BFloat16 { // the dtypes that numpy has
 		if d.OnWire() && d.String() == name {
 			return d, true
 		}

@@ -19,28 +19,28 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Config of the door. All fields must be set but those that say what their zero means.
+// Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
 	intake.Entrance
 	Predict *predict.Service
-	// Identities are those declared; nil: there are none, and every client may do everything.
+	// Identities has the identities of clients; nil: none is declared, and all have all rights.
 	Identities *identity.Registry
 	Trail      *audit.Trail // nil: nothing is recorded
-	Pool       *tensor.Pool // where images lie
+	Pool       *tensor.Pool // for images
 
-	ModelDirectory string // for model files of detectors; "": they are refused
+	ModelDirectory string // for the model files of detectors; "": files are refused
 
-	Settings // until Configure
+	Settings // initial
 }
 
 // Settings can change while the door is open.
 type Settings struct {
-	// Limits are of one message: MessageBytes of all, MetadataBytes and JSONDepth of its header,
-	// Rank of the image.
+	// Limits are those of one message: MessageBytes of the whole, MetadataBytes and JSONDepth of
+	// its header, Rank of the image.
 	Limits gate.Limits
 
 	Connections    intake.Settings
-	MessageTimeout time.Duration // for a message, and a second more per 16 KiB; 0: none
+	MessageTimeout time.Duration // for a message, plus a second per 16 KiB; 0: none
 	StallTimeout   time.Duration // in which a client must take some of its answer
 	RequestTimeout time.Duration // of the detectors
 	Models         Models
@@ -109,8 +109,8 @@ func (d *Door) accept() {
 // Addrs are the addresses that the door listens on.
 func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
-// Configure changes the settings. Limits on connections hold for the next one, all others from the
-// next message on. Any goroutine may call it.
+// Configure changes the settings. Limits on connections apply to the next connection, all others to
+// the next message. Any goroutine may call it.
 func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
 
 // Settings returns the current ones.

@@ -78,8 +78,8 @@ func TestRowsAreSorted(t *testing.T) {
 	})
 }
 
-// What cannot be answered within request_timeout, which counts from the first byte, is answered
-// with zeros before.
+// An image that cannot be answered within request_timeout, which counts from the first byte, is
+// answered with zeros before.
 func TestZerosBeforeTheTimeout(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		r.model("slow", []tensor.Spec{rows}, time.Second, one)
@@ -119,7 +119,7 @@ func TestZerosBeforeTheTimeout(t *testing.T) {
 	})
 }
 
-// Zeros are counted by their cause; that of a detector which has gone is none of them.
+// Zeros are counted by their cause; the image of a detector that disconnected is not among them.
 func TestZerosAreCounted(t *testing.T) {
 	play(t, func(c *Config) { c.Models = Models{"none.onnx": "none"} }, func(r *rig) {
 		spec := scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: []tensor.Spec{rows}, Platform: "test"}
@@ -153,7 +153,7 @@ func TestZerosAreCounted(t *testing.T) {
 	})
 }
 
-// Frigate gives up for good when it is told that a model is not loaded: it is told late.
+// Frigate gives up for good when it is told that a model is not loaded, so it is told late.
 func TestDetectorsWaitForTheirModels(t *testing.T) {
 	play(t, func(c *Config) { c.Models = Models{"both.onnx:ssd": "a", "both.onnx:yolox": "b/1"} }, func(r *rig) {
 		d := r.detector("10.2.0.1:1")
@@ -178,7 +178,7 @@ func TestDetectorsWaitForTheirModels(t *testing.T) {
 		if s := d.about("late.onnx"); !s.is(s.Available) || s.Loaded {
 			t.Errorf("a model whose processes are the server's: %+v", s)
 		}
-		// One that goes is not waited for.
+		// A detector that disconnects is not waited for.
 		gone := r.detector("10.2.0.1:2")
 		gone.send(`{"model_request": true, "model_name": "none.onnx"}`)
 		time.Sleep(time.Second)
@@ -265,7 +265,7 @@ func TestModelFiles(t *testing.T) {
 	})
 }
 
-// Files are taken by nobody who may not load models.
+// Files of clients that may not load models are refused.
 func TestModelFilesAreRefused(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		d := r.detector("10.2.0.1:1")
@@ -279,7 +279,7 @@ func TestModelFilesAreRefused(t *testing.T) {
 	})
 	dir := t.TempDir()
 	play(t, func(c *Config) { c.ModelDirectory = dir }, func(r *rig) {
-		r.reach = config.RepositoryLocal // and the door is open to other machines
+		r.reach = config.RepositoryLocal // and other machines can reach the door
 		d := r.detector("10.2.0.1:1")
 		defer d.conn.Close()
 		if s := d.gives("yolo.onnx", "x"); s.is(s.Saved) || !strings.Contains(s.Message, "server.repository") {
@@ -318,7 +318,7 @@ func TestWhichModel(t *testing.T) {
 	}
 }
 
-// A detector whose server was started again goes on with images on a new connection: without an
+// A detector goes on with images on a new connection after its server was restarted. Without an
 // answer it begins anew.
 func TestImageBeforeAnyModel(t *testing.T) {
 	play(t, func(c *Config) { c.Models = Models{"*:ssd": "mobilenet"} }, func(r *rig) {
@@ -332,8 +332,8 @@ func TestImageBeforeAnyModel(t *testing.T) {
 	})
 }
 
-// Eight detectors share the batches of two replicas. One replica ends with what it has, and nobody
-// notices.
+// Eight detectors share the batches of two replicas. One replica ends with unanswered batches, and
+// no detector notices.
 func TestEightDetectorsAndALostReplica(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		var lost *scheduler.Replica
@@ -380,7 +380,7 @@ func TestEightDetectorsAndALostReplica(t *testing.T) {
 			})
 		}
 		all.Wait()
-		for _, b := range stuck { // of which the replica reads no more
+		for _, b := range stuck { // the replica reads no more of these
 			b.Fail(scheduler.ErrContainerLost)
 		}
 		if len(stuck) == 0 || largest < 3 {

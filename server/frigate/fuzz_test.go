@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// FuzzMessage has a detector's frames answered. Whatever they are, the answer is a status of a
-// model or twenty rows.
+// FuzzMessage sends any frames as a detector's. The answer is always a status of a model or twenty
+// rows.
 func FuzzMessage(f *testing.F) {
 	r := newRig(f, func(c *Config) { c.ModelDirectory = f.TempDir() })
 	f.Cleanup(r.stop)
@@ -36,7 +36,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		a := asking{conn: c, settings: r.door.settings.Load(), began: time.Now()}
 		if a.parse(m) == nil && (a.ModelRequest || a.ModelData) {
-			c.gone() // models that are not there are waited for
+			c.gone() // otherwise the question would wait for unknown models
 		}
 		a.header = header{}
 		defer a.use.End()
@@ -55,7 +55,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// admitted is a connection as the door has it.
+// admitted returns a connection as the door sees it.
 func admitted(t testing.TB, r *rig) *intake.Conn {
 	t.Helper()
 	l, err := intake.Listen(intake.Config{

@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// frames are a message's on the wire.
+// frames returns a message's frames on the wire.
 func frames(parts ...string) (wire []byte) {
 	for i, p := range parts {
 		flags := byte(2) // a length of 8 bytes
@@ -28,14 +28,14 @@ func frames(parts ...string) (wire []byte) {
 	return wire
 }
 
-// series is what /metrics shows.
+// series returns the text of /metrics.
 func (r *rig) series() string {
 	w := httptest.NewRecorder()
 	r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Body.String()
 }
 
-// ends is how many connections ended for a reason.
+// ends returns how many connections ended for a reason.
 func (r *rig) ends(why metrics.Closed) (n int) {
 	prefix := fmt.Sprintf(`shivad_connections_closed_total{door="frigate",reason=%q} `, why.String())
 	for line := range strings.Lines(r.series()) {
@@ -46,7 +46,7 @@ func (r *rig) ends(why metrics.Closed) (n int) {
 	return n
 }
 
-// What a message may have wrong, and what is said to it: on the same connection, which goes on.
+// Each faulty message is answered with its fault, on the same connection, which goes on.
 func TestRubbish(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		r.model("yolo", []tensor.Spec{rows}, 0, one)
@@ -113,7 +113,7 @@ func TestRubbish(t *testing.T) {
 	})
 }
 
-// What breaks the frames ends its own connection, and no other.
+// Broken frames end their own connection, and no other.
 func TestFramesThatCannotBeTrusted(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		r.model("yolo", []tensor.Spec{rows}, 0, one)
@@ -133,7 +133,7 @@ func TestFramesThatCannotBeTrusted(t *testing.T) {
 			"an error of its own": append([]byte{4, 6, 5}, "ERROR"...),
 		} {
 			d := r.detector("10.2.0.1:1")
-			if len(wire) == 0 { // it goes instead
+			if len(wire) == 0 { // the detector disconnects instead
 				_, _ = d.link.Write([]byte{1})
 				d.conn.Close()
 				synctest.Wait()
@@ -154,7 +154,7 @@ func TestFramesThatCannotBeTrusted(t *testing.T) {
 	})
 }
 
-// Other sockets, and programs that speak something else, do not get past the handshake.
+// Other sockets, and programs that speak another protocol, do not get past the handshake.
 func TestOthersThanDetectors(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		link, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:1", addr)
@@ -162,7 +162,7 @@ func TestOthersThanDetectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := zmtp.Client(link, zmtp.Config{}); err == nil {
-			// Whether the DEALER hears of it in its handshake or after it depends on who is first.
+			// The DEALER may learn of it in its handshake or after it: either side may be first.
 			_, _ = link.Read(make([]byte, 1))
 		}
 		web, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:2", addr)
@@ -184,8 +184,8 @@ func TestOthersThanDetectors(t *testing.T) {
 	})
 }
 
-// A detector that stops in the middle of an image, or takes nothing of its answers, is let go, and
-// what it had goes with it. Another one notices nothing.
+// The connection of a detector that stops in the middle of an image, or reads nothing of its
+// answers, is closed, and its memory returned. Another detector notices nothing.
 func TestDetectorsThatDisappear(t *testing.T) {
 	play(t, func(c *Config) { c.MessageTimeout, c.Limits.MessageBytes = time.Second, 8<<20 }, func(r *rig) {
 		r.model("yolo", []tensor.Spec{rows}, 50*time.Millisecond, one)
@@ -226,7 +226,7 @@ func TestDetectorsThatDisappear(t *testing.T) {
 			t.Errorf("the image is still to be answered:\n%s", text)
 		}
 
-		// It asks and never reads.
+		// This detector asks and never reads.
 		deaf := r.detector("10.2.0.1:4")
 		deaf.about("yolo.onnx")
 		deaf.link.Stall(false, true)
@@ -268,6 +268,6 @@ func TestConnectionLimits(t *testing.T) {
 		if _, err = zmtp.Client(link, zmtp.Config{Client: zmtp.Req}); err == nil || !strings.Contains(err.Error(), "frigate.connections = 3") {
 			t.Errorf("a fourth connection: %v", err)
 		}
-		time.Sleep(2 * time.Second) // for which those that were refused may read why
+		time.Sleep(2 * time.Second) // while refused clients may read why
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A header is the JSON of a question. Its members tell the kind of question.
+// A header is the JSON of a question. Its members determine the kind of question.
 type header struct {
 	ModelRequest bool
 	ModelData    bool
@@ -27,8 +27,7 @@ type header struct {
 	ModelType string
 }
 
-// parseHeader reads the members that the door knows, and passes over all others and those that are
-// null.
+// parseHeader reads the members that the door knows, and skips all others and those that are null.
 func parseHeader(text []byte, depth int) (h header, err error) {
 	s := jsontext.Scanner{Text: text, Depth: depth, Rules: jsontext.Distinct}
 	for name := range s.Members {
@@ -60,7 +59,7 @@ func parseHeader(text []byte, depth int) (h header, err error) {
 // An asking is a question that is being answered.
 type asking struct {
 	*conn
-	settings *Settings // at the time of its arrival
+	settings *Settings // as of its arrival
 	began    time.Time // when its first byte arrived
 	who      *identity.Identity
 	use      quota.Use
@@ -70,8 +69,8 @@ type asking struct {
 	data zmtp.Frame // the image, or the model file
 }
 
-// answer returns the frames of the answer. A fault in the question itself has an answer, too; an
-// error ends the connection without one.
+// answer returns the frames of the answer. A faulty question has an answer as well; an error ends
+// the connection without one.
 func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
 		return nil, gate.Malformed("a message without the empty frame that a REQ socket begins with")
@@ -189,5 +188,5 @@ func nothing(err error) [][]byte {
 	return [][]byte{text, make([]byte, rowsSize)}
 }
 
-// service is the server as the asking client may use it.
+// service is the server as this client may use it.
 func (a *asking) service() *predict.Service { return a.door.predict.As(a.who) }

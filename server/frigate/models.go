@@ -22,8 +22,8 @@ import (
 type Models map[string]string
 
 // of returns the model for a file and a type: that of the first key that exists, in the order
-// above, or else the one named like the file. It returns "" if no file was asked for and no key
-// fits.
+// above, or else the model named like the file. It returns "" if no file was asked for and no key
+// matches.
 func (m Models) of(file, kind string) string {
 	kind = plain(kind)
 	for _, name := range []string{file, "*"} {
@@ -65,16 +65,16 @@ func (m Models) all(file string) []string {
 const (
 	// mostName bounds the name of a model file, in bytes.
 	mostName = 128
-	// patience is how long the answer to a detector waits for models that are not there yet. The
+	// patience is how long a detector's question waits for models that are not served yet. The
 	// detector itself waits for 30 s, and never asks again once it is told that they are missing.
 	patience = 25 * time.Second
-	// saving and what name the storing of a model file in the audit.
+	// saving and what name the saving of a model file in the audit trail.
 	saving, what = "save", "model file"
-	// glance is the interval at which await looks for the models.
+	// glance is the interval at which await checks the models.
 	glance = 20 * time.Millisecond
 )
 
-// request answers a model_request, which names the detector's file: are its models served?
+// request answers a model_request, which asks whether the models for a file are served.
 func (a *asking) request() (s modelStatus, err error) {
 	a.file = a.ModelName
 	models := a.settings.Models.all(a.file)
@@ -164,7 +164,7 @@ func (a *asking) save() (s modelStatus, err error) {
 	ctx, cancel := context.WithDeadline(a.ctx, a.began.Add(patience))
 	defer cancel()
 	defer context.AfterFunc(a.door.closing, cancel)()
-	// Processes of the server's may be stopped, or have ended because the file was missing.
+	// The server's processes may be stopped, or have ended because the file was missing.
 	for _, model := range models {
 		name, _, _ := strings.Cut(model, "/")
 		if a.service().Manages(name) {

@@ -47,14 +47,14 @@ type rig struct {
 	stopped bool
 }
 
-// play runs a test on virtual time, which passes while everybody waits.
+// play runs a test on virtual time, which passes while all goroutines wait.
 func play(t *testing.T, change func(*Config), test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, change)
 		test(r)
 		r.stop()
-		time.Sleep(2 * time.Second) // batches that were given up are with their workers
+		time.Sleep(2 * time.Second) // the workers still have batches that were given up
 		if n := r.pool.InUse(); n != 0 {
 			t.Errorf("%d bytes of the pool are still out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
 		}
@@ -114,7 +114,7 @@ func (r *rig) stop() {
 	}
 }
 
-// A repository has one model whose processes are the server's, which calls load to start them.
+// A repository has one model whose processes belong to the server, which starts them by load.
 type repository struct {
 	model string
 	load  func(context.Context) error
@@ -136,8 +136,8 @@ var (
 	rows  = tensor.Spec{Name: "detections", DType: tensor.Float32, Shape: tensor.Shape{-1, mostRows, rowWidth}}
 )
 
-// model adds a replica of a model. detect makes the values of its detections of each row's pixels;
-// they go into memory of the pool.
+// model adds a replica of a model. detect computes the values of its detections from each row's
+// pixels; they go into memory of the pool.
 func (r *rig) model(name string, outputs []tensor.Spec, after time.Duration, detect func(pixels []byte) []float32) {
 	r.t.Helper()
 	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
@@ -188,7 +188,7 @@ func (r *rig) complete(b *scheduler.Batch, outputs []tensor.Spec, detect func(pi
 	b.Complete(made, nil)
 }
 
-// one detects one thing, whose score is the first pixel.
+// one detects one object, whose score is the first pixel.
 func one(pixels []byte) []float32 {
 	out := make([]float32, mostRows*rowWidth)
 	copy(out, []float32{7, float32(pixels[0]) / 256, 0.1, 0.2, 0.3, 0.4})
@@ -278,7 +278,7 @@ type status struct {
 
 func (s status) is(flag *bool) bool { return flag != nil && *flag }
 
-// about asks for a model by its file.
+// about asks for a model by its file name.
 func (d *detector) about(file string) status {
 	d.t.Helper()
 	return d.status(d.ask(fmt.Sprintf(`{"model_request": true, "model_name": %q}`, file)))
@@ -298,7 +298,7 @@ func (d *detector) status(frames []string) (s status) {
 	return s
 }
 
-// header is that of a picture that the models of the tests take.
+// header24 is the header of an image that the models of the tests take.
 const header24 = `{"shape": [1, 2, 2, 3], "dtype": "uint8", "model_type": "yologeneric"}`
 
 func pixels(first byte) string { return string(append([]byte{first}, make([]byte, 11)...)) }
@@ -309,7 +309,7 @@ type detection struct {
 	kind, error string
 }
 
-// detects sends a picture whose first pixel is that.
+// detects sends an image with that first pixel.
 func (d *detector) detects(first byte) detection {
 	d.t.Helper()
 	return d.rows(d.ask(header24, pixels(first)))
@@ -341,7 +341,7 @@ func (d *detector) rows(frames []string) (found detection) {
 	return found
 }
 
-// refused checks the answer to an image that is not detected on.
+// refused checks the answer to an image that was refused.
 func (f detection) refused(t testing.TB, kind string, words ...string) {
 	t.Helper()
 	if f.kind != kind || len(f.rows) > 0 {

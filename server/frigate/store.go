@@ -15,7 +15,7 @@ import (
 // A store is the directory for the model files of detectors. A nil store is empty. Any goroutine
 // may use it.
 type store struct {
-	root *os.Root // no name leads out of it
+	root *os.Root // no file name can leave it
 	mu   sync.Mutex
 }
 
@@ -76,8 +76,8 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 	return nil
 }
 
-// same reports whether the file of that name has these contents. It reads regular files only, and
-// no more than was sent.
+// same reports whether the file of that name has these contents. It reads only regular files, and
+// no more bytes than were sent.
 func (s *store) same(name string, data []byte) (bool, error) {
 	info, err := s.root.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(data)) {

@@ -2,17 +2,17 @@ package grpc
 
 import "sync"
 
-// writeBuffer is how much of answers grpc-go writes to a socket at a time. To a client on this
-// machine a segment of TCP has 65,483 bytes: a buffer of 64 KiB leaves as a full one and one of 53
-// bytes, and of 32 KiB, grpc-go's own, in twice as many. Buffers are shared: a connection that has
-// nothing to write has none.
+// writeBuffer is how many bytes of answers grpc-go writes to a socket at a time. A TCP segment to a
+// client on this machine has 65,483 bytes: a buffer of 64 KiB leaves as one full segment and one of
+// 53 bytes, and buffers of 32 KiB, grpc-go's default, take twice as many segments. Buffers are
+// shared: a connection that has nothing to write holds none.
 const writeBuffer = 60 << 10
 
-// bufferSizes are those of frames of HTTP/2: small ones, and the largest that grpc-go allows.
+// bufferSizes fit the frames of HTTP/2: small ones, and the largest that grpc-go allows.
 var bufferSizes = [...]int{4 << 10, 16 << 10}
 
-// buffers is the memory that grpc-go reads frames into. Its own pool clears each buffer before it
-// is read into.
+// buffers is the memory that grpc-go reads frames into. grpc-go's own pool would clear each buffer
+// first.
 type buffers [len(bufferSizes)]sync.Pool
 
 // Get returns n bytes with undefined contents.
@@ -33,11 +33,11 @@ func (b *buffers) Get(n int) *[]byte {
 	return &p
 }
 
-// Put takes the bytes of Get back.
+// Put takes back the bytes of Get.
 func (b *buffers) Put(p *[]byte) {
 	for i, size := range bufferSizes {
 		if cap(*p) == size {
-			b[i].Put(p) // p may be somebody else's from here on
+			b[i].Put(p) // another goroutine may own p from here on
 			return
 		}
 	}

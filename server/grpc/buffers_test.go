@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBuffers: a buffer has the size that was asked for, whoever had it before, and no other than
-// those of the pool come back.
+// TestBuffers: a buffer has the requested size, whatever it had before, and the pools keep only
+// buffers of their own sizes.
 func TestBuffers(t *testing.T) {
 	var b buffers
 	for range 2 {
@@ -24,8 +24,8 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestBuffersContend: a buffer that was given back is somebody else's at once, as the race detector
-// sees.
+// TestBuffersContend: a buffer that was put back may be reused by another goroutine at once, as the
+// race detector sees.
 func TestBuffersContend(t *testing.T) {
 	var b buffers
 	var all sync.WaitGroup

@@ -148,7 +148,7 @@ func TestRepository(t *testing.T) {
 	_, err = r.client.RepositoryIndex(ctx, &pb.RepositoryIndexRequest{RepositoryName: "other"})
 	failed(t, err, codes.InvalidArgument, "InvalidInput", `"other"`)
 
-	// A bug in one call is that call's.
+	// A panic in one call affects only that call.
 	_, err = r.client.RepositoryModelLoad(ctx, &pb.RepositoryModelLoadRequest{ModelName: "panics"})
 	failed(t, err, codes.Internal, "Internal", "in the repository")
 	if _, err := r.client.ServerLive(ctx, &pb.ServerLiveRequest{}); err != nil {
@@ -156,7 +156,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// What this server does not offer is UNIMPLEMENTED, and says what to do instead.
+// A call that this server does not offer is UNIMPLEMENTED, and says what to do instead.
 func TestUnimplemented(t *testing.T) {
 	r := newRig(t)
 	ctx, c := t.Context(), r.client

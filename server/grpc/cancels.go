@@ -11,37 +11,37 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// HTTP/2 bounds the calls that are open on a connection. A cancelled call no longer counts, but
-// its rows may be executing and cannot be recalled: a client that cancels each call at once has
-// unbounded work done. grpc-go bounds the handlers that run at one time, not their rate.
+// HTTP/2 bounds the calls that are open on a connection. A cancelled call no longer counts, but its
+// rows may be executing and cannot be recalled: a client that cancels each call at once causes
+// unbounded work. grpc-go bounds how many handlers run at one time, not their rate.
 //
-// cancels is a connection's account of calls that it may cancel. It begins full, refills with
-// time and with each answer, and each cancellation costs one. A client that cancels now and then,
+// cancels is a connection's account of calls that it may cancel. It begins full, refills with time
+// and with each answer, and each cancellation costs one. A client that cancels now and then,
 // because its user moved on or another server answered a hedged request first, never empties it.
-// With an empty account calls wait until it has refilled, and a client that goes on cancelling is
-// disconnected.
+// While the account is empty, calls wait until it has refilled, and a client that goes on
+// cancelling is disconnected.
 //
-// The account also pays for chores, which are PINGs and other frames that belong to no call. Fifty
-// cost what a cancellation does: clients that measure their link send a PING with every answer.
+// The account also pays for chores: PINGs and other frames that belong to no call. Fifty cost as
+// much as one cancellation, because clients that measure their link send a PING with every answer.
 type cancels struct {
 	mu     sync.Mutex
 	credit float64
-	at     time.Time // when credit was that
-	over   int       // calls that were cancelled without credit, since there last was some
+	at     time.Time // when credit had this value
+	over   int       // calls cancelled without credit since there last was some
 
 	// unseen counts resets whose calls have not ended. A call can be reset after its answer was
-	// handed to grpc-go, and then no handler sees the reset: unseen grows beyond what can be
-	// under way at one time.
+	// handed to grpc-go, and then no handler sees the reset: unseen exceeds the number of resets
+	// that can be under way at one time.
 	unseen int
 }
 
 const (
 	cancelCredit = 256 // at first, and at most
-	cancelRate   = 100 // more in a second
-	cancelAnswer = 4   // and for each answer
-	cancelOver   = 400 // cancelled without credit, then the connection is closed
+	cancelRate   = 100 // refilled per second
+	cancelAnswer = 4   // refilled per answer
+	cancelOver   = 400 // after so many cancellations without credit the connection is closed
 	cancelUnseen = 256 // resets under way at one time
-	choresPaid   = 50  // by a unit of credit
+	choresPaid   = 50  // chores per unit of credit
 )
 
 // begin opens the account. For a banned host it is empty, and the first call waits.
@@ -51,7 +51,7 @@ func (k *cancels) begin(banned bool) {
 	}
 }
 
-// call notes that a call begins and returns how long it has to wait. The caller hands paid to
+// call records that a call begins, and returns how long it must wait. The caller passes paid on to
 // ended.
 func (k *cancels) call(now time.Time) (wait time.Duration, paid bool) {
 	k.mu.Lock()
@@ -64,7 +64,7 @@ func (k *cancels) call(now time.Time) (wait time.Duration, paid bool) {
 	return time.Duration(-k.credit / cancelRate * float64(time.Second)), true
 }
 
-// debt returns how long it takes until there is credit. low reports that there is little.
+// debt returns the time until there is credit. low reports that little is left.
 func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -72,8 +72,8 @@ func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	return time.Duration(max(-k.credit, 0) / cancelRate * float64(time.Second)), k.credit < cancelCredit/2
 }
 
-// reset notes that the client has reset a stream, before its call sees that. away reports that the
-// connection is to be closed for it.
+// reset records that the client has reset a stream, before the call sees the reset. away reports
+// that the connection must be closed for it.
 func (k *cancels) reset(now time.Time) (away bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,7 +89,7 @@ func (k *cancels) reset(now time.Time) (away bool) {
 	return k.over == cancelOver
 }
 
-// chores notes that so many frames have come that are no part of a call.
+// chores records that n frames have arrived that belong to no call.
 func (k *cancels) chores(now time.Time, n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -97,14 +97,14 @@ func (k *cancels) chores(now time.Time, n int) {
 	k.credit -= float64(n) / choresPaid
 }
 
-// cut notes that a call has ended early, for whatever reason: there may be a reset for it.
+// cut records that a call has ended early, for whatever reason: the client may have reset it.
 func (k *cancels) cut() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.unseen = max(k.unseen-1, -cancelUnseen)
 }
 
-// ended notes how a call ended. What was cancelled has been charged when its reset was read.
+// ended records how a call ended. A cancelled call was charged when its reset was read.
 func (k *cancels) ended(now time.Time, canceled, paid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,20 +126,20 @@ func (k *cancels) fill(now time.Time) {
 }
 
 const (
-	// longestPause is between two looks at a connection's frames, which are not calls alone.
+	// longestPause bounds the pause before a read: a connection carries frames other than calls.
 	longestPause = 250 * time.Millisecond
-	// lowRead is how many bytes are read at a time with little credit: some dozens of calls.
+	// lowRead is how many bytes are read at a time while credit is low: a few dozen calls.
 	lowRead = 2 << 10
-	// turnParts is how often a connection is read in a turn, if it is read in turns: each read
-	// costs wake-ups, and what it brings is refused at once. With one read, or four, the p99 of
-	// others was longer than with two.
+	// turnParts is how many reads a turn has, for a connection that is read in turns: each read
+	// costs wake-ups, and the calls that it brings are refused at once. With one read, or four, the
+	// p99 of other clients was longer than with two.
 	turnParts = 2
 )
 
-// pause waits, before at most n bytes are read, while the client has no credit or is refused most
-// of what it asks for, and returns how many to read. Holding back the calls alone is not enough:
-// with eight connections that reset 26,000 calls a second, hundreds of goroutines began and ended
-// them, and all others waited for these.
+// pause waits, before at most n bytes are read, while the client has no credit or most of its
+// requests are refused, and returns how many bytes to read. Holding back the calls alone is not
+// enough: with eight connections that reset 26,000 calls a second, hundreds of goroutines began and
+// ended them, and the calls of all other clients waited for these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
 	c.Rest(max(min(wait, longestPause), c.Pause(turnParts)), c.open.Done())
@@ -149,7 +149,7 @@ func (c *conn) pause(n int) int {
 	return n
 }
 
-// throttle runs a call when its connection's account of cancellations allows.
+// throttle runs a call once its connection's account of cancellations allows it.
 func (d *Door) throttle(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
@@ -167,15 +167,15 @@ func (d *Door) throttle(ctx context.Context, run func() error) error {
 	return err
 }
 
-// sendAway closes a connection that cancels too much. The caller is the one that reads it.
+// sendAway closes a connection that cancels too much. Only the goroutine that reads it may call it.
 func (d *Door) sendAway(c *conn, now time.Time) {
 	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.RemoteAddr().String())
 	d.ban(c.Host(), now)
 	c.hangUp(metrics.ClosedCancels, true)
 }
 
-// givenUp reports whether the client has cancelled a call for another reason than its deadline,
-// which its clock may reach a little before ours.
+// givenUp reports whether the client cancelled a call for a reason other than its deadline. The
+// client's clock may reach the deadline a little before the server's.
 func givenUp(ctx context.Context, began, now time.Time) bool {
 	if ctx.Err() == nil {
 		return false
@@ -188,10 +188,10 @@ func givenUp(ctx context.Context, began, now time.Time) bool {
 // credit for banTime.
 const (
 	banTime = time.Minute
-	maxBans = 4096 // hosts that are remembered
+	maxBans = 4096 // most hosts remembered
 )
 
-// ban remembers that a connection from a host was closed for that.
+// ban records that a connection from a host was closed for such a reason.
 func (d *Door) ban(host intake.Host, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -201,7 +201,7 @@ func (d *Door) ban(host intake.Host, now time.Time) {
 	d.bans[host] = now
 }
 
-// banned reports whether a connection from a host was closed for that lately.
+// banned reports whether a connection from a host was closed for such a reason within banTime.
 func (d *Door) banned(host intake.Host, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// What an application did is in the answer's parameters.
+// An application's choice is in the answer's parameters.
 func TestChoice(t *testing.T) {
 	r := reply{answer: &predict.Answer{Model: "app", Version: "m/1", Choice: &gate.Choice{
 		Application: "app", Confidence: 0.75, Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: "late",

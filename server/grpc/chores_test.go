@@ -12,7 +12,7 @@ import (
 )
 
 // Chores are counted wherever the bytes are cut: PINGs, settings, priorities, continuations and
-// what this server has no name for, but nothing that a client sends for calls and their answers.
+// unknown frames, but nothing that a client sends for calls and their answers.
 func TestChoresAreCounted(t *testing.T) {
 	var sent bytes.Buffer
 	w := http2.NewFramer(&sent, nil)
@@ -41,8 +41,8 @@ func TestChoresAreCounted(t *testing.T) {
 	}
 }
 
-// A connection is read at a pace once its chores have used up its account, to which answers add:
-// who sends a PING with each of them never waits.
+// A connection is read at a limited pace once its chores have used up its account, to which answers
+// add: a client that sends a PING with each answer never waits.
 func TestChoresArePaid(t *testing.T) {
 	var k cancels
 	k.begin(false)
@@ -60,7 +60,7 @@ func TestChoresArePaid(t *testing.T) {
 	}
 }
 
-// Who was told to be calm, for too many PINGs, comes back to a connection without credit.
+// A host that was told to calm down, for too many PINGs, reconnects to a connection without credit.
 func TestPingFlood(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.MinPing = time.Hour })
 	c := r.caller()

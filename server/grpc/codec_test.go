@@ -30,7 +30,7 @@ type delivery struct {
 	wire.Transport
 	data      []byte
 	announced int // bytes, by the message's header
-	frame     int // bytes that a frame has
+	frame     int // bytes per frame
 }
 
 func (d *delivery) ReadMessageHeader(header []byte) error {
@@ -64,12 +64,12 @@ func (d *delivery) receive(pool *tensor.Pool) (*request, error) {
 	return r, err
 }
 
-// decode reads a request that is in frames of that size.
+// decode reads a request from frames of that size.
 func decode(data []byte, frame int, pool *tensor.Pool) (*request, error) {
 	return (&delivery{data: data, announced: len(data), frame: frame}).receive(pool)
 }
 
-// compare tells how what was read differs from what the generated code reads; "" if not.
+// compare returns how a request differs from what the generated code reads; "" if it does not.
 func compare(r *request, m *pb.ModelInferRequest) string {
 	var b strings.Builder
 	check := func(what string, got, want any) {
@@ -128,7 +128,7 @@ func parametersOf(m map[string]*pb.InferParameter) parameters {
 		case *pb.InferParameter_DoubleParam:
 			p[key] = v.DoubleParam
 			if math.IsNaN(v.DoubleParam) {
-				p[key] = "NaN" // which is unlike itself
+				p[key] = "NaN" // NaN does not equal itself
 			}
 		case *pb.InferParameter_Uint64Param:
 			p[key] = v.Uint64Param
@@ -139,7 +139,7 @@ func parametersOf(m map[string]*pb.InferParameter) parameters {
 	return p
 }
 
-// contentsOf gives the field that has values, and its elements as they are stored here.
+// contentsOf returns the field that has values, and its elements as they are stored here.
 func contentsOf(c *pb.InferTensorContents) (number int, data []byte, count int, mixed bool) {
 	data = []byte{}
 	fields := 0
@@ -193,7 +193,7 @@ func contentsOf(c *pb.InferTensorContents) (number int, data []byte, count int, 
 	return number, data, count, fields > 1
 }
 
-// odd are encodings that are allowed though nobody's library writes them, and some that are not.
+// odd returns encodings that are allowed although no library writes them, and some that are not.
 func odd() map[string][]byte {
 	full := func() []byte {
 		m := floats("m", 1, 2, 3)
@@ -242,8 +242,8 @@ func odd() map[string][]byte {
 	}
 }
 
-// checkDecode decodes data in pieces of size and by the generated code, and complains where they
-// differ.
+// checkDecode decodes data in pieces of size and with the generated code, and reports any
+// difference.
 func checkDecode(t *testing.T, data []byte, size int) {
 	pool := tensor.NewPool(64 << 20)
 	r, err := decode(data, size, pool)
@@ -310,7 +310,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// Answers are what the generated code reads them to be.
+// The generated code reads answers as they were written.
 func TestReply(t *testing.T) {
 	pool := tensor.NewPool(1 << 20)
 	big, err := pool.Get(20_000)
@@ -387,7 +387,7 @@ func TestReply(t *testing.T) {
 	}
 }
 
-// A tensor costs the pool's memory and next to none beside it, in and out.
+// A tensor takes memory of the pool and hardly any besides, in and out.
 func TestAllocations(t *testing.T) {
 	pool := tensor.NewPool(0)
 	const size = 602_112
@@ -397,7 +397,7 @@ func TestAllocations(t *testing.T) {
 	}
 	c := new(outbox)
 	allocated := bytesPer(50, func() {
-		r, err := decode(data, len(data), pool) // frames are the transport's
+		r, err := decode(data, len(data), pool) // the transport owns the frames
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,22 +416,22 @@ func TestAllocations(t *testing.T) {
 		t.Error("memory is still out")
 	}
 	if tensor.Invariants || budgettest.Race {
-		return // buffers are never used again there, and every one of them is new
+		return // there buffers are never reused, and each of them is new
 	}
 	if allocated > 4<<10 {
 		t.Errorf("%d bytes are allocated for a request of %d and its answer", allocated, size)
 	}
 }
 
-// A tensor of the usual size gets its memory at once, without another copy on the way; one that is
-// only announced does not.
+// A tensor of the usual size gets its memory at once, without another copy on the way; a tensor
+// that is only announced does not.
 func TestMemoryComesAtOnce(t *testing.T) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 7 << 20} { // as large as their classes
 		data, err := proto.Marshal(raw("m", "FP32", []int{1, size / 4}, make([]byte, size)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool := tensor.NewPool(int64(size)) // no room for a stage before
+		pool := tensor.NewPool(int64(size)) // no room for an earlier stage
 		r, err := decode(data, 16<<10, pool)
 		if err != nil {
 			t.Errorf("%d bytes: %v", size, err)
@@ -454,7 +454,7 @@ func TestMemoryComesAtOnce(t *testing.T) {
 	r.release()
 }
 
-// bytesPer is how much f allocates.
+// bytesPer returns how many bytes f allocates.
 func bytesPer(runs int, f func()) uint64 {
 	for range 3 {
 		f()

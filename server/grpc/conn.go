@@ -20,8 +20,8 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A listener is the door's as grpc-go sees it. Connections above a limit are closed without an
-// answer: a client's library tries again later, and no descriptor is taken meanwhile.
+// A listener gives grpc-go the door's connections. Connections above a limit are closed without an
+// answer: client libraries retry later, and no descriptor is taken meanwhile.
 type listener struct {
 	*intake.Listener
 	door *Door
@@ -42,8 +42,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// A conn is a client's connection, as the network and as its calls see it. It knows the frames that
-// go through it. Encryption would be below it.
+// A conn is a client's connection, between the network and its calls. It inspects the frames that
+// pass through it. Encryption would be below it.
 type conn struct {
 	*intake.Conn
 	outbox
@@ -57,11 +57,11 @@ type conn struct {
 
 	calls callsContext
 	ended atomic.Bool     // the client has hung up
-	open  context.Context // until it is closed, or the door
+	open  context.Context // ends when the connection or the door closes
 	close context.CancelFunc
 }
 
-// An address is a peer's, from which a connection of grpc-go's leads back to ours.
+// An address is a peer's address that also leads from grpc-go's connection back to the door's conn.
 type address struct {
 	net.Addr
 	conn *conn
@@ -69,12 +69,12 @@ type address struct {
 
 func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 
-// hangUp closes the connection and notes the reason. A client that is still sending reads the
-// GOAWAY only if the connection lingers, which the goroutine that reads it may say, and then reads
-// no more.
+// hangUp closes the connection and records the reason. A client that is still sending reads the
+// GOAWAY only if the connection lingers. Only the goroutine that reads the connection may set
+// linger, and it must not read again.
 func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Because(why)
-	c.outbox.close() // before that leaves room, and before it is written
+	c.outbox.close() // before the GOAWAY, and before closing frees room
 	c.out.goAway()
 	if linger {
 		c.Linger()
@@ -82,8 +82,8 @@ func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Close()
 }
 
-// Read counts the resets and chores among the frames that it reads, and reads no faster than the
-// connection's account of these and its client's quotas allow.
+// Read counts the resets and chores among the frames that it reads. It reads no faster than the
+// client's quotas and the connection's account of resets and chores allow.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.pause(len(b))])
 	if err != nil && !errors.Is(err, net.ErrClosed) {
@@ -107,14 +107,14 @@ func (c *conn) Write(b []byte) (int, error) { return c.out.Write(b) }
 func (c *conn) Close() error {
 	c.close()
 	c.outbox.close()
-	c.Because(c.reason()) // unless one was noted before
+	c.Because(c.reason()) // unless one was recorded before
 	if c.out.calm.Load() {
 		c.door.ban(c.Host(), time.Now())
 	}
 	return c.Conn.Close()
 }
 
-// reason is why grpc-go closes the connection, as far as that shows: it passes no reason on.
+// reason infers why grpc-go closes the connection: grpc-go does not report a reason.
 func (c *conn) reason() metrics.Closed {
 	switch {
 	case c.door.stopping.Err() != nil:
@@ -122,10 +122,10 @@ func (c *conn) reason() metrics.Closed {
 	case c.ended.Load():
 		return metrics.ClosedByClient
 	}
-	return metrics.ClosedIdle // for idle_timeout, or it did not answer a ping
+	return metrics.ClosedIdle // idle_timeout passed, or the client did not answer a ping
 }
 
-// standing returns since when the client has read nothing of its answers; zero if there are none.
+// standing returns since when the client has read none of its answers; zero if there are none.
 func (c *conn) standing() (since time.Time) {
 	if since = c.still(); since.IsZero() {
 		return since
@@ -136,9 +136,9 @@ func (c *conn) standing() (since time.Time) {
 	return since
 }
 
-// look closes the connection if its client has read nothing of its answers for stall_timeout.
+// look closes the connection if its client has read none of its answers for stall_timeout.
 func (c *conn) look(now time.Time) {
-	const enough = time.Second // to lose room, see gate.Outbox.Stand
+	const enough = time.Second // before the client loses room, see gate.Outbox.Stand
 	since := c.standing()
 	if since.IsZero() {
 		return
@@ -152,7 +152,7 @@ func (c *conn) look(now time.Time) {
 	}
 }
 
-// charge takes what a request needs of its client's quotas.
+// charge charges a request to its client's quotas.
 func (c *conn) charge(use *quota.Use, who *identity.Identity, bytes int64) error {
 	if err := c.Claim(who.Account()); err != nil {
 		return err
@@ -162,11 +162,11 @@ func (c *conn) charge(use *quota.Use, who *identity.Identity, bytes int64) error
 
 type connKey struct{}
 
-// connOf is the connection that a call came on.
+// connOf returns the connection of a call.
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
-// connections puts its connection into the context of each call. It is grpc-go's stats handler, of
-// which nothing else is used.
+// connections puts the connection into the context of each of its calls. It is grpc-go's stats
+// handler; nothing else of that interface is used.
 type connections struct{ door *Door }
 
 func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
@@ -193,7 +193,7 @@ func (connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 
 func (connections) HandleRPC(context.Context, stats.RPCStats) {}
 
-// watch looks at the connections' clocks until the door closes for good.
+// watch checks all connections for stalled clients until the door closes for good.
 func (d *Door) watch(ended <-chan struct{}) {
 	const often = 200 * time.Millisecond
 	for wake.After(min(often, d.settings.Load().StallTimeout/4), ended) {

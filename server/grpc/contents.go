@@ -9,21 +9,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// contents are InferTensorContents: the elements of one field, in the width that the field has;
-// those of bytes_contents each after its length in 4 bytes, as in a tensor. Elements are
-// little-endian, as tensors are on the machines that this runs on.
+// contents are the elements of InferTensorContents, from one of its fields and in that field's
+// width. Each element of bytes_contents has its length in 4 bytes before it, as in a tensor.
+// Elements are little-endian, as tensors are on the machines that this runs on.
 type contents struct {
 	wire.Bytes
 	number int // of the field; 0: none has arrived
-	mixed  int // another one that has values too
+	mixed  int // another field that has values as well
 	count  int // elements
 }
 
-// A contentsField is one of InferTensorContents.
+// A contentsField is a field of InferTensorContents.
 type contentsField struct {
 	name  string
-	width int  // of an element as it is stored; 0: it varies
-	fixed bool // on the wire an element has its width too
+	width int  // of an element in memory; 0: it varies
+	fixed bool // the width on the wire is the same
 }
 
 var contentsFields = [...]contentsField{
@@ -37,7 +37,7 @@ var contentsFields = [...]contentsField{
 	bytesContents:  {"bytes_contents", 0, false},
 }
 
-// dtypeFields are the fields that the elements of a datatype travel in. The others have none.
+// dtypeFields maps each datatype to the field for its elements. The other datatypes have none.
 var dtypeFields = map[tensor.DType]int{
 	tensor.Bool:    boolContents,
 	tensor.Int8:    intContents,
@@ -53,7 +53,7 @@ var dtypeFields = map[tensor.DType]int{
 	tensor.Bytes:   bytesContents,
 }
 
-// field reads one of InferTensorContents.
+// field reads a field of InferTensorContents.
 func (c *contents) field(m *wire.Message, number int) {
 	if number < boolContents || number > bytesContents {
 		return
@@ -63,7 +63,7 @@ func (c *contents) field(m *wire.Message, number int) {
 		if n := m.Fixed(f.width); n > 0 && c.take(number, n/f.width) {
 			whole := 0
 			if c.Len() == 0 {
-				whole = n // and as a rule no more follows
+				whole = n // usually the field does not repeat
 			}
 			m.Append(&c.Bytes, whole)
 		}
@@ -83,8 +83,8 @@ func (c *contents) field(m *wire.Message, number int) {
 	}
 }
 
-// take counts n more elements of a field, and reports whether they are to be stored: those of the
-// first field are.
+// take counts n more elements of a field, and reports whether to store them: only the elements of
+// the first field are stored.
 func (c *contents) take(number, n int) bool {
 	if c.number == 0 {
 		c.number = number
@@ -114,7 +114,7 @@ func (c *contents) append(m *wire.Message, v uint64, width int) {
 	}
 }
 
-// settle checks that the elements are those of a tensor, and gives them its width.
+// settle checks that the elements make a tensor, and converts them to its width.
 func (c *contents) settle(name string, d tensor.DType, elements int) error {
 	number := dtypeFields[d]
 	refuse := func(format string, args ...any) error {
@@ -139,7 +139,7 @@ func (c *contents) settle(name string, d tensor.DType, elements int) error {
 	default:
 		return nil
 	}
-	// Elements of 4 bytes become those of d, in place.
+	// Shrink elements of 4 bytes to the width of d, in place.
 	data := c.Data()
 	for i := range c.count {
 		v := int64(binary.LittleEndian.Uint32(data[4*i:]))
@@ -173,7 +173,7 @@ func appendContents(b []byte, t tensor.Tensor) []byte {
 	case contentsFields[number].fixed:
 		b = wire.AppendBytes(b, number, t.Data)
 	default:
-		if t.DType.Size() < 8 { // an int64 holds every value of these
+		if t.DType.Size() < 8 { // an int64 holds every value of these datatypes
 			t, _ = tensor.Cast(t, tensor.Int64, nil)
 		}
 		b = wire.AppendPacked(b, number, len(t.Data)/8, func(i int) uint64 { return binary.LittleEndian.Uint64(t.Data[8*i:]) })

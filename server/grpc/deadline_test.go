@@ -18,9 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A caller is a client down to the frames of HTTP/2, as a library would not show how a call
-// ends: grpc-go's client calls each end after its deadline DEADLINE_EXCEEDED, and gRPC's C core
-// only those that come when its own clock says so.
+// A caller is a client at the level of HTTP/2 frames, since a library would hide how a call ends:
+// grpc-go's client reports DEADLINE_EXCEEDED for each call that ends after its deadline, and gRPC's
+// C core only if its own clock agrees.
 type caller struct {
 	t      testing.TB
 	conn   net.Conn
@@ -36,7 +36,7 @@ func (r *rig) caller(settings ...http2.Setting) *caller {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { conn.Close() })
-	// The kernel reads for who does not: with buffers that it may grow, for megabytes.
+	// The kernel reads for a client that does not: with buffers that it may grow to megabytes.
 	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
 		r.t.Fatal(err)
 	}
@@ -55,12 +55,12 @@ func (r *rig) caller(settings ...http2.Setting) *caller {
 
 func (c *caller) must(err error) {
 	if err != nil {
-		c.t.Helper() // which costs more than all else here
+		c.t.Helper() // the most expensive line here
 		c.t.Fatal(err)
 	}
 }
 
-// callHeaders are those of a call without a deadline.
+// callHeaders returns the headers of a call without a deadline.
 func callHeaders(method string) (fields []hpack.HeaderField) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}} {
@@ -69,7 +69,7 @@ func callHeaders(method string) (fields []hpack.HeaderField) {
 	return fields
 }
 
-// call begins a call, with one message, or none if it is nil.
+// call begins a call with one message, or with none if message is nil.
 func (c *caller) call(stream uint32, method string, timeout time.Duration, message proto.Message, last bool) {
 	c.t.Helper()
 	c.header.Reset()
@@ -86,7 +86,7 @@ func (c *caller) call(stream uint32, method string, timeout time.Duration, messa
 	c.must(c.framer.WriteData(stream, last, append(frame, body...)))
 }
 
-// ends reads how calls end, until a ping is answered that is sent after so long.
+// ends counts how calls end, until a PING is answered that is sent after the given time.
 func (c *caller) ends(after time.Duration) map[string]int {
 	c.t.Helper()
 	ends := map[string]int{}
@@ -103,7 +103,7 @@ func (c *caller) ends(after time.Duration) map[string]int {
 				}
 			}
 		case *http2.RSTStreamFrame:
-			// A reset follows a status if the client has not ended its side.
+			// A reset follows the status if the client has not ended its side.
 			if f.ErrCode != http2.ErrCodeNo {
 				ends[f.ErrCode.String()]++
 			}
@@ -121,9 +121,9 @@ func (c *caller) ends(after time.Duration) map[string]int {
 	}
 }
 
-// A call whose deadline passes ends with DEADLINE_EXCEEDED, or with nothing, so that the client
-// finds it passed by itself. Wherever it is: in the queue, in the middle of its message, on a
-// stream that waits. The transport's RST_STREAM with CANCEL was CANCELLED to some clients.
+// A call whose deadline passes ends with DEADLINE_EXCEEDED, or with nothing, so that the client's
+// own clock ends it, wherever the call is: in the queue, in the middle of its message, on a stream
+// that waits. Some clients took the transport's RST_STREAM with CANCEL for CANCELLED.
 func TestExpiredCalls(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Streams = 1000 })
 	w := r.held("m")
@@ -152,7 +152,7 @@ func TestExpiredCalls(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			statuses := 0
-			// Without a processor for the handlers, all may end without an answer.
+			// If the handlers get no processor, all calls may end without an answer.
 			for round := 0; statuses == 0 && round < 20; round++ {
 				c := r.caller()
 				for i := range n {
@@ -181,7 +181,7 @@ func TestExpiredCalls(t *testing.T) {
 	}
 }
 
-// However the frames are cut into writes, all bytes pass but the resets with CANCEL.
+// However writes cut the frames, all bytes pass except the resets with CANCEL.
 func TestUncanceled(t *testing.T) {
 	var all, want bytes.Buffer
 	framer, wanted := http2.NewFramer(&all, nil), http2.NewFramer(&want, nil)

@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// unary makes a handler of a generated one, whose message is received as all are.
+// unary wraps a generated handler so that package wire receives its message.
 func (d *Door) unary(method grpc.MethodDesc) handler {
 	return func(w *wire.Stream, stream grpc.ServerStream) error {
 		who := d.who(stream.Context())
@@ -70,32 +70,32 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 // open are the calls that need no identity.
 var open = map[string]bool{"ServerLive": true, "ServerReady": true}
 
-// changes are the calls that change something: what they do, and to what.
+// changes maps each call that changes something to its action and its object.
 var changes = map[string][2]string{
 	"RepositoryModelLoad": {"load", "model"}, "RepositoryModelUnload": {"unload", "model"},
 	"SystemSharedMemoryRegister": {"register", "region"}, "SystemSharedMemoryUnregister": {"unregister", "region"},
 }
 
-// shownBy is what the metadata of a call, and its connection, show of its client.
+// shownBy returns the credentials in a call's metadata and of its connection.
 func shownBy(ctx context.Context) identity.Shown {
 	shown := identity.Bearer(identity.InMetadata, metadata.ValueFromIncomingContext(ctx, "authorization"))
 	shown.Certificate = connOf(ctx).certificate
 	return shown
 }
 
-// who is whose call it is.
+// who returns the identity of the caller.
 func (d *Door) who(ctx context.Context) *identity.Identity {
 	shown := shownBy(ctx)
 	return d.identities.Who(&shown)
 }
 
-// A service answers the protocol's questions that are not inference. Its errors are those of
+// A service answers the calls of the protocol that are not inference. Its errors are those of
 // gate's table, or wrap errUnimplemented.
 type service struct {
-	// Inference, see Door.description, and what this server does not offer.
+	// For inference, see Door.description, and for calls that are not offered.
 	pb.UnimplementedGRPCInferenceServiceServer
 	door *Door
-	as   *predict.Service // as whoever asks sees it
+	as   *predict.Service // as the caller may see it
 	who  *identity.Identity
 }
 
@@ -107,16 +107,16 @@ func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.Serv
 	return &pb.ServerReadyResponse{Ready: s.as.Ready().Ready}, nil
 }
 
-// ModelReady has no error: a model that does not exist is not ready, and clients that wait for
-// one ask before it does.
+// ModelReady returns no error: an unknown model is not ready, and clients call it before the model
+// that they wait for exists.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
 	r, err := s.as.ModelReady(q.Name, q.Version)
 	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil
 }
 
-// convert makes a message of an answer in package predict, unless there is an error. Their JSON has
-// the same members, and the same words for enumerations; what the message has no field for is left
-// out.
+// convert turns an answer of package predict into a message, unless there is an error. Both have
+// the same JSON members and the same words for enumerations; members without a field in the message
+// are dropped.
 func convert[M proto.Message](message M, answer any, err error) (M, error) {
 	var none M
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.
 func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
 	list, err := s.as.Statistics(q.Name, q.Version)
 	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
-	// Set as in Triton's answers; look-ups in caches are not timed.
+	// Triton's answers have both; here cache look-ups are not timed.
 	for _, m := range out.GetModelStats() {
 		m.InferenceStats.CacheHit, m.InferenceStats.CacheMiss = &pb.StatisticDuration{}, &pb.StatisticDuration{}
 	}
@@ -168,17 +168,17 @@ func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryMod
 	return &pb.RepositoryModelUnloadResponse{}, s.as.Unload(s.caller(ctx), q.ModelName)
 }
 
-// caller is whose call it is.
+// caller identifies the client, and the door that it uses.
 func (s *service) caller(ctx context.Context) predict.Caller {
 	return predict.Caller{Source: sourceOf(ctx, s.who), Listener: connOf(ctx).Door()}
 }
 
-// sourceOf is the same, for the trail.
+// sourceOf identifies the client for the audit trail.
 func sourceOf(ctx context.Context, who *identity.Identity) audit.Source {
 	return audit.Source{Identity: who.Name(), Address: connOf(ctx).Conn.RemoteAddr().String(), Door: "grpc"}
 }
 
-// errUnimplemented is the one error that gate's table has no row for.
+// errUnimplemented is the only error without a row in gate's table.
 var errUnimplemented = errors.New("not offered by this server")
 
 // unimplemented are the calls of the protocol's extensions that this server does not have.

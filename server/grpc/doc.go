@@ -4,16 +4,16 @@
 //	connection ─HTTP/2─► grpc-go ─frames─► internal/wire ─fields─► request ─► predict.Door.Infer
 //	           ◄───────── grpc-go ◄─codec── reply ◄───────────────answer─────
 //
-// grpc-go does the wire up to messages. Messages of the Predict Protocol are read by package wire,
-// piece by piece as they arrive. Answers point at the outputs' memory. Everything but inference
-// goes through the generated code.
+// grpc-go handles the wire up to messages. Package wire reads messages of the Predict Protocol
+// piece by piece as they arrive. Answers reference the outputs' memory instead of copying it.
+// Everything but inference goes through the generated code.
 //
-// Concurrency: grpc-go runs each call in a goroutine of its own, and a stream's requests get
-// one each.
+// Concurrency: grpc-go runs each call in a goroutine of its own, and each request of a stream gets
+// one as well.
 //
-// Memory: a request's tensors are the request's until Infer has them. An answer's outputs are
-// referenced once for the handler that sends it and once for the connection until the bytes
-// have left; see conn.
+// Memory: a request owns its tensors until Infer takes them over. An answer's outputs have one
+// reference for the handler that sends them, and one for the connection until the bytes have left;
+// see conn.
 //
 // Sources: the protocol's text (Predict Protocol, version 2); pb/*.proto; gRPC over HTTP/2; the
 // protocol buffers' encoding.

@@ -29,14 +29,14 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// Config of the door. All fields must be set but those that say what their zero means.
+// Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
 	intake.Entrance
 	Predict *predict.Service
-	// Identities are who clients are; nil: nobody is declared, and all may do everything.
+	// Identities has the identities of clients; nil: none is declared, and all have all rights.
 	Identities *identity.Registry
-	// Needed is how many replicas a model needs, all of its versions if version is "", for KEDA.
-	// nil: its scaler is not offered.
+	// Needed returns how many replicas a model needs, for KEDA; version "" means all versions. nil:
+	// the scaler is not offered.
 	Needed func(model, version string) (int, error)
 
 	Streams      int           // most calls of one connection at one time
@@ -45,23 +45,22 @@ type Config struct {
 	PingTimeout  time.Duration // and closed if it does not answer for this long
 	MinPing      time.Duration // a client that pings more often than this is closed
 
-	Settings // to begin with
+	Settings // initial
 }
 
-// Settings of the door are those that can change while it is open. The others are grpc-go's,
-// which takes them once.
+// Settings can change while the door is open. grpc-go takes the other fields of Config only once.
 type Settings struct {
 	Memory      gate.Memory // of requests
 	Connections intake.Settings
 	InFlight    int // most requests of one ModelStreamInfer without an answer
-	// MessageTimeout is for a message that has begun, and a second more per 16 KiB; 0: none.
+	// MessageTimeout is for a message that has begun, plus a second per 16 KiB; 0: none.
 	MessageTimeout time.Duration
-	// OutboundBytes bounds a connection's unread answers; beyond it requests wait: see gate.Outbox.
+	// OutboundBytes bounds a connection's unread answers; requests beyond it wait, see gate.Outbox.
 	OutboundBytes int
-	// StallTimeout is how long a client may read none of them before its connection is closed.
+	// StallTimeout is how long a client may read nothing before its connection is closed.
 	StallTimeout time.Duration
-	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names,
-	// id and parameters, and of any other request; JSONDepth says nothing here.
+	// Limits are those of one message: MessageBytes of a request for inference; MetadataBytes of
+	// its names, id and parameters, and of any other request. JSONDepth is not used.
 	Limits gate.Limits
 }
 
@@ -85,23 +84,23 @@ type Door struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	bans  map[intake.Host]time.Time // whose connections were closed for cancelling, and when
+	bans  map[intake.Host]time.Time // when a host was last banned
 }
 
 // connectTimeout bounds HTTP/2's handshake.
 const connectTimeout = 10 * time.Second
 
-// Windows of HTTP/2, for what a client may send ahead: on a call, which bounds what waits behind a
-// ModelStreamInfer that has no place free, and on a connection, whose window is given back as
-// bytes arrive. grpc-go's default would let the first grow to 16 MiB.
+// Windows of HTTP/2: how much a client may send ahead. That of a call bounds the requests behind a
+// ModelStreamInfer that has no free place. That of a connection is given back as bytes arrive.
+// grpc-go's default would let a call's window grow to 16 MiB.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 16 << 20
 )
 
-// callWorkers is how many goroutines serve calls one after the other; calls that find none free
-// get one of their own. A worker saves growing a new stack for each call, about a fifth of what a
-// small call costs.
+// callWorkers is how many goroutines serve one call after another; a call that finds none free gets
+// a goroutine of its own. A worker saves growing a new stack for each call, about a fifth of the
+// cost of a small call.
 const callWorkers = 256
 
 // Listen opens the door.
@@ -167,15 +166,15 @@ func Listen(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// Addrs are the addresses in use.
+// Addrs are the addresses on which the door listens.
 func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 
-// Failed yields an error when the door ends by itself.
+// Failed receives the error that ends serving before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure changes the settings. Those about connections hold from the next connection on,
-// InFlight from the next ModelStreamInfer, those about messages from the next message on any call,
-// and OutboundBytes at once. Any goroutine may call it.
+// Configure changes the settings. Those of connections apply to the next connection, InFlight to
+// the next ModelStreamInfer, those of messages to the next message of any call, and OutboundBytes
+// at once. Any goroutine may call it.
 func (d *Door) Configure(s Settings) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,13 +184,13 @@ func (d *Door) Configure(s Settings) {
 	}
 }
 
-// Settings returns those in effect.
+// Settings returns the current ones.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown closes the door: it accepts no connections, sends clients a GOAWAY, refuses what is
-// half-received and sends the answers that are due. It returns when all connections have ended;
-// when ctx ends first, it cuts off the rest, whose clients read nothing. The scheduler must have
-// answered everything.
+// Shutdown closes the door: it accepts no connections, sends clients a GOAWAY, refuses messages
+// that have arrived only in part, and sends the answers that are due. It returns when all
+// connections have ended. When ctx ends first, it cuts off the rest, whose clients do not read. The
+// scheduler must have answered everything before.
 func (d *Door) Shutdown(ctx context.Context) {
 	d.stop()
 	hurry := context.AfterFunc(ctx, d.server.Stop)
@@ -202,7 +201,7 @@ func (d *Door) Shutdown(ctx context.Context) {
 	d.serving.Wait()
 }
 
-// recovered makes a panic of a handler an error: it is a bug, and must not end the other calls.
+// recovered turns a panic of a handler into an error: a bug in one call must not end the others.
 func (d *Door) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = statusOf(d.bug(p)).Err()
@@ -233,8 +232,8 @@ func (d *Door) counted(ctx context.Context, method string, run func() error) err
 	return run()
 }
 
-// description is the service's, with handlers of ours before the generated ones: all of its
-// messages are read by package wire.
+// description is that of the service, with the door's handlers around the generated ones or in
+// their place, so that package wire reads all messages.
 func (d *Door) description() *grpc.ServiceDesc {
 	desc := pb.GRPCInferenceService_ServiceDesc
 	desc.Methods, desc.Streams = nil, nil
@@ -243,7 +242,7 @@ func (d *Door) description() *grpc.ServiceDesc {
 		if m.MethodName == "ModelInfer" {
 			handler = d.infer
 		}
-		// grpc-go runs interceptors for what streams only.
+		// Each method is declared as a stream: only for those does grpc-go run interceptors itself.
 		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler), ServerStreams: true})
 	}
 	for _, s := range pb.GRPCInferenceService_ServiceDesc.Streams {
@@ -253,10 +252,10 @@ func (d *Door) description() *grpc.ServiceDesc {
 	return &desc
 }
 
-// A handler is a call with the transport's side of it.
+// A handler serves a call, given the transport's side of it.
 type handler func(w *wire.Stream, stream grpc.ServerStream) error
 
-// guarded makes a handler grpc-go's: errors get their status.
+// guarded adapts a handler to grpc-go, and gives errors their status.
 func (d *Door) guarded(h handler) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
 		w, err := wire.Of(stream.Context(), statusOf)

@@ -11,11 +11,11 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// refuseEarly is grpc-go's InTapHandle: it refuses a call by its headers, if the one that was
-// refused last on the connection exceeded a rate of which nothing is left. The goroutine that reads
-// the connection does that at once. Otherwise grpc-go would hand the call to another goroutine,
-// which receives its message first: a client at ten times its quota had ten such goroutines begin
-// at a time, and other clients waited for a processor.
+// refuseEarly is grpc-go's InTapHandle. It refuses a call by its headers if the call last refused
+// on the connection exceeded a rate that is still used up. The goroutine that reads the connection
+// does so at once. Otherwise grpc-go would hand the call to another goroutine, which first receives
+// its message: a client at ten times its quota started ten such goroutines at a time, and other
+// clients waited for a processor.
 func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Context, err error) {
 	defer d.recovered(&err)
 	c := connOf(ctx)
@@ -27,7 +27,7 @@ func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Con
 	refused := c.Again(func() quota.Payers {
 		who := d.who(ctx)
 		if who.Enter() != nil {
-			return quota.Payers{} // the handler says so
+			return quota.Payers{} // the handler refuses the call
 		}
 		return who.Payers(c.Account())
 	}, now)
@@ -40,16 +40,16 @@ func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Con
 	return ctx, d.refusals.of(refused)
 }
 
-// refusals are the statuses of calls that are refused early. They repeat, by the millisecond in
-// which to try again, and to make one takes a fourth of what it takes to refuse a call.
+// refusals caches the statuses of calls that are refused early. Statuses with the same time of
+// retry, in milliseconds, are equal, and making one takes a fourth of the time of refusing a call.
 type refusals struct {
 	mu   sync.Mutex
 	made map[quota.Error]error
 }
 
-const mostRefusals = 256 // statuses that are kept
+const mostRefusals = 256 // cached statuses
 
-// of is the status of an error.
+// of returns the status of an error.
 func (r *refusals) of(e *quota.Error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,19 +65,19 @@ func (r *refusals) of(e *quota.Error) error {
 	return s
 }
 
-// A callsContext is what grpc-go makes the contexts of a connection's calls from. It never ends.
+// A callsContext is the parent of the contexts of a connection's calls. It never ends.
 //
-// grpc-go ends the context of each call but of those that InTapHandle refuses. The timer of such a
-// context would keep it until the deadline that the client has named, which may be in years. So
-// this one learns how they are ended: a parent that has a method AfterFunc is handed that by
-// package context. The goroutine that reads the connection makes them, and no other uses this.
+// grpc-go ends the context of each call except those that InTapHandle refuses. The timer of such a
+// context would keep it in memory until the deadline that the client has named, perhaps for years.
+// So the parent learns how to end them: package context passes that function to a parent with a
+// method AfterFunc. Only the goroutine that reads the connection makes and ends these contexts.
 type callsContext struct {
 	context.Context
 	end    func() // ends the context of the latest call; nil: it has been taken
 	ending bool
 }
 
-// latest returns what ends the context of the call that has just begun, once.
+// latest returns, only once, the function that ends the context of the call that has just begun.
 func (c *callsContext) latest() (end func()) {
 	cancel := c.end
 	if c.end = nil; cancel == nil {
@@ -90,12 +90,12 @@ func (c *callsContext) latest() (end func()) {
 	}
 }
 
-// never is a Done that package context does not take for a context without an end.
+// never is not nil: of a parent whose Done is nil, package context would not call AfterFunc.
 var never = make(chan struct{})
 
 func (*callsContext) Done() <-chan struct{} { return never }
 
-// Err is what a call's context ends with when this one ends it.
+// Err is the error of a call's context that was ended by the function of latest.
 func (c *callsContext) Err() error {
 	if c.ending {
 		return context.Canceled
@@ -103,7 +103,7 @@ func (c *callsContext) Err() error {
 	return nil
 }
 
-// AfterFunc is called by package context for each context that is made from this one.
+// AfterFunc is called by package context for each context that is derived from this one.
 func (c *callsContext) AfterFunc(end func()) (stop func() bool) {
 	c.end = end
 	return forgotten

@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// Who has spent a rate is refused before the message of a call, in the same words as after it, and
-// nothing is left of the call. Calls that are not for inference are answered.
+// A client that has used up a rate is refused before the message of a call, in the same words as
+// after it, and nothing remains of the call. Calls other than inference are answered.
 func TestRefusedEarly(t *testing.T) {
 	var who identity.Registry
 	r := newRig(t, func(c *Config, _ *int64) { c.Identities = &who })
@@ -43,7 +43,7 @@ func TestRefusedEarly(t *testing.T) {
 		t.Errorf("ServerLive: %v, %v", live, err)
 	}
 
-	// None of these has a message, so that the handler would wait for it.
+	// None of these has a message, for which the handler would wait.
 	const calls, rounds, deadline = 100, 60, 90 * time.Second
 	c, stream, refused := r.caller(), uint32(1), 0
 	round := func() {
@@ -77,7 +77,7 @@ func TestRefusedEarly(t *testing.T) {
 	}
 }
 
-// Who is read in turns may send large messages at its rate: a message is not read in turns.
+// A client that is read in turns may send large messages at its rate: no message is read in turns.
 func TestLargeMessagesInTurns(t *testing.T) {
 	const rate, bytes = 10, 2 << 20 // 64 reads
 	var who identity.Registry
@@ -114,10 +114,10 @@ func TestLargeMessagesInTurns(t *testing.T) {
 	})
 }
 
-// heap is what lives on it, in bytes.
+// heap returns the size of the live heap, in bytes.
 func heap() int {
 	runtime.GC()
-	runtime.GC() // what pools have
+	runtime.GC() // frees what the pools keep
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)

@@ -14,17 +14,17 @@ import (
 
 const (
 	frameHead  = 9             // length, type, flags, stream
-	resetBytes = frameHead + 4 // and a code
-	typeOffset = 3             // of the type in the head
+	resetBytes = frameHead + 4 // plus the error code
+	typeOffset = 3             // of the type within the head
 )
 
-// frames tells the frames of HTTP/2 apart in bytes that come in pieces.
+// frames finds the frames of HTTP/2 in bytes that arrive in pieces.
 type frames struct {
-	left int    // bytes of a frame, or of the greeting, that are still to come
-	held []byte // the beginning of a frame, too short to tell what it is
+	left int    // bytes of a frame, or of the client's preface, that are still to come
+	held []byte // the beginning of a frame, too short to tell its type
 }
 
-// resume returns b with what was held before it.
+// resume returns b with the held bytes before it.
 func (f *frames) resume(b []byte) []byte {
 	if len(f.held) > 0 {
 		b = append(f.held, b...)
@@ -33,8 +33,8 @@ func (f *frames) resume(b []byte) []byte {
 	return b
 }
 
-// next returns how many bytes of b are of one frame, and whether it begins there: with the whole
-// head and, of a reset, the code. It holds b and returns 0 if that is too short.
+// next returns how many bytes of b belong to one frame, and whether the frame begins there: with
+// its whole head and, for a reset, the code. If b is too short for that, it is held, and n is 0.
 func (f *frames) next(b []byte) (n int, begins bool) {
 	if f.left == 0 {
 		if len(b) < frameHead || isReset(b) && len(b) < resetBytes {
@@ -52,9 +52,9 @@ func typeOf(frame []byte) http2.FrameType { return http2.FrameType(frame[typeOff
 
 func isReset(frame []byte) bool { return typeOf(frame) == http2.FrameRSTStream }
 
-// isChore reports whether a frame belongs to no call in particular, or goes on with headers: a
-// client needs few of them, and can have the server busy with nothing else. Updates of windows are
-// not among them, which a client sends as it reads answers.
+// isChore reports whether a frame belongs to no call in particular, or continues headers: a client
+// needs few such frames, and could keep the server busy with nothing else. Window updates are no
+// chores, as a client sends them while it reads answers.
 func isChore(frame []byte) bool {
 	switch typeOf(frame) {
 	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream, http2.FrameWindowUpdate:
@@ -63,7 +63,7 @@ func isChore(frame []byte) bool {
 	return true
 }
 
-// isCalm reports whether a frame tells the peer to stop flooding.
+// isCalm reports whether a frame is a GOAWAY that tells the peer to stop flooding.
 func isCalm(frame []byte) bool {
 	return typeOf(frame) == http2.FrameGoAway && len(frame) >= frameHead+8 &&
 		http2.ErrCode(binary.BigEndian.Uint32(frame[frameHead+4:])) == http2.ErrCodeEnhanceYourCalm
@@ -86,32 +86,32 @@ func (f *frames) count(b []byte) (resets, chores int) {
 	return resets, chores
 }
 
-// An uncanceled connection drops some of the frames that are written to it.
+// An uncanceled is a connection that drops some of the frames that are written to it.
 //
 // When a call's deadline passes, grpc-go resets its stream with the code CANCEL. Its timer
-// overtakes about half of the statuses that our calls end with, and a client whose clock is a
-// little behind, or is read a little late, reports that reset as CANCELLED. The reset carries no
-// information, since each side of a call watches the deadline itself: it is dropped, and the client
-// reads our status or its own clock, both of which mean DEADLINE_EXCEEDED. Sending the status some
-// milliseconds early was not enough on a busy machine. grpc-go resets streams with CANCEL for no
-// other reason.
+// overtakes about half of the statuses with which the door ends such calls, and a client whose
+// clock is a little behind, or is read a little late, reports that reset as CANCELLED. The reset
+// carries no information, since each side of a call watches the deadline itself. So it is dropped,
+// and the client reads the status or its own clock, both of which mean DEADLINE_EXCEEDED. Sending
+// the status some milliseconds early was not enough on a busy machine. grpc-go resets streams with
+// CANCEL for no other reason.
 type uncanceled struct {
 	net.Conn
-	moved atomic.Int64 // when the network last took something of an answer, in Unix nanoseconds
+	moved atomic.Int64 // when the network last took part of an answer, in Unix nanoseconds
 
-	mu sync.Mutex // grpc-go has one goroutine that writes, and goAway comes from another
+	mu sync.Mutex // grpc-go writes on one goroutine, and goAway on another
 	frames
 	calm  atomic.Bool // the client was told to stop flooding
-	data  bool        // the frame has data
-	moves bool        // some of it is in what is being written
-	last  bool        // nothing is written any more
+	data  bool        // the current frame is a data frame
+	moves bool        // the bytes to write include some of one
+	last  bool        // nothing more may be written
 }
 
-// goAway sends a GOAWAY, if the socket takes it at once, and ends the writing.
+// goAway sends a GOAWAY, if the socket takes it at once, and ends writing.
 func (u *uncanceled) goAway() {
-	const soon = 10 * time.Millisecond // an empty socket takes it at once
+	const soon = 10 * time.Millisecond // a socket with room takes it at once
 	if !u.mu.TryLock() {
-		return // the socket is full
+		return // another goroutine is writing: the socket is full
 	}
 	defer u.mu.Unlock()
 	if u.last = true; u.left > 0 || len(u.held) > 0 {

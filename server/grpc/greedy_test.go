@@ -24,7 +24,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sized is a model that answers each row with as many bytes as its number says; declared may be -1.
+// sized is a model that answers each row with as many bytes as its number; declared may be -1.
 func (r *rig) sized(name string, declared int) *atomic.Int64 {
 	rows := new(atomic.Int64)
 	r.add(name, scheduler.Spec{
@@ -43,12 +43,12 @@ func (r *rig) sized(name string, declared int) *atomic.Int64 {
 	return rows
 }
 
-// What a client leaves unread is bounded from the first answer on, by windows of 0 too, and
-// whether or not the model says how large its answers are; and the connection is closed when
-// nothing has moved for a while.
+// A client's unread answers are bounded from the first one on, also with windows of 0, and whether
+// or not the model declares how large its answers are. The connection is closed when nothing has
+// moved for a while.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	t.Parallel() // it waits
-	// The kernel takes some megabytes for a client that does not read, which count as read.
+	// The kernel takes some megabytes for a client that does not read; they count as read.
 	const limit, answer, streams = 8 << 20, 1 << 20, 100
 	for name, c := range map[string]struct {
 		declared int
@@ -88,8 +88,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// A higher limit lets requests in that wait for room on a connection that is open, and a lower
-// stall_timeout ends it.
+// A higher limit admits requests that wait for room on an open connection, and a lower
+// stall_timeout ends the connection.
 func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 	const answer, asked = 1 << 20, 8
 	r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes = answer })
@@ -118,9 +118,9 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 	})
 }
 
-// Who reads gets every answer, however many are larger together than what may wait: in calls,
-// and in their order in streams. It is not taken for one that stands still: what counts is when
-// it last took something.
+// A client that reads gets every answer, however far their sum exceeds the limit on unread answers:
+// in calls, and in order in streams. It does not count as stalled, since the time of its last
+// progress counts.
 func TestReaderGetsEverything(t *testing.T) {
 	t.Parallel() // it waits
 	const limit, answer = 1 << 20, 600 << 10
@@ -136,7 +136,7 @@ func TestReaderGetsEverything(t *testing.T) {
 			var answers int
 			var mark time.Time
 			read := func() {
-				// The difference is more than sockets and windows hold.
+				// More answers than sockets and windows can hold.
 				first, last := asked, 3*asked
 				mu.Lock()
 				defer mu.Unlock()
@@ -193,7 +193,7 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// askingFour is a request as a call's data.
+// askingFour returns a request as a call's data.
 func askingFour(t *testing.T) []byte {
 	body, err := proto.Marshal(floats("m", 4))
 	if err != nil {
@@ -208,7 +208,7 @@ func (c *caller) askAndReset(stream uint32, message []byte) error {
 	for _, h := range callHeaders("ModelInfer") {
 		c.must(c.enc.WriteField(h))
 	}
-	var all bytes.Buffer // at once, so that it costs the least to send
+	var all bytes.Buffer // in one write, so that it costs the least to send
 	frames := http2.NewFramer(&all, nil)
 	c.must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}))
 	c.must(frames.WriteData(stream, true, message))
@@ -217,8 +217,7 @@ func (c *caller) askAndReset(stream uint32, message []byte) error {
 	return err
 }
 
-// A client that is sent away for cancelling while it is sending can read why, however late it
-// reads.
+// A client that is disconnected for cancelling while it sends can read why, however late it reads.
 func TestCalmDownIsRead(t *testing.T) {
 	t.Parallel() // it waits
 	r := newRig(t)
@@ -247,18 +246,18 @@ func TestCalmDownIsRead(t *testing.T) {
 	}
 }
 
-// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has
-// had done is bounded. The pace is that of reading: calls that have begun cost others their
-// turn, whatever becomes of them.
+// A client that cancels nearly all of its calls is slowed down, then disconnected, and the work
+// that it caused is bounded. Reading is slowed down: calls that have begun delay other clients,
+// whatever becomes of them.
 func TestRapidReset(t *testing.T) {
 	r := newRig(t)
 	rows := r.sized("m", 4)
 	message := askingFour(t)
-	attack := func(until time.Time) (asked int) { // until it is sent away, or then
+	attack := func(until time.Time) (asked int) { // until it is disconnected, or until then
 		c := r.caller()
 		c.must(c.conn.SetDeadline(until))
 		go func() {
-			for { // its answers are read, lest it be closed for that
+			for { // reads the answers, or else the connection would be closed for that
 				if _, err := c.framer.ReadFrame(); err != nil {
 					return
 				}
@@ -286,16 +285,16 @@ func TestRapidReset(t *testing.T) {
 	for until := again.Add(time.Duration(budgettest.Rounds(1000)) * time.Millisecond); time.Now().Before(until); {
 		attack(until)
 	}
-	// The calls of the first and of the last connection that the server has read.
+	// The server has read calls of the first and of the last connection.
 	const pace, left = 2 * cancelRate, 2 * 256
 	if n, took := begun()-before, time.Since(again); n > left+int(took.Seconds()*pace) {
 		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}
-	// A client beside it is not held back, once its first call has been answered.
+	// A concurrent client is not held back, once its first call has been answered.
 	budgettest.Until(r.t, "those connections to end", func() bool { return r.connections() == 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var first time.Time // the connection is there
+	var first time.Time // when the connection existed
 	for i := range 100 {
 		var ours peer.Peer
 		if _, err := r.client.ModelInfer(ctx, floats("m", 4), grpc.Peer(&ours)); err != nil {
@@ -312,8 +311,8 @@ func TestRapidReset(t *testing.T) {
 			if wait, _ := c.cancels.debt(now); i > 0 && wait > 0 {
 				t.Errorf("after %d calls, none of which was cancelled, the next waits for %v", i+1, wait)
 			}
-			// On a slow machine time alone would fill the account soon enough for that. The last
-			// answer may not have been counted yet.
+			// On a slow machine time alone would fill the account. The last answer may not have
+			// been counted yet.
 			least := min(now.Sub(first).Seconds()*cancelRate+float64(cancelAnswer*i), cancelCredit) - 1
 			c.cancels.mu.Lock()
 			credit := c.cancels.credit
@@ -325,7 +324,7 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// Who hedges, cancelling each time those that come second, or cancels now and then, never waits.
+// A client that hedges, cancelling each later call, or that cancels now and then, never waits.
 func TestCancelsOfOrdinaryClients(t *testing.T) {
 	for name, c := range map[string]struct {
 		perSecond, of, canceled int

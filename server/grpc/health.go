@@ -14,14 +14,14 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// health is grpc.health.v1.Health, for orchestrators and for clients that balance. A service is
-// "" or the protocol's for the server, and "model" or "model/version" for a model.
+// health is grpc.health.v1.Health, for orchestrators and for clients that balance load. Service "",
+// or the name of the protocol's service, is the server; "model" and "model/version" are models.
 type health struct {
 	healthpb.UnimplementedHealthServer
 	door *Door
 }
 
-// watchEvery is how often a watched service is looked at.
+// watchEvery is the interval at which Watch looks at a service.
 const watchEvery = 100 * time.Millisecond
 
 func (h *health) Check(ctx context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
@@ -29,7 +29,7 @@ func (h *health) Check(ctx context.Context, q *healthpb.HealthCheckRequest) (*he
 	return &healthpb.HealthCheckResponse{Status: s}, asStatus(err)
 }
 
-// Watch sends the status at once, and then whenever it is another one.
+// Watch sends the status at once, and then whenever it changes.
 func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	last := healthpb.HealthCheckResponse_UNKNOWN
 	return h.door.repeat(stream.Context(), watchEvery, func() error {
@@ -45,8 +45,8 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	})
 }
 
-// repeat looks at once, and then every so often until that fails, the client goes or the door
-// closes.
+// repeat calls look at once, and then at each interval, until look fails, the client leaves or the
+// door closes.
 func (d *Door) repeat(ctx context.Context, every time.Duration, look func() error) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -64,7 +64,7 @@ func (d *Door) repeat(ctx context.Context, every time.Duration, look func() erro
 	}
 }
 
-// status is that of the server, which everybody may know, or of a model.
+// status returns the status of the server, which any client may know, or of a model.
 func (h *health) status(ctx context.Context, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
 	var r predict.Readiness
 	if service == "" || service == pb.GRPCInferenceService_ServiceDesc.ServiceName {

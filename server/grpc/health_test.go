@@ -62,7 +62,7 @@ func TestHealth(t *testing.T) {
 	check("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
-// A client without our .proto finds the service and its messages.
+// A client without the .proto files finds the service and its messages.
 func TestReflection(t *testing.T) {
 	r := newRig(t)
 	s, err := reflectionpb.NewServerReflectionClient(r.dial()).ServerReflectionInfo(t.Context())

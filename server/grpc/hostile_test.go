@@ -31,7 +31,7 @@ func TestLimits(t *testing.T) {
 		_, err := r.client.ModelInfer(t.Context(), q)
 		return err
 	}
-	// Up to the limit, whatever is in the message beside it.
+	// Tensors up to the limit are accepted, whatever else is in the message.
 	if err := ask(raw("m", "FP32", []int{1, 1 << 18}, make([]byte, 1<<20))); err != nil {
 		t.Error(err)
 	}
@@ -61,8 +61,8 @@ func TestLimits(t *testing.T) {
 	failed(t, err, codes.NotFound, "NotFound")
 }
 
-// When the budget is used up, a request that needs memory is refused, at its place in a stream
-// too, and others are served.
+// When the budget is used up, a request that needs memory is refused, also within a stream, and
+// other requests are served.
 func TestBudget(t *testing.T) {
 	r := newRig(t, func(_ *Config, budget *int64) { *budget = 4 << 20 })
 	w := r.held("held")
@@ -98,7 +98,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Who announces much and sends little gets memory for little; and when he is too slow, an answer.
+// A client that announces much and sends little gets little memory, and an error if it is slow.
 func TestSlowMessage(t *testing.T) {
 	t.Parallel() // it waits
 	r := newRig(t, func(c *Config, _ *int64) { c.MessageTimeout = 100 * time.Millisecond })
@@ -121,7 +121,7 @@ func TestSlowMessage(t *testing.T) {
 		most = max(most, r.pool.InUse())
 		return most > 0
 	})
-	// Others are served meanwhile.
+	// Other clients are served meanwhile.
 	for range 100 {
 		if _, err := r.client.ModelInfer(t.Context(), floats("m", 1)); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestSlowMessage(t *testing.T) {
 	<-done
 	budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 })
 
-	// 30,000 bytes get a second more. Half of them come, which is a frame of HTTP/2.
+	// 30,000 bytes get a second more. Half of them arrive: one frame of HTTP/2.
 	tap, option = tapped(20_000)
 	slow = pb.NewGRPCInferenceServiceClient(r.dial(option))
 	_, err := slow.ModelInfer(t.Context(), floats("m", make([]float32, 7500)...))
@@ -166,8 +166,8 @@ func TestHangUpWhileSending(t *testing.T) {
 	}
 }
 
-// Answers that wait for their client's window are given back when it goes, whether it says so
-// or not.
+// The memory of answers that wait for their client's window is returned when the client leaves,
+// whether it cancels or disconnects.
 func TestHangUpWhileReceiving(t *testing.T) {
 	for _, how := range []string{"cancel", "cut"} {
 		t.Run(how, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestHangUpWhileReceiving(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// More than fits the window and is not read.
+			// Answers that exceed the window and are not read.
 			for range 4 {
 				if err := s.Send(floats("m", make([]float32, 1<<18)...)); err != nil {
 					t.Fatal(err)
@@ -223,7 +223,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// One address cannot fill the door.
+// One address cannot use up the door's connections.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Connections.PerAddress, c.Connections.Loopback = 1, true })
 	live := func(client pb.GRPCInferenceServiceClient) error {
@@ -249,7 +249,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	budgettest.Until(r.t, "its place", func() bool { return r.metrics.Door("grpc").Connections() == 1 })
 }
 
-// What is no message of ours is an error of the client's, and of this call only.
+// An invalid message is the client's error, and affects only this call.
 func TestMalformed(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -273,7 +273,7 @@ func TestMalformed(t *testing.T) {
 	}
 	failed(t, s.RecvMsg(&answer), codes.InvalidArgument, "Protocol")
 
-	// Headers beyond all measure.
+	// Headers far beyond the limit.
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-much", string(bytes.Repeat([]byte("x"), 100<<10)))
 	if _, err := r.client.ServerLive(ctx, &pb.ServerLiveRequest{}); err == nil {
 		t.Error("taken")

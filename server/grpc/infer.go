@@ -34,8 +34,8 @@ func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wir
 	return predict.Late(ctx, err)
 }
 
-// bounds are those of a request for inference: limits.message_bytes is about tensors, and names
-// and the like are limited for themselves.
+// bounds are those of a request for inference: limits.message_bytes is about tensors; names, id and
+// parameters have a limit of their own.
 func (d *Door) bounds(r *request) func() wire.Bounds {
 	return func() wire.Bounds {
 		s := d.settings.Load()
@@ -45,7 +45,7 @@ func (d *Door) bounds(r *request) func() wire.Bounds {
 	}
 }
 
-// charged are the bounds of a request on a connection, whose client has quotas.
+// charged are bounds that also charge the request to its client's quotas.
 func (d *Door) charged(r *request, c *conn) func() wire.Bounds {
 	bounds := d.bounds(r)
 	return func() wire.Bounds {
@@ -56,13 +56,13 @@ func (d *Door) charged(r *request, c *conn) func() wire.Bounds {
 	}
 }
 
-// infer is ModelInfer.
+// infer serves ModelInfer.
 func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
 	r.Who = d.who(stream.Context())
-	err := r.Who.Enter() // before memory is taken for its message
+	err := r.Who.Enter() // before memory is taken for the message
 	if err == nil {
 		err = d.receiveOne(stream.Context(), w, d.charged(&r, connOf(stream.Context())), r.read)
 	}
@@ -78,8 +78,8 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	return wire.Lost(stream.SendMsg(reply))
 }
 
-// ask submits a request that was complete at arrived and waits for its answer. room is where the
-// answer gets its room before the request is submitted.
+// ask submits a request that was complete at arrived, and waits for its answer. Before the request
+// is submitted, the answer gets its room in the outbox room.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
 	if err := r.question(); err != nil {
 		d.Refused(err, arrived)
@@ -110,20 +110,20 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	return reply, nil
 }
 
-// A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one
-// that sends their answers in the order of the requests.
+// A pipeline serves one ModelStreamInfer: one goroutine receives, one runs for each request, and
+// one sends the answers in the order of the requests.
 type pipeline struct {
 	door *Door
 	wire *wire.Stream
 	ctx  context.Context
 
 	places chan struct{}    // one element for each request that has no answer
-	line   chan chan *reply // of these, in their order
-	// fault is why receiving ended, set before line is closed; nil: the client has sent its last.
+	line   chan chan *reply // where their replies will be, in the order of the requests
+	// fault is why receiving ended, set before line is closed; nil: the client has finished.
 	fault error
 }
 
-// inferStream is ModelStreamInfer.
+// inferStream serves ModelStreamInfer.
 func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	if err := d.who(stream.Context()).Enter(); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	work.Go(func() { p.receive(&work) })
 	err := p.send(stream)
 	cancel()
-	// receive goes on until the call ends.
+	// receive runs until the call ends.
 	if err != nil {
 		w.End(err)
 	}
@@ -146,8 +146,8 @@ func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	return err
 }
 
-// send sends the answers in order, until the last. When the door closes it sends those of the
-// requests received so far.
+// send sends the answers in order, until the last. When the door closes, it still sends the answers
+// to the requests received so far.
 func (p *pipeline) send(stream grpc.ServerStream) error {
 	for {
 		var place chan *reply
@@ -175,8 +175,8 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 	}
 }
 
-// receive receives requests and starts a goroutine of work for each, as many at a time as there are
-// places: beyond that the client waits, by gRPC's flow control.
+// receive receives requests and starts a goroutine of work for each, up to as many at a time as
+// there are places. Beyond that gRPC's flow control holds the client back.
 func (p *pipeline) receive(work *sync.WaitGroup) {
 	defer close(p.line)
 	var r *request
@@ -236,22 +236,22 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 }
 
 // A lane gives a request of a ModelStreamInfer room for its answer after the requests before it:
-// their answers leave first, and would wait for the room that it has. Only then the request waits
-// for its turn. Behind a frame the next request goes on when that is submitted: the later of two
-// frames is the newer one.
+// their answers leave first, and would otherwise wait for the room that it has. Only then does the
+// request wait for its turn. The request after a frame goes on only when the frame is submitted, so
+// that the later of two frames is the newer one.
 type lane struct {
 	*conn
-	before <-chan struct{} // nil: it is the first
+	before <-chan struct{} // nil: this is the first request
 	passed chan struct{}
 	once   sync.Once
 	turn   turn
-	frame  bool // of a stream
+	frame  bool // the request is a frame of a stream
 }
 
 func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
 
-// leave is pass for a request that has its answer. One that is refused before it has waited for
-// those before it waits now: those after it would overtake them.
+// leave is pass for a request that has its answer. A request that was refused before it waited for
+// those before it waits now: otherwise those after it would overtake them.
 func (l *lane) leave() {
 	if l.before != nil {
 		<-l.before
@@ -264,7 +264,7 @@ func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error)
 	if l.before != nil {
 		select {
 		case <-l.before:
-		case <-ctx.Done(): // and so have those before it
+		case <-ctx.Done(): // the context of the requests before it as well
 		}
 	}
 	if room, err = l.conn.Admit(ctx, call); err == nil {

@@ -28,8 +28,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// dtypes are all that the protocol has, each with the bytes of 6 elements, and the same as
-// contents where there is a field for it.
+// dtypes are all datatypes of the protocol, each with the bytes of 6 elements, and the same as
+// contents if there is a field for it.
 var dtypes = []struct {
 	name     string
 	data     []byte
@@ -70,8 +70,8 @@ func texts(values ...string) []byte {
 	return t.Data
 }
 
-// Every datatype, raw and typed, comes back bit by bit: as bytes, or as elements if asked for
-// them, in whatever form it went.
+// Every datatype, raw and typed, is returned bit by bit: as bytes, or as elements if requested, in
+// whatever form it was sent.
 func TestDatatypes(t *testing.T) {
 	r := newRig(t)
 	for _, c := range dtypes {
@@ -99,7 +99,7 @@ func TestDatatypes(t *testing.T) {
 					t.Errorf("%s typed %v: %v", c.name, shape, err)
 					continue
 				}
-				// Bits and not values, of which NaN is unlike itself.
+				// Compare bits and not values: NaN does not equal itself.
 				got, _ := proto.MarshalOptions{Deterministic: true}.Marshal(a.Outputs[0].GetContents())
 				want, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c.contents)
 				if len(a.RawOutputContents) != 0 || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) || !bytes.Equal(got, want) {
@@ -110,13 +110,13 @@ func TestDatatypes(t *testing.T) {
 	}
 }
 
-// wantTyped makes a request one for typed outputs.
+// wantTyped makes a request ask for typed outputs.
 func wantTyped(q *pb.ModelInferRequest) *pb.ModelInferRequest {
 	q.Parameters = map[string]*pb.InferParameter{"binary_data_output": {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}}
 	return q
 }
 
-// Of a model of which one output has no typed form, all are answered raw, whatever was asked for.
+// If one output of a model has no typed form, all are answered raw, whatever was requested.
 func TestNoTypedForm(t *testing.T) {
 	r := newRig(t)
 	spec := scheduler.Spec{
@@ -223,13 +223,13 @@ func TestInvalidInputs(t *testing.T) {
 		_, err := r.client.ModelInfer(t.Context(), c.q)
 		failed(t, err, codes.InvalidArgument, "InvalidInput", c.words...)
 	}
-	// They are all counted, and none is left.
+	// All are counted, and none is left.
 	if n := r.inside(); n != 0 {
 		t.Errorf("%d requests are still inside", n)
 	}
 }
 
-// What a request says beside its tensors reaches the container, or is done.
+// A request's parameters reach the container, or take effect.
 func TestParameters(t *testing.T) {
 	r := newRig(t)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
@@ -310,7 +310,7 @@ func TestErrors(t *testing.T) {
 	failed(t, err, codes.Unavailable, "Unavailable")
 }
 
-// grpc-timeout is a deadline like any other, also for who waits in the queue.
+// grpc-timeout is a deadline like any other, also for a request in the queue.
 func TestDeadline(t *testing.T) {
 	r := newRig(t)
 	w := r.held("m")
@@ -322,7 +322,7 @@ func TestDeadline(t *testing.T) {
 	}
 	budgettest.Until(r.t, "the request to end", func() bool { return r.inside() == 0 })
 
-	// The request's own is answered by the server.
+	// A deadline of the request itself is answered by the server.
 	q := floats("m", 1)
 	q.Parameters = map[string]*pb.InferParameter{"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 20_000}}}
 	_, err = r.client.ModelInfer(t.Context(), q)
@@ -344,7 +344,7 @@ func TestCancelLeavesTheQueue(t *testing.T) {
 		}
 		return rows
 	}
-	// What fills the replica's slots, and then some that wait.
+	// Requests that fill the replica's slots, and then some that wait.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 20)
@@ -389,7 +389,7 @@ func TestCompression(t *testing.T) {
 		// A bomb: ten megabytes in ten kilobytes.
 		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 10 << 18}, make([]byte, 10<<20)), grpc.UseCompressor(name))
 		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 4194304")
-		// The same in tensors that are each within the limit.
+		// The same size in tensors that are each within the limit.
 		q := raw("m", "FP32", []int{1, 3 << 18}, make([]byte, 3<<20))
 		q.RawInputContents = append(q.RawInputContents, q.RawInputContents[0])
 		_, err = r.client.ModelInfer(t.Context(), q, grpc.UseCompressor(name))
@@ -397,7 +397,7 @@ func TestCompression(t *testing.T) {
 	}
 }
 
-// metric reads one of the server's, by its name and labels.
+// metric returns a metric of the server, by its name and labels.
 func metric(r *rig, name string) int {
 	r.t.Helper()
 	n, ok := findMetric(r, name)

@@ -32,18 +32,18 @@ import (
 )
 
 // Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a
-// million of them, and FuzzMutants guided by coverage. The target of codec_test.go changes bytes:
-// hardly any of its requests gets past the reading of its fields, which is all that it looks at.
+// million of them, and FuzzMutants guided by coverage. The target in codec_test.go changes bytes:
+// hardly any of its requests gets past the reading of its fields, which is all that it tests.
 
-// mutants sends what it makes of samples to a door.
+// mutants sends mutants of samples to a door.
 type mutants struct {
 	*rig
 	samples []*pb.ModelInferRequest
-	cameras []*pb.ModelInferRequest // those of the samples that a model answers which is slow
+	cameras []*pb.ModelInferRequest // those of the samples for the slow model
 	tally   jsontest.Tally
-	stream  grpc.ClientStream // that others use before and after; nil: none yet
+	stream  grpc.ClientStream // shared with other requests; nil: none yet
 	conn    *grpc.ClientConn
-	ctx     context.Context // as a call of a connection has it
+	ctx     context.Context // as the context of a call on a connection
 }
 
 func newMutants(t testing.TB) *mutants {
@@ -109,14 +109,14 @@ func (m *mutants) slowly(b *scheduler.Batch) error {
 // A mutant is a request made of a sample.
 type mutant struct {
 	body  []byte
-	right bool            // it is the sample
-	frame *jsontest.Frame // of a stream that it is; nil: none, or no more is known
+	right bool            // it is the sample, unchanged
+	frame *jsontest.Frame // the frame of a stream that it is; nil: none, or unknown
 }
 
 func (q *mutant) String() string { return fmt.Sprintf("%d bytes: %.2000x", len(q.body), q.body) }
 
-// make makes a request: of the sample one with other types, shapes, counts, contents and
-// parameters, and of its bytes one with other fields.
+// make makes a request: from the sample one with other types, shapes, counts, contents and
+// parameters, and from its bytes one with other fields.
 func (m *mutants) make(c *jsontest.Choices, samples []*pb.ModelInferRequest) *mutant {
 	message := proto.Clone(jsontest.One(c, samples)).(*pb.ModelInferRequest)
 	changes, framed := c.N(5), len(samples) == len(m.cameras)
@@ -152,9 +152,9 @@ func setFrame(q *pb.ModelInferRequest, f *jsontest.Frame) {
 		delete(q.Parameters, key)
 	}
 	for _, key := range f.Keys {
-		p := &pb.InferParameter{} // what is no parameter here
+		p := &pb.InferParameter{} // empty for a value that no parameter has
 		var v any
-		_ = json.Unmarshal([]byte(key.Text), &v) // 1e400 is none of JSON's numbers
+		_ = json.Unmarshal([]byte(key.Text), &v) // 1e400 is not a valid JSON number
 		switch v := v.(type) {
 		case bool:
 			p = parameterOf(v)
@@ -180,7 +180,7 @@ var (
 		"classification", "other", "", "triton_enable_empty_final_response", "stream", "seq", "captured_at", "keep"}
 )
 
-// anyParameter is a parameter of any kind, none among them.
+// anyParameter returns a parameter of any kind, or none.
 func anyParameter(c *jsontest.Choices) *pb.InferParameter {
 	n := jsontest.One(c, []int64{0, 1, -1, 2, 1000, 1 << 31, math.MaxInt64, math.MinInt64})
 	switch c.N(6) {
@@ -223,7 +223,7 @@ func (m *mutants) change(c *jsontest.Choices, q *pb.ModelInferRequest) {
 		q.Outputs = append(q.Outputs, out)
 	case 8:
 		q.ModelName, q.ModelVersion = jsontest.One(c, m.samples).ModelName, jsontest.One(c, []string{"", "1", "2", "update", "1/2"})
-	case 9: // an input more or less
+	case 9: // one input more or less
 		other := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
 		switch c.N(3) {
 		case 0:
@@ -233,7 +233,7 @@ func (m *mutants) change(c *jsontest.Choices, q *pb.ModelInferRequest) {
 		default:
 			slices.Reverse(q.Inputs)
 		}
-	case 10: // raw contents more or less
+	case 10: // raw contents added or removed
 		other := jsontest.One(c, m.samples)
 		switch c.N(3) {
 		case 0:
@@ -287,8 +287,8 @@ func (m *mutants) changeInput(c *jsontest.Choices, in *pb.ModelInferRequest_Infe
 	}
 }
 
-// rewire makes one change to the fields of a message, or of one in it: their order, their
-// number, their wire type, where they end.
+// rewire makes one change to the fields of a message, or of a nested one: their order, number, wire
+// type, or end.
 func rewire(c *jsontest.Choices, b []byte) []byte {
 	var fields [][]byte
 	for rest := b; len(rest) > 0; {
@@ -311,7 +311,7 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 		fields = append(fields, slices.Repeat(fields[i:i+1], 1+c.N(30))...)
 	case 2:
 		slices.Reverse(fields)
-	case 3: // in it
+	case 3: // in a nested message
 		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
 			if inner, m := protowire.ConsumeBytes(fields[i][n:]); m > 0 {
 				fields[i] = wire.AppendBytes(nil, int(num), rewire(c, inner))
@@ -320,12 +320,12 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 	case 4: // another wire type or number
 		fields[i] = slices.Clone(fields[i])
 		fields[i][0] ^= byte(1 << c.N(6))
-	case 5: // an announced length that is another
+	case 5: // a wrong announced length
 		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
 			inner, _ := protowire.ConsumeBytes(fields[i][n:])
 			fields[i] = append(protowire.AppendVarint(protowire.AppendTag(nil, num, typ), uint64(jsontest.One(c, dimensions))), inner...)
 		}
-	case 6: // groups, and fields of no number known
+	case 6: // groups, and fields of unknown numbers
 		group := protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.StartGroupType)
 		group = append(append(group, fields[i]...), protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.EndGroupType)...)
 		fields = append(fields, group)
@@ -336,7 +336,7 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 	return slices.Concat(fields...)
 }
 
-// run makes a request, asks it in one of the ways there are, and checks what comes.
+// run makes a request, sends it in one of several ways, and checks the answer.
 func (m *mutants) run(c jsontest.Choices) {
 	if c.N(16) == 15 {
 		m.burst(&c)
@@ -360,8 +360,8 @@ func (m *mutants) run(c jsontest.Choices) {
 }
 
 // burst sends requests to the slow model, most of them frames of a few streams: on one
-// ModelStreamInfer, which answers in order, or at once as calls, of which one in eight is canceled
-// soon. Then no stream has a frame without an answer.
+// ModelStreamInfer, which answers in order, or as concurrent calls, one in eight of which is
+// canceled soon. Afterwards no stream has a frame without an answer.
 func (m *mutants) burst(c *jsontest.Choices) {
 	burst := make([]*mutant, 2+c.N(6))
 	var frames []*jsontest.Frame
@@ -432,8 +432,8 @@ func (m *mutants) calls(c *jsontest.Choices, burst []*mutant, frames []*jsontest
 	}
 }
 
-// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
-// back, and a superseded one is told by which.
+// judgeFrame checks the answer to a frame: an invalid frame is refused, a valid one gets its number
+// back, and a superseded one names the newer frame.
 func (m *mutants) judgeFrame(q *mutant, data []byte, by string, err error, frames []*jsontest.Frame) {
 	if q.frame == nil {
 		return
@@ -457,7 +457,7 @@ func (m *mutants) judgeFrame(q *mutant, data []byte, by string, err error, frame
 	}
 }
 
-// inProcess reads it in pieces of size and asks, without a socket.
+// inProcess reads the mutant in pieces of size and asks the door, without a socket.
 func (m *mutants) inProcess(ctx context.Context, q *mutant, size int) ([]byte, error) {
 	var r request
 	defer r.release()
@@ -481,7 +481,7 @@ func (m *mutants) call(q *mutant) ([]byte, error) {
 	return data, err
 }
 
-// send sends it on a stream that goes on whatever comes.
+// send sends the mutant on a stream that continues whatever the answer is.
 func (m *mutants) send(q *mutant) {
 	var err error
 	if m.stream == nil {
@@ -495,8 +495,8 @@ func (m *mutants) send(q *mutant) {
 	}
 }
 
-// receive returns the answer to q, which is the next on the stream, and by which frame q is
-// superseded, as JSON.
+// receive returns the answer to q, which is the next on the stream, and as JSON the frame that
+// superseded q, if any.
 func (m *mutants) receive(q *mutant) (data []byte, by string, err error) {
 	if err = m.stream.RecvMsg(&data); err != nil {
 		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
@@ -511,7 +511,7 @@ func (m *mutants) receive(q *mutant) (data []byte, by string, err error) {
 	case p != nil:
 		by = strconv.FormatInt(p.GetInt64Param(), 10)
 	}
-	if strings.Contains(a.ErrorMessage, "superseded") { // the others have no code of their own
+	if strings.Contains(a.ErrorMessage, "superseded") { // the other errors have no code of their own
 		return nil, by, status.Error(codes.Aborted, a.ErrorMessage)
 	} else if a.ErrorMessage != "" {
 		return nil, by, status.Error(codes.InvalidArgument, a.ErrorMessage)
@@ -520,8 +520,8 @@ func (m *mutants) receive(q *mutant) (data []byte, by string, err error) {
 	return data, by, err
 }
 
-// judge checks an answer: one of the table; what is right has it, and what is answered was a
-// request and is echoed.
+// judge checks an answer: it is one of the table; a valid request gets it, and an answered one was
+// a request and is echoed.
 func (m *mutants) judge(q *mutant, data []byte, err error) {
 	switch code := status.Code(err); code {
 	case codes.OK:
@@ -555,11 +555,11 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 	}
 	for i, in := range asked.Inputs {
 		at := slices.IndexFunc(a.Outputs, func(o *pb.ModelInferResponse_InferOutputTensor) bool { return o.Name == in.Name })
-		if at < 0 { // a model with one input takes it without a name
+		if at < 0 { // a model with one input takes an input without a name
 			at = i
 		}
 		if a.Outputs[at].Datatype == "BYTES" && in.Datatype == "UINT8" {
-			continue // the UTF-8 of one text
+			continue // one text, sent as its UTF-8 bytes
 		}
 		if out := a.Outputs[at]; !sameShape(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
 			m.t.Fatalf("asked %v\nechoed %v", &asked, &a)
@@ -567,8 +567,8 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 	}
 }
 
-// sameShape reports whether out is the shape of the echo of in. No rows are answered without
-// the model, and the sizes that only it knows are 0 then.
+// sameShape reports whether out is the shape of the echo of in. Requests without rows are answered
+// without the model, so sizes that only the model knows are 0.
 func sameShape(out, in []int64) bool {
 	if len(in) == 0 || in[0] != 0 || len(out) != len(in) {
 		return slices.Equal(out, in)
@@ -586,7 +586,7 @@ func TestMutants(t *testing.T) {
 	jsontest.Drive(t, 20_000, &m.tally, m.run)
 }
 
-// FuzzMutants: what the bytes decide is more requests, by coverage.
+// FuzzMutants: the fuzzer's bytes choose the requests, guided by coverage.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
 	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
@@ -594,7 +594,7 @@ func FuzzMutants(f *testing.F) {
 		held := *m.rig
 		held.t = t
 		run.rig, run.stream = &held, nil
-		ctx, cancel := context.WithCancel(m.ctx) // a stream of its own ends with t
+		ctx, cancel := context.WithCancel(m.ctx) // its own stream ends with t
 		defer cancel()
 		run.ctx = ctx
 		run.run(c)

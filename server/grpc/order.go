@@ -7,16 +7,16 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// sequences order the requests of one ModelStreamInfer. Those of one sequence of a model are
-// executed one after the other, in the order in which they arrived: each when the one before has
-// its answer, even an error. Otherwise a model that sums up a sequence would sum in any order, as
-// each request has a goroutine and a batch has no order. Requests of different sequences, and
-// those that name none, run side by side.
+// sequences order the requests of one ModelStreamInfer. Requests of one sequence of a model are
+// executed one after the other, in the order of their arrival: each starts when the one before it
+// has its answer, even an error. Otherwise a model that sums up a sequence would sum in any order,
+// since each request has a goroutine and a batch has no order. Requests of different sequences, and
+// those that name none, run concurrently.
 //
-// A request that waits here is not answered at its deadline but after the one before it, as its
-// answer could not leave sooner.
+// A request that waits here is not answered at its deadline but after the request before it, since
+// its answer could not leave sooner.
 //
-// It belongs to the goroutine that receives.
+// Only the goroutine that receives uses it.
 type sequences map[string]chan struct{} // of the last request: closed when it has its answer
 
 // A turn is a request's place in its sequences.
@@ -25,7 +25,7 @@ type turn struct {
 	done   chan struct{}   // closed when this one has its answer; nil if it is in no sequence
 }
 
-// take returns the turn of a request. At most places requests can be without an answer.
+// take returns the turn of a request. At most places requests are unanswered at a time.
 func (s sequences) take(r *request, places int) (t turn) {
 	for _, key := range r.sequences() {
 		if t.done == nil {
@@ -48,7 +48,7 @@ func (s sequences) take(r *request, places int) (t turn) {
 	return t
 }
 
-// wait returns when the request may be asked, or ctx has ended.
+// wait returns when the request may be executed, or ctx has ended.
 func (t turn) wait(ctx context.Context) {
 	for _, before := range t.before {
 		select {
@@ -65,8 +65,8 @@ func (t turn) end() {
 	}
 }
 
-// sequences returns the keys of the sequences that a request belongs to. As for Triton, a
-// sequence_id of 0 or "" is none.
+// sequences returns the keys of the sequences that a request belongs to. As in Triton, a
+// sequence_id of 0 or "" names no sequence.
 func (r *request) sequences() (keys []string) {
 	if r.Values.InOrder {
 		keys = append(keys, "")

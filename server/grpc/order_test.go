@@ -28,8 +28,8 @@ func parameterOf(v any) *pb.InferParameter {
 	panic(v)
 }
 
-// Requests of one stream that name a sequence are executed in its order, as are those that ask
-// for it; others are not held back by them.
+// Requests of one stream that name a sequence are executed in its order, as are those that ask for
+// it; they do not hold back other requests.
 func TestSequences(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.InFlight = 64 })
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}}
@@ -100,7 +100,7 @@ func TestSequences(t *testing.T) {
 	}
 }
 
-// A sequence goes on after a request that failed, and what has ended is not remembered.
+// A sequence goes on after a request that failed, and an ended sequence is forgotten.
 func TestSequenceGoesOn(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)

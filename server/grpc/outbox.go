@@ -17,31 +17,31 @@ import (
 )
 
 // An outbox has a connection's answers that have not left yet, and the requests that wait for room
-// for theirs (see [gate.Outbox]).
+// for their answers (see [gate.Outbox]).
 //
 // grpc-go releases the memory of a message when its bytes have left or its call has ended, but not
-// when the connection ends first: what then waits for the client's window stays referenced. The
-// garbage collector finds grpc-go's own buffers; ours would be missing from the pool. So end,
-// which is called when grpc-go reports the end of a connection, after its writer's, releases what
-// is left.
+// when the connection ends first: data that then waits for the client's window stays referenced.
+// The garbage collector frees grpc-go's own buffers, but the pool would never get its buffers back.
+// So end releases the rest. It is called when grpc-go reports the end of a connection, after the
+// end of its writer.
 type outbox struct {
 	mu    sync.Mutex
 	box   gate.Outbox
 	line  []*place // requests that wait for room, oldest first
 	held  map[*holding]struct{}
-	since time.Time // when held last changed, as long as it is not empty
+	since time.Time // when held last changed; set while held is not empty
 	shut  bool      // the connection is closed: no request is admitted
 }
 
-// A place in the line for room.
+// A place is a request's place in the line for room.
 type place struct {
 	call  *gate.Call
 	room  int
-	err   error         // why there will be none
+	err   error         // why there will be no room
 	taken chan struct{} // closed when there is room, or an error
 }
 
-// setLimit changes how many bytes of answers may be on their way out.
+// setLimit changes how many bytes of answers may wait to leave.
 func (o *outbox) setLimit(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,8 +49,8 @@ func (o *outbox) setLimit(bytes int) {
 	o.admitLocked()
 }
 
-// Admit waits until there is room for the answer to a call, for as long as its client does, or
-// its deadline.
+// Admit waits until there is room for the answer to a call, the client gives up, or the call's
+// deadline passes.
 func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
 	o.mu.Lock()
 	if len(o.line) == 0 && !o.shut {
@@ -77,13 +77,13 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	defer o.mu.Unlock()
 	if i := slices.Index(o.line, p); i >= 0 {
 		o.line = slices.Delete(o.line, i, i+1)
-		o.admitLocked() // the one behind may be smaller
+		o.admitLocked() // the next request in the line may need less
 		return 0, err
 	}
 	return p.room, p.err // admitted at the same moment
 }
 
-// admitLocked admits the requests for whose answers there is room by now.
+// admitLocked admits the requests in the line whose answers have room by now.
 func (o *outbox) admitLocked() {
 	for len(o.line) > 0 && !o.shut {
 		p := o.line[0]
@@ -106,7 +106,7 @@ func (o *outbox) Put(call *gate.Call, room int) (size int, err error) {
 	return o.box.Put(call, room)
 }
 
-// Take notes that an answer has left.
+// Take records that an answer has left.
 func (o *outbox) Take(size int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,11 +114,11 @@ func (o *outbox) Take(size int) {
 	o.admitLocked()
 }
 
-// A departure is an answer that is being sent. It has left when none of its parts is referenced.
+// A departure is an answer that is being sent. It has left when no part of it is referenced.
 type departure struct {
 	outbox *outbox
 	size   int          // of the answer, as the outbox counts it
-	use    quota.Use    // of the request, from when its answer is there
+	use    quota.Use    // of the request, once it has its answer
 	parts  atomic.Int32 // its holdings, and the reply itself
 }
 
@@ -130,24 +130,24 @@ func (o *outbox) depart(size int) *departure {
 
 func (d *departure) done() {
 	if d.parts.Add(-1) == 0 {
-		d.use.End() // before that lets others in
+		d.use.End() // before Take admits other requests
 		d.outbox.Take(d.size)
 	}
 }
 
-// A holding is memory of an answer on its way out. It is the pool that grpc-go gives the bytes
-// back to.
+// A holding is memory of an answer that is being sent. It is the pool to which grpc-go returns the
+// bytes.
 type holding struct {
 	of   *departure
 	buf  *tensor.Buffer // owns data; nil: the garbage collector does
 	data []byte
 }
 
-// minPart is the capacity that data must have for grpc-go to give it back.
+// minPart is the capacity that data must have for grpc-go to return it.
 const minPart = 1<<10 + 1
 
-// hold makes a buffer for the transport of a part of an answer, which buf owns, or the garbage
-// collector.
+// hold makes a buffer for the transport from a part of an answer, which buf owns; nil: the garbage
+// collector owns it.
 func (d *departure) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
 	o, h := d.outbox, &holding{of: d, buf: buf, data: data}
 	d.parts.Add(1)
@@ -164,13 +164,13 @@ func (d *departure) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
 	return mem.NewBuffer(&h.data, h)
 }
 
-// Get is there for the interface: grpc-go asks a message's pool for nothing.
+// Get completes the interface: grpc-go takes no buffer from a message's pool.
 func (h *holding) Get(n int) *[]byte {
 	b := make([]byte, n)
 	return &b
 }
 
-// Put is called when grpc-go has no more use for the data.
+// Put is called when grpc-go no longer needs the data.
 func (h *holding) Put(*[]byte) {
 	o := h.of.outbox
 	o.mu.Lock()
@@ -178,13 +178,13 @@ func (h *holding) Put(*[]byte) {
 	delete(o.held, h)
 	o.since = time.Now()
 	o.mu.Unlock()
-	if held { // or end has done it
+	if held { // otherwise end has released it
 		h.buf.Release()
 		h.of.done()
 	}
 }
 
-// still returns since when grpc-go has given nothing back; zero if nothing is held.
+// still returns since when grpc-go has returned no data; zero if nothing is held.
 func (o *outbox) still() (since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -194,22 +194,22 @@ func (o *outbox) still() (since time.Time) {
 	return since
 }
 
-// stand notes that the client has stopped reading.
+// stand records that the client has stopped reading.
 func (o *outbox) stand() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.box.Stand()
 }
 
-// close admits no more requests: as the connection closes, its answers leave room, and the
-// requests in the line would be executed for nobody. Their contexts end soon.
+// close admits no more requests. When a connection closes, its answers free their room, and the
+// requests in the line would be executed without a client. Their contexts end soon.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shut = true
 }
 
-// end releases what is still held. A handler that is sending meanwhile has a reference of its own.
+// end releases what is still held. A handler that is still sending has a reference of its own.
 func (o *outbox) end() {
 	o.mu.Lock()
 	held := o.held

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// reserved reports whether a parameter's name is one that clients may not choose: those that V2
-// over HTTP or Triton give a meaning which has none here.
+// reserved reports whether a parameter's name may not be used: V2 over HTTP or Triton gives it a
+// meaning that it does not have here.
 func reserved(key string) bool {
 	return key == "headers" || strings.HasPrefix(key, "triton_")
 }
@@ -31,7 +31,7 @@ func (p parameters) object() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// place is where a tensor lies, as its parameters say.
+// place reads where a tensor lies from its parameters.
 func (p parameters) place(what, name string) (at parameter.Place, err error) {
 	where := what + " " + strconv.Quote(name) + ": "
 	for key, value := range p {

@@ -23,7 +23,7 @@ func (d *Door) fetch(r *request, client string) error {
 		if at.Region == "" {
 			continue
 		}
-		// Fetch refuses what is larger.
+		// Charge no more than Fetch accepts.
 		if err := r.use.More(min(at.Size, left), time.Now()); err != nil {
 			return err
 		}
@@ -35,12 +35,12 @@ func (d *Door) fetch(r *request, client string) error {
 	return nil
 }
 
-// sharer is whose regions a call may name.
+// sharer is the client whose regions a call may name.
 func (s *service) sharer(ctx context.Context) regions.Client {
 	return regions.Client{Address: connOf(ctx).client, Who: s.who, Source: sourceOf(ctx, s.who)}
 }
 
-// notOffered makes the error of a server without shared memory that of a call that there is not.
+// notOffered turns the error of a server without shared memory into that of a call not offered.
 func notOffered(err error) error {
 	if regions.IsOff(err) {
 		return fmt.Errorf("%w: %w", errUnimplemented, err)
@@ -53,7 +53,7 @@ func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemShar
 	all := make(map[string]regions.Region, len(list))
 	for _, r := range list {
 		key := r.Name
-		if _, taken := all[key]; taken { // by another identity
+		if _, taken := all[key]; taken { // registered by another identity
 			key = r.Identity + "/" + r.Name
 		}
 		all[key] = r

@@ -14,15 +14,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// placed are the parameters of a tensor in a region.
+// placed returns the parameters of a tensor in a region.
 func placed(region string, offset, size int) map[string]*pb.InferParameter {
 	return map[string]*pb.InferParameter{
 		"shared_memory_region": parameterOf(region), "shared_memory_offset": parameterOf(offset), "shared_memory_byte_size": parameterOf(size),
 	}
 }
 
-// Inputs come from regions and outputs go there, on single calls and on streams; an output in a
-// region has contents without bytes, for clients count them.
+// Inputs come from regions and outputs go there, in single calls and on streams. An output in a
+// region has contents without bytes, since clients count contents.
 func TestRegions(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -80,7 +80,7 @@ func TestRegions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if typed { // no contents are raw
+		if typed { // there are no raw contents
 			a.RawOutputContents = [][]byte{nil}
 		}
 		check(a)

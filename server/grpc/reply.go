@@ -15,16 +15,16 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// Numbers of the fields that are written here, as in pb/grpc_service.proto. Those of an output
-// are those of an input.
+// Numbers of the fields that are written here, as in pb/grpc_service.proto. Outputs have the same
+// numbers as inputs.
 const (
 	responseModel, responseVersion, responseID, responseParameters = 1, 2, 3, 4
 	responseOutputs, responseRaw                                   = 5, 6
 	streamError, streamResponse                                    = 1, 2
 )
 
-// codec writes replies so that their outputs' memory is referenced and not copied, and leaves
-// all other messages to the generated code.
+// codec writes replies with references to their outputs' memory instead of copies, and leaves all
+// other messages to the generated code.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
@@ -36,19 +36,19 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// A reply is a ModelInferResponse, or a ModelStreamInferResponse around one, that is to be written.
+// A reply is a ModelInferResponse to write, or a ModelStreamInferResponse around one.
 type reply struct {
 	answer *predict.Answer // nil if there is an error
-	typed  bool            // outputs as contents, where all of them can be
+	typed  bool            // outputs as contents, if each datatype has a field there
 	took   time.Duration   // from the request's arrival; 0: the request did not ask for timing
 	out    *departure
 
 	stream bool
 	id     string // of a request that failed on a stream
-	err    error  // likewise
+	err    error  // why it failed
 }
 
-// release gives the answer's memory back, once it has been sent or cannot be.
+// release gives back the answer's memory, after it has been sent or cannot be.
 func (r *reply) release() {
 	if r.answer != nil {
 		r.answer.Release()
@@ -56,18 +56,18 @@ func (r *reply) release() {
 	}
 }
 
-// Smaller outputs are copied into the envelope: grpc-go gives back buffers above 1 KiB only, and
-// copying a little is faster than accounting for it.
+// Outputs smaller than minHeld are copied into the envelope: grpc-go returns only buffers above 1
+// KiB, and copying a little is faster than accounting for it.
 const minHeld = 4 << 10
 
-// A writer writes a message: finished buffers, and bytes behind them.
+// A writer builds a message: finished buffers, and a tail of bytes behind them.
 type writer struct {
-	out  *departure // nil for what is not held
+	out  *departure // nil: no buffer is held
 	done mem.BufferSlice
 	tail []byte
 }
 
-// flush ends the tail.
+// flush finishes the tail as a buffer.
 func (w *writer) flush() {
 	if len(w.tail) > 0 {
 		if w.out != nil && cap(w.tail) >= minPart {
@@ -116,8 +116,8 @@ func appendParameter(b []byte, key string, value any) []byte {
 	return wire.AppendBytes(b, responseParameters, wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
 }
 
-// appendBy appends what names the newer frame in the answer of a superseded one: a number, or the
-// id of a request.
+// appendBy appends the parameter by, which names the newer frame in the answer of a superseded one:
+// a number, or the id of a request.
 func appendBy(b []byte, by string) []byte {
 	if by == "" {
 		return b
@@ -132,10 +132,10 @@ func appendBy(b []byte, by string) []byte {
 	return appendParameter(b, "by", by)
 }
 
-// final marks the one answer that a request on a stream has.
+// final marks the only answer to a request on a stream.
 var final = appendParameter(nil, "triton_final_response", true)
 
-// appendTiming appends where the time went, as parameters: the same as over Shiva.
+// appendTiming appends the timing of a request as parameters, the same as over Shiva.
 func appendTiming(b []byte, t scheduler.Timing, total time.Duration) []byte {
 	b = appendParameter(b, "timing_queue_us", t.Queue.Microseconds())
 	b = appendParameter(b, "timing_execute_us", t.Exec.Microseconds())
@@ -181,7 +181,7 @@ func (r *reply) response(w *writer) {
 	}
 	for i, t := range a.Outputs {
 		if a.Place(i).Region != "" {
-			t.Data = nil // clients find the contents of an output by its place among all
+			t.Data = nil // clients find an output's contents by its position
 		}
 		w.tail = wire.AppendHead(w.tail, responseRaw, len(t.Data))
 		if len(t.Data) < minHeld {

@@ -27,10 +27,10 @@ const (
 	uint64Contents, fp32Contents, fp64Contents, bytesContents    = 5, 6, 7, 8
 )
 
-// A request is a ModelInferRequest as it arrived. Of single values that it has more than once the
-// last one counts, of repeated ones all, and messages are merged, as the encoding asks.
+// A request is a ModelInferRequest as it arrived. As the encoding demands, the last value of a
+// repeated single field counts, repeated fields keep all values, and messages are merged.
 type request struct {
-	predict.Question // its tensors by question, the rest when all has been read
+	predict.Question // question sets its tensors, read the rest
 
 	parameters parameters
 	inputs     []input
@@ -39,8 +39,8 @@ type request struct {
 	fault      error // what is wrong with the parameters
 
 	use      quota.Use
-	streamed bool        // it is one of a ModelStreamInfer
-	limits   gate.Limits // that held when it began
+	streamed bool        // it belongs to a ModelStreamInfer
+	limits   gate.Limits // in effect when it began
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64,
@@ -60,7 +60,7 @@ type output struct {
 	parameters parameters
 }
 
-// release gives back the memory of what was not handed on.
+// release gives back the memory that was not handed on.
 func (r *request) release() {
 	for i := range r.raw {
 		r.raw[i].Release()
@@ -72,7 +72,7 @@ func (r *request) release() {
 	r.use.End()
 }
 
-// read fills r, whose memory is the caller's to release whatever comes of it.
+// read fills r. The caller must release its memory, even after an error.
 func (r *request) read(m *wire.Message) {
 	m.Fields(func(number int) {
 		switch number {
@@ -131,8 +131,8 @@ func (in *input) field(r *request, m *wire.Message, number int) {
 	}
 }
 
-// more appends one element of a repeated field to a list; nil if the field is another message's or
-// there are too many.
+// more appends an element of a repeated field to a list and returns it; nil if the value on the
+// wire has no length, or there are too many.
 func more[T any](r *request, m *wire.Message, what string, list *[]T) *T {
 	if !m.IsDelimited() {
 		return nil
@@ -148,7 +148,7 @@ func more[T any](r *request, m *wire.Message, what string, list *[]T) *T {
 
 // read reads one entry of a map.
 func (p *parameters) read(m *wire.Message) {
-	// An entry without a key or a value is short, and must not be free.
+	// An entry without a key or a value takes few bytes, but must cost something.
 	if !m.IsDelimited() || !m.Charge(16) {
 		return
 	}
@@ -168,7 +168,7 @@ func (p *parameters) read(m *wire.Message) {
 	(*p)[key] = value
 }
 
-// readValue reads one of the fields that a parameter's value may be in.
+// readValue reads one of the fields that can hold a parameter's value.
 func readValue(m *wire.Message, number int, value *any) {
 	switch number {
 	case paramBool:
@@ -195,7 +195,7 @@ func readValue(m *wire.Message, number int, value *any) {
 	}
 }
 
-// question completes the request's Question, to which the request loses its memory.
+// question completes the request's Question, which takes over its memory.
 func (r *request) question() (err error) {
 	if r.fault != nil {
 		return r.fault
@@ -261,8 +261,8 @@ func (in *input) shaped() (t tensor.Tensor, elements int, err error) {
 	return tensor.Tensor{Name: in.name, DType: d, Shape: shape}, elements, nil
 }
 
-// data gives a tensor raw contents, or those of the input itself if raw is nil. It takes the
-// memory.
+// data gives a tensor the raw contents or, if raw is nil, the input's own. The tensor takes over
+// the memory.
 func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	data := raw
 	if raw == nil {
@@ -286,8 +286,7 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	return nil
 }
 
-// readParameters reads what a request's parameters say to the server, and keeps the others for
-// the container.
+// readParameters reads the parameters for the server, and keeps the others for the container.
 func (r *request) readParameters() (err error) {
 	keys := parameter.GRPC.Keys()
 	if r.streamed {
@@ -314,7 +313,7 @@ func (r *request) readParameters() (err error) {
 	return err
 }
 
-// wanted are the outputs that a request asks for.
+// wanted returns the outputs that a request asks for.
 func wanted(outputs []output) ([]predict.Output, error) {
 	if len(outputs) == 0 {
 		return nil, nil

@@ -36,7 +36,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// The race detector makes the slower levels take a second for a few megabytes, and tests send
+// Under the race detector, slower levels take a second for a few megabytes, and tests send
 // hundreds.
 func init() {
 	if err := gzip.SetLevel(1); err != nil {
@@ -46,10 +46,10 @@ func init() {
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Main(m, budgettest.RunWaiting)) }
 
-// patience is how long a test waits for what must happen: only one that fails ever does.
+// patience is how long a test waits for an expected event: only a failing test waits so long.
 const patience = time.Minute
 
-// rig is a door with a scheduler behind it, and models whose workers the test holds.
+// rig is a door with a scheduler behind it, and models whose workers the test controls.
 type rig struct {
 	t          testing.TB
 	net        *shivatest.Net // in memory; nil: the door is on a real socket
@@ -64,7 +64,7 @@ type rig struct {
 	closed     bool
 }
 
-// A change makes a rig another one. budget is the pool's.
+// A change changes the configuration of a rig. budget is that of the pool.
 type change func(cfg *Config, budget *int64)
 
 func newRig(t testing.TB, changes ...change) *rig {
@@ -134,7 +134,7 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	return r
 }
 
-// close does what a server does when it ends.
+// close does what a server does at its end.
 func (r *rig) close() {
 	if r.closed {
 		return
@@ -153,7 +153,7 @@ func (r *rig) close() {
 	}
 }
 
-// dial connects a client that takes any size and is closed before the door.
+// dial connects a client that takes messages of any size and is closed before the door.
 func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient(r.door.Addrs()[0].String(), append([]grpc.DialOption{
@@ -186,8 +186,8 @@ func (r *rig) add(name string, spec scheduler.Spec, w scheduler.Worker) *schedul
 	return replica
 }
 
-// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with what it
-// was given, from the pool.
+// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with its input, in
+// memory of the pool.
 func (r *rig) echo(name string, d tensor.DType) {
 	x := []tensor.Spec{{Name: "x", DType: d, Shape: tensor.Shape{-1, -1}}}
 	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
@@ -204,7 +204,7 @@ func (r *rig) echo(name string, d tensor.DType) {
 	}))
 }
 
-// held adds a model of FP32 [-1, -1] that answers when the test says so.
+// held adds a model of FP32 [-1, -1] that answers when the test tells it to.
 func (r *rig) held(name string) *schedtest.Worker {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
 	w := new(schedtest.Worker)
@@ -212,7 +212,7 @@ func (r *rig) held(name string) *schedtest.Worker {
 	return w
 }
 
-// eachConn looks at the connections that the door has.
+// eachConn calls look for each connection of the door.
 func (r *rig) eachConn(look func(*conn)) {
 	r.door.mu.Lock()
 	defer r.door.mu.Unlock()
@@ -221,16 +221,16 @@ func (r *rig) eachConn(look func(*conn)) {
 	}
 }
 
-// connections is how many there are.
+// connections returns the number of connections.
 func (r *rig) connections() (n int) {
 	r.eachConn(func(*conn) { n++ })
 	return n
 }
 
-// queued is how many rows wait or are being worked on.
+// inside returns how many requests have no answer yet.
 func (r *rig) inside() int { return r.metrics.Door("grpc").InFlight() }
 
-// floats asks a model of FP32 [-1, -1].
+// floats returns a request to a model of FP32 [-1, -1].
 func floats(model string, values ...float32) *pb.ModelInferRequest {
 	t, err := tensor.FromSlice(tensor.Shape{1, len(values)}, values)
 	if err != nil {
@@ -239,13 +239,13 @@ func floats(model string, values ...float32) *pb.ModelInferRequest {
 	return raw(model, "FP32", t.Shape, t.Data)
 }
 
-// raw asks a model of one input x with raw contents.
+// raw returns a request to a model of one input x with raw contents.
 func raw(model, datatype string, shape []int, data []byte) *pb.ModelInferRequest {
 	return &pb.ModelInferRequest{ModelName: model, RawInputContents: [][]byte{data},
 		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: datatype, Shape: int64s(shape)}}}
 }
 
-// typed asks a model of one input x with contents.
+// typed returns a request to a model of one input x with contents.
 func typed(model, datatype string, shape []int64, c *pb.InferTensorContents) *pb.ModelInferRequest {
 	return &pb.ModelInferRequest{ModelName: model,
 		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: datatype, Shape: shape, Contents: c}}}
@@ -277,7 +277,7 @@ func failed(t *testing.T, err error, code codes.Code, reason string, words ...st
 	}
 }
 
-// lockedBuffer is a log.
+// lockedBuffer collects a log.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -295,7 +295,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// repository has one model, "managed".
+// repository is a repository of one model, "managed".
 type repository struct {
 	mu    sync.Mutex
 	state predict.State
@@ -326,8 +326,8 @@ func (r *repository) Unload(string) error {
 	return nil
 }
 
-// A tap is a client's connection that stops sending after that many bytes, until it is opened,
-// and that can be cut.
+// A tap is a client's connection that stops sending after a number of bytes until it is opened, and
+// that can be cut.
 type tap struct {
 	net.Conn
 	mu   sync.Mutex
@@ -336,7 +336,7 @@ type tap struct {
 	cut  chan struct{}
 }
 
-// tapped makes dialling give connections that send that many bytes.
+// tapped makes dialling return a connection that sends that many bytes.
 func tapped(bytes int) (*tap, grpc.DialOption) {
 	t := &tap{left: bytes, open: make(chan struct{}), cut: make(chan struct{})}
 	return t, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

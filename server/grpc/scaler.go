@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// A scaler is an external scaler for KEDA: it tells how many replicas a model needs. The admin door
-// shows the same number, so callers need the right to read there.
+// A scaler is an external scaler for KEDA: it reports how many replicas a model needs. The admin
+// door shows the same number, so callers need the right to read there.
 type scaler struct {
 	pb.UnimplementedExternalScalerServer
 	door   *Door
@@ -27,7 +27,7 @@ type scaler struct {
 // scalerMetric is the scaler's only metric. KEDA divides it by its target and rounds up.
 const scalerMetric = "replicas-needed"
 
-// ofKEDA are the keys of scalerMetadata that KEDA itself reads, to reach the scaler.
+// ofKEDA are the keys of scalerMetadata by which KEDA itself reaches the scaler.
 var ofKEDA = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
 
 // asked returns how many replicas the caller's model needs.

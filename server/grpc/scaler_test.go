@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// needs has a rig say that model m needs what is stored.
+// needs makes a rig report that model m needs the number in n.
 func needs(n *atomic.Int64) change {
 	return func(cfg *Config, _ *int64) {
 		cfg.Needed = func(model, version string) (int, error) {
@@ -27,7 +27,7 @@ func needs(n *atomic.Int64) change {
 	}
 }
 
-// ref is what KEDA sends of a trigger with this metadata.
+// ref is what KEDA sends for a trigger with this metadata.
 func ref(pairs ...string) *pb.ScaledObjectRef {
 	given := map[string]string{"scalerAddress": "shivad:8001", "enableTLS": "false"}
 	for i := 0; i < len(pairs); i += 2 {
@@ -36,8 +36,8 @@ func ref(pairs ...string) *pb.ScaledObjectRef {
 	return &pb.ScaledObjectRef{Name: "m", Namespace: "default", ScalerMetadata: given}
 }
 
-// KEDA asks for the metric's name and target, for its value and whether there is any, and is told
-// when that changes.
+// KEDA asks for the metric's name, target and value, and whether it is above 0, and is told when
+// that changes.
 func TestScaler(t *testing.T) {
 	t.Parallel() // it waits
 	var n atomic.Int64
@@ -66,7 +66,7 @@ func TestScaler(t *testing.T) {
 			}
 		}
 		if want == 2 {
-			continue // it is as active as with 4
+			continue // as active as with 4
 		}
 		if a, err := stream.Recv(); err != nil || a.Result != (want > 0) {
 			t.Errorf("%d: the stream says %v %v", want, a, err)
@@ -105,7 +105,7 @@ func hashOf(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// What the admin door shows, the scaler tells those alone who may see it there.
+// The scaler shows a number only to clients that may see it at the admin door.
 func TestScalerRights(t *testing.T) {
 	var n atomic.Int64
 	who := new(identity.Registry)

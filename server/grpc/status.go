@@ -14,17 +14,17 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// maxText is the longest that an error's text may be, in bytes. It goes into a header, of which
-// the clients of gRPC's C core take 8 KiB in all, twice: once escaped, and once in the details.
+// maxText bounds an error's text, in bytes. A header has the text twice, once escaped and once in
+// the details, and clients of gRPC's C core take 8 KiB of headers in all.
 const maxText = 1 << 10
 
-// text is what the client reads of an error.
+// text returns the text of an error for the client.
 func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
 
-// statusOf is the error as gRPC has it: code and text by the table of all doors, and in the
-// details (google.rpc.ErrorInfo, domain "shivad") the type's name as reason and whether the
-// request is worth sending again; of an overload also when (google.rpc.RetryInfo), and of a
-// superseded frame by which one, as JSON: its "seq" or "id".
+// statusOf returns an error as gRPC has it. Code and text follow the table of all doors. The
+// details (google.rpc.ErrorInfo, domain "shivad") have the type's name as reason and whether a
+// retry makes sense. An overload also has when to retry (google.rpc.RetryInfo), and a superseded
+// frame the newer frame's "seq" or "id" as JSON.
 func statusOf(err error) *status.Status {
 	if errors.Is(err, errUnimplemented) {
 		return status.New(codes.Unimplemented, text(err))
@@ -47,7 +47,7 @@ func statusOf(err error) *status.Status {
 	return detailed
 }
 
-// asStatus is err with its status; nil stays nil.
+// asStatus returns err with its status; nil stays nil.
 func asStatus(err error) error {
 	if err == nil {
 		return nil
@@ -55,6 +55,6 @@ func asStatus(err error) error {
 	return statusOf(err).Err()
 }
 
-// retryAfter is what a client that is refused should wait: some batches long, after which the
-// queue looks different.
+// retryAfter is how long a refused client should wait: for some batches, after which the queue has
+// changed.
 const retryAfter = 100 * time.Millisecond

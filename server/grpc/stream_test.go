@@ -29,7 +29,7 @@ func (r *rig) stream(ctx context.Context, options ...grpc.CallOption) pb.GRPCInf
 	return s
 }
 
-// Answers come in the order of the requests, bad ones are answered in their place, and the
+// Answers arrive in the order of the requests, bad requests are answered in their place, and the
 // stream goes on.
 func TestStream(t *testing.T) {
 	r := newRig(t)
@@ -46,7 +46,7 @@ func TestStream(t *testing.T) {
 					q.ModelName = "nope"
 				case 5:
 					q.Inputs[0].Shape = []int64{7}
-				case 7: // found while it is being read
+				case 7: // found while the request is being read
 					for range 20 {
 						q.RawInputContents = append(q.RawInputContents, make([]byte, 100_000))
 					}
@@ -83,7 +83,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// So many requests of a stream are worked on at a time, and no more are read.
+// A stream executes a limited number of requests at a time, and reads no more.
 func TestStreamIsBounded(t *testing.T) {
 	r := newRig(t)
 	w := r.held("m")
@@ -126,7 +126,7 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// A stream that its client gives up takes its requests out of the queue; so does its deadline.
+// The requests of a stream leave the queue when its client gives up, or its deadline passes.
 func TestStreamEndsEarly(t *testing.T) {
 	r := newRig(t)
 	w := r.held("m")
@@ -145,7 +145,7 @@ func TestStreamEndsEarly(t *testing.T) {
 			budgettest.Until(r.t, "the requests", func() bool { return r.inside() == 5 })
 			cancel()
 		}
-		// The server may still have said of some that their time is up.
+		// The server may still have answered some requests with DeadlineExceeded.
 		a, err := s.Recv()
 		for err == nil && strings.HasPrefix(a.ErrorMessage, "DeadlineExceeded: ") {
 			a, err = s.Recv()
@@ -160,7 +160,7 @@ func TestStreamEndsEarly(t *testing.T) {
 	}
 }
 
-// A stream that ends while nothing is asked has failed nobody: it counts as no request.
+// A stream that ends while no request is open has failed none: it does not count as a request.
 func TestIdleStreamIsNoRequest(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -183,8 +183,8 @@ func TestIdleStreamIsNoRequest(t *testing.T) {
 	}
 }
 
-// A message above the limit ends the stream, as its end is not worth waiting for; the answers
-// before it come.
+// A message above the limit ends the stream, since its rest is not worth receiving; the answers
+// before it are sent.
 func TestStreamTooLarge(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Limits.MessageBytes = 1 << 20 })
 	r.echo("m", tensor.Float32)
@@ -202,7 +202,7 @@ func TestStreamTooLarge(t *testing.T) {
 	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 1048576")
 }
 
-// Under load, a door that closes answers everything: with an answer, or with Draining.
+// Under load, a closing door answers each request: with a result, or with Draining.
 func TestDrainUnderLoad(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -253,7 +253,7 @@ func TestDrainUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	// Idle ones must not keep it.
+	// Idle streams must not delay the end.
 	idle := r.stream(t.Context())
 	watch := watching(t, r, "")
 	for range 8 {
@@ -271,8 +271,8 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 }
 
-// A client that stands still in the middle of a message is told Draining; one that does not
-// answer the goodbye is cut off when the time is up.
+// A client that stops in the middle of a message is told Draining; one that does not react to the
+// GOAWAY is cut off when the time is up.
 func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -289,11 +289,11 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dead.Close()
-	// The greeting of HTTP/2, and an empty frame of settings.
+	// The client preface of HTTP/2, and an empty frame of settings.
 	if _, err := dead.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // it is known
+	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // the server knows the connection
 		t.Fatal(err)
 	}
 	r.gate.Drain()

@@ -19,7 +19,7 @@ import (
 )
 
 // Requests of kilobytes that unpack to megabytes share a part of the memory as long as their
-// tensors are there, and nobody else has less for it.
+// tensors exist, and other requests lose none of theirs.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const part = 16 << 20
 	var partial *tensor.Pool
@@ -35,7 +35,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var waiting sync.WaitGroup
-	// A megabyte each; one more would need its half beside.
+	// A megabyte each; one more would need half as much again besides.
 	for i := range part>>20 - 1 {
 		name := []string{gzip.Name, "deflate"}[i%2]
 		waiting.Go(func() {
@@ -47,8 +47,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	if used := partial.InUse(); used != part-1<<20 {
 		t.Errorf("%d bytes of the part are taken", used)
 	}
-	// Another connection: on that one, answers that are yet to come have taken what it may
-	// leave unread.
+	// On another connection, since the answers still to come on that one have taken its room for
+	// unread answers.
 	other := pb.NewGRPCInferenceServiceClient(r.dial())
 	for range 20 {
 		_, err := other.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
@@ -76,17 +76,17 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
-	// What is larger than the part never fits, and nobody is told to come again with it.
+	// A request larger than the part never fits, so its client is not told to retry.
 	r = newRig(t, within(512<<10))
 	r.echo("m", tensor.Float32)
 	_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.unpack_bytes, 524288")
 }
 
-// Requests that grow at the same time, and have not all a place in the part, are answered or
-// refused as overload, and leave it free.
+// Requests that grow at the same time, and do not all fit the part, are answered or refused as
+// overload, and leave the part free.
 func TestUnpackedContend(t *testing.T) {
-	const part = 4 << 20 // two and a half that grow to a megabyte
+	const part = 4 << 20 // room for two and a half requests that grow to a megabyte
 	pool := tensor.NewPool(128 << 20)
 	partial := pool.Part(part)
 	r := newRig(t, func(c *Config, _ *int64) { c.Memory = gate.Memory{Pool: pool, Part: partial, Ratio: 32} })
@@ -118,7 +118,7 @@ func TestUnpackedContend(t *testing.T) {
 	}
 }
 
-// Who stands still in the middle of a compressed message keeps nobody else from unpacking theirs.
+// A client that stops in the middle of a compressed message does not delay unpacking for others.
 func TestSlowUnpacking(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)

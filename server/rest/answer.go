@@ -121,5 +121,5 @@ func (c *call) respond(status int, body []byte) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.begin(status)
-	_, _ = c.w.Write(body) // an error means the client has gone
+	_, _ = c.w.Write(body) // an error means that the client has disconnected
 }

@@ -50,17 +50,17 @@ func (c *call) index() error {
 	return c.answer(c.service().Index(onlyReady), err)
 }
 
-// caller is who sent the request.
+// caller identifies the client, and the door that it uses.
 func (c *call) caller() predict.Caller {
 	return predict.Caller{Source: c.source(), Listener: c.conn.Door()}
 }
 
-// source is the same for the audit trail.
+// source identifies the client for the audit trail.
 func (c *call) source() audit.Source {
 	return audit.Source{Identity: c.who.Name(), Address: c.r.RemoteAddr, Door: "rest"}
 }
 
-// load has a model served.
+// load has the server start serving a model.
 func (c *call) load() error {
 	names, err := c.parameters("")
 	if err == nil {
@@ -69,7 +69,7 @@ func (c *call) load() error {
 	return c.answer(struct{}{}, err)
 }
 
-// unload ends the serving of a model. Models have no dependents here, so unload_dependents makes no
+// unload stops serving a model. Models have no dependents here, so unload_dependents makes no
 // difference.
 func (c *call) unload() error {
 	names, err := c.parameters("unload_dependents")
@@ -83,7 +83,7 @@ func (c *call) unload() error {
 }
 
 // parameters reads the body of a request that changes the repository, if a program and not a page
-// sent it. It returns the names of its parameters, except for flag, which must be a boolean.
+// sent it. It returns the names of its parameters, except flag, which must be a boolean.
 func (c *call) parameters(flag string) (names []string, err error) {
 	if err := c.byProgram(); err != nil {
 		return nil, err

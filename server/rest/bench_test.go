@@ -30,7 +30,7 @@ func question(shape tensor.Shape, inJSON bool) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s%s", inferM, len(head)+4*count, len(head), head, make([]byte, 4*count))
 }
 
-// bare is a client that does as little as it can, of a model that answers at once with the
+// bare is a client that does as little as it can, with a model that answers at once with the
 // input's own memory.
 type bare struct {
 	net.Conn
@@ -53,7 +53,7 @@ func (r *rig) bare(shape tensor.Shape) *bare {
 	return &bare{c, bufio.NewReaderSize(c, 64<<10)}
 }
 
-// ask sends a request and reads over the answer.
+// ask sends a request, and reads the answer without looking at it.
 func (c *bare) ask(request []byte) error {
 	if _, err := c.Write(request); err != nil {
 		return err
@@ -86,8 +86,8 @@ var (
 	four    = tensor.Shape{4}
 )
 
-// BenchmarkInfer asks over a socket for 3x224x224 floats and for four of them, in
-// binary, in JSON, and in JSON packed with gzip. The client shares the machine.
+// BenchmarkInfer asks over a socket for 3x224x224 floats and for four of them, in binary, in JSON,
+// and in JSON compressed with gzip. The client shares the machine.
 func BenchmarkInfer(b *testing.B) {
 	for _, shape := range []tensor.Shape{picture, four} {
 		for _, form := range []string{"binary", "json", "gzip"} {
@@ -112,8 +112,8 @@ func BenchmarkInfer(b *testing.B) {
 	}
 }
 
-// What a request allocates does not depend on how large its tensors are: they lie in the pool's
-// memory. More than half of it is net/http's, and some this client's.
+// A request's allocations do not depend on the size of its tensors, which are in memory of the
+// pool. More than half of them are net/http's, and some are this client's.
 func TestAllocations(t *testing.T) {
 	const count, size = 90, 16 << 10
 	for _, shape := range []tensor.Shape{picture, four} {
@@ -125,10 +125,10 @@ func TestAllocations(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 5 { // connections, pools and profiles are made
+			for range 5 { // fill connections, pools and profiles
 				ask()
 			}
-			if budgettest.Race || tensor.Invariants { // both allocate by themselves
+			if budgettest.Race || tensor.Invariants { // both allocate themselves
 				continue
 			}
 			rounds := uint64(max(15, budgettest.Rounds(50)))
@@ -138,8 +138,8 @@ func TestAllocations(t *testing.T) {
 				ask()
 			}
 			runtime.ReadMemStats(&after)
-			// A collection in between empties the pools of what is smaller than 32 KiB, and
-			// thins out the others.
+			// A garbage collection in between empties the pools of buffers below 32 KiB, and thins
+			// out the others.
 			collected := uint64(after.NumGC-before.NumGC) * uint64(len(request)+4*3*224*224)
 			if n, b := (after.Mallocs-before.Mallocs)/rounds, (after.TotalAlloc-before.TotalAlloc-min(collected, after.TotalAlloc-before.TotalAlloc))/rounds; n > count || b > size {
 				t.Errorf("%s, JSON %v: %d allocations of %d bytes for each request, want at most %d of %d", shape, inJSON, n, b, count, size)

@@ -168,8 +168,8 @@ func (b *body) read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// firstStage is the least memory for a body before any of its bytes has arrived. It spares usual
-// sizes a stage, as the door does not know how much the socket already holds.
+// firstStage is the minimum memory for a body before any of its bytes have arrived. It saves bodies
+// of the usual sizes a stage: the door does not know how much the socket already holds.
 const firstStage = 32 << 10
 
 // fill reads n bytes, or as many as there are, into buf: memory of the pool that grows by factor as
@@ -219,7 +219,7 @@ func (b *body) whole() *tensor.Buffer {
 // all reads the body to its end. The text lives as long as the buffer.
 func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 	most, factor := int(b.known), b.share.StageFactor()
-	// The size is unknown: up to one byte more than the limit, as in Read.
+	// The size is unknown: read up to one byte more than the limit, as in Read.
 	if most < 0 {
 		most, factor = int(b.limit)+1, 2
 	}

@@ -15,13 +15,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Clipper's clients send POST /name/predict and /name/update. The JSON members are those of
-// Clipper's query frontend, its source; errors are this server's.
+// Clipper's clients send POST /name/predict and /name/update. The JSON members are those in the
+// source of Clipper's query frontend; errors are this server's.
 
 // maxClipper bounds the bodies of both, which are decoded as a whole.
 const maxClipper = 16 << 20
 
-// A clipperQuestion is the body of either.
+// A clipperQuestion is the body of a predict or an update.
 type clipperQuestion struct {
 	UID   json.RawMessage   `json:"uid"` // the user, a text or a number
 	Input json.RawMessage   `json:"input"`

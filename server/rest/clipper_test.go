@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// applications gives the rig a registry in memory, with these in it.
+// applications gives the rig a registry in memory with these applications.
 func (r *rig) applications(list ...apps.Definition) {
 	r.t.Helper()
 	store, err := state.NewMemory(state.Options{})
@@ -39,7 +39,7 @@ func (r *rig) applications(list ...apps.Definition) {
 	}
 }
 
-// sum is a model that adds the numbers of a row up.
+// sum is a model that adds up the numbers of a row.
 func sum(b *scheduler.Batch) error {
 	sums := make([]float64, 0, b.Rows)
 	for _, p := range b.Parts {
@@ -84,7 +84,7 @@ func TestClipper(t *testing.T) {
 		{"/bytes/predict", `{"input":"AQID"}`, `"output":[1,2,3]`},
 		{"/bytes/predict", `{"input":[1,255]}`, `"output":[1,255]`},
 		{"/texts/predict", `{"input":["a","b"]}`, `"output":["a","b"]`},
-		// Clipper returns a text that is JSON as its value.
+		// As in Clipper, a text that is JSON comes back as its value.
 		{"/texts/predict", `{"input":["[1, 2]"]}`, `"output":[1,2]`},
 
 		{"/sum/predict", `{"uid":null,"input":null,"input_batch":[[1,2,3]]}`, `"output":6`},
@@ -108,7 +108,7 @@ func TestClipper(t *testing.T) {
 	} {
 		a := r.ask("POST", tc.path, tc.body)
 		got := fmt.Sprint(a.status, " ", string(a.body))
-		// Numbers of queries only rise.
+		// The numbers of queries only rise.
 		var reply struct {
 			QueryID     int `json:"query_id"`
 			Predictions []struct {
@@ -133,7 +133,7 @@ func TestClipper(t *testing.T) {
 	}
 }
 
-// TestFeedbackByID: the id of a request over the protocol names it afterwards.
+// TestFeedbackByID: feedback can name a request of the protocol by its id.
 func TestFeedbackByID(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("sum", scheduler.Spec{
@@ -152,8 +152,8 @@ func TestFeedbackByID(t *testing.T) {
 	}
 }
 
-// TestSeveralFeedbacks: each of several is answered for itself, and learned for the user that
-// it or all of them name.
+// TestSeveralFeedbacks: each item of feedback has its own answer, and is learned for the user that
+// it names, or else the user that the body names.
 func TestSeveralFeedbacks(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("sum", scheduler.Spec{
@@ -177,9 +177,9 @@ func TestSeveralFeedbacks(t *testing.T) {
 	}
 }
 
-// TestModelsWithOtherOutputs: the models of an application need not give the same outputs. Each
-// answer has those of the model that gave it; one that was asked for and is not among them is
-// an error of this request.
+// TestModelsWithOtherOutputs: the models of an application need not have the same outputs. Each
+// answer has the outputs of the model that gave it; a requested output that is not among them is an
+// error of this request.
 func TestModelsWithOtherOutputs(t *testing.T) {
 	r := newRig(t, nil)
 	ios := func(names ...string) (specs []tensor.Spec) {
@@ -217,7 +217,7 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 	}
 }
 
-// TestApplicationsOverHTTP: what the protocol tells of models it tells of applications.
+// TestApplicationsOverHTTP: the protocol describes applications as it describes models.
 func TestApplicationsOverHTTP(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("sum", scheduler.Spec{

@@ -31,7 +31,7 @@ func (u *unpacker) free() {
 	unpackers.Put(u)
 }
 
-// unpack has the body read through the unpackers of its content codings.
+// unpack wraps the body in the unpacker of its content coding.
 func (b *body) unpack(c *call, codings []string) error {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ",")))
 	if coding == "identity" || coding == "" {

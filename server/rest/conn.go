@@ -23,7 +23,7 @@ type listener struct {
 	door *Door
 }
 
-// Accept waits for a connection that the limits let in.
+// Accept waits for a connection within the limits.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		in, err := l.Listener.Accept()
@@ -73,7 +73,7 @@ type conn struct {
 	certificate *identity.Certificate // nil: the client has shown none
 
 	state  atomic.Int32 // http.ConnState
-	unread atomic.Bool  // an answer was sent before its request had come whole
+	unread atomic.Bool  // an answer was sent before all of its request had arrived
 
 	// Owned by net/http's goroutine for this connection.
 	head      time.Time // when the current head, or the connection, began; zero: not yet
@@ -92,8 +92,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
 	if heading {
-		// A client that is refused most of what it asks waits. net/http's Shutdown does not wait
-		// for a goroutine that is here.
+		// A client most of whose requests are refused waits here. net/http's Shutdown does not wait
+		// for a goroutine in this state.
 		c.Rest(c.Pause(1), c.door.closing)
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
@@ -186,7 +186,7 @@ func (c *conn) expect(until time.Time) {
 }
 
 // arrived removes the deadline of a body. net/http then reads on: either to notice that the client
-// hangs up, which no deadline may end, or, if the body is not whole, to let a client that is still
+// hangs up, which no deadline may end, or, if the body is incomplete, to let a client that is still
 // sending read the answer.
 func (c *conn) arrived(whole bool) {
 	const rest = 500 * time.Millisecond // how long net/http reads before it closes a connection

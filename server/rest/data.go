@@ -32,8 +32,8 @@ func (t *text) setApart(start int) {
 	}
 }
 
-// elements has the reader of each dtype into a tensor's memory. Bytes are appended. Datatypes
-// without one travel in bytes only.
+// elements maps each dtype to a reader of its elements into a tensor's memory; for Bytes it
+// appends. A dtype without a reader is sent as bytes only.
 var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
 	tensor.Float64:  into(jsontext.Float64s),
 	tensor.Float32:  into(jsontext.Float32s),
@@ -60,8 +60,8 @@ func into[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext
 	}
 }
 
-// explain fails with what is wrong with data of which done elements could be read. It reads all of
-// the data again; the client waits for that.
+// explain fails and names the fault in data of which only the first done elements could be read. It
+// reads all of the data again, at the expense of the client that sent the fault.
 func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	raw := t.dataText()
 	if raw == nil {
@@ -109,7 +109,7 @@ type nesting struct {
 	want  int // index of the element whose offset is wanted
 
 	total  int  // values that are not arrays
-	at     int  // offset of the wanted one
+	at     int  // offset of the wanted element
 	levels int  // deepest nesting
 	mixed  bool // an array holds arrays and other values
 	ragged bool // an array is not as long as its dimension

@@ -154,7 +154,7 @@ func FuzzData(f *testing.F) {
 		fuzzOne[int32](t, tensor.Int32, data)
 		fuzzOne[int64](t, tensor.Int64, data)
 		fuzzOne[uint64](t, tensor.Uint64, data)
-		// Nested as deep as it likes, against a flat reading of the same.
+		// Nested to any depth, compared with a flat reading of the same text.
 		for _, shape := range []tensor.Shape{{2, 2}, {1, 3, 1}, {0, 2}, {}} {
 			got, err := readData(t, tensor.Int32, shape, data)
 			if count, _ := shape.Elements(); err == nil {

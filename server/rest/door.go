@@ -25,11 +25,11 @@ const headerBytes = 64 << 10
 type Config struct {
 	intake.Entrance
 	Predict *predict.Service
-	// Identities has the identities of clients; nil: none is declared, and everybody has all
+	// Identities has the identities of clients; nil: none is declared, and every client has all
 	// rights.
 	Identities *identity.Registry
 
-	Settings // the first ones
+	Settings // initial
 }
 
 // Settings can change while the door is open.
@@ -62,7 +62,7 @@ type Door struct {
 
 	settings  atomic.Pointer[Settings]
 	draining  atomic.Bool
-	closing   chan struct{} // closed by Shutdown: what pauses goes on
+	closing   chan struct{} // closed by Shutdown, to end pauses
 	largeJSON sync.Once     // warns once about large tensors as text
 
 	mu    sync.Mutex
@@ -80,7 +80,7 @@ func Listen(cfg Config) (*Door, error) {
 	}); err != nil {
 		return nil, err
 	}
-	d.http = http.Server{ // timeouts are conn's
+	d.http = http.Server{ // conn sets the timeouts
 		Handler:                      d,
 		MaxHeaderBytes:               headerBytes,
 		DisableGeneralOptionsHandler: true, // its answer is not JSON

@@ -14,9 +14,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// FuzzBody sends bodies through the whole door, but for the sockets: plain, with a length of
-// their JSON, and packed. Whatever comes, the answer is one of the table, JSON if it is not
-// binary, and the memory comes back. What is accepted is what encoding/json takes for JSON.
+// FuzzBody sends bodies through the whole door, except the sockets: plain, with a length of their
+// JSON, and compressed. Every answer is one of the table, is JSON if it is not binary, and all
+// memory is returned. Accepted bodies are JSON to encoding/json as well.
 func FuzzBody(f *testing.F) {
 	r := newRig(f, nil)
 	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),
@@ -66,7 +66,7 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
-// FuzzPath: any path is found or not; what is found has its names.
+// FuzzPath: any path is found or not; a found path has its names.
 func FuzzPath(f *testing.F) {
 	for _, r := range routes {
 		f.Add(r.path)

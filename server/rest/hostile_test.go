@@ -24,8 +24,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// packed is text under a content coding; "bare" is deflate without the frame of zlib. The race
-// detector makes the slower levels take a second for a few megabytes.
+// packed returns a text under a content coding; "bare" is deflate without the frame of zlib. Under
+// the race detector, slower levels take a second for a few megabytes.
 func packed(t testing.TB, coding, text string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -70,12 +70,12 @@ func unpacked(t testing.TB, coding string, b []byte) string {
 func TestContentCodings(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	for range 2 { // the second time with what the first one left in the pools
+	for range 2 { // the second time with unpackers that the first one left in the pools
 		for coding, header := range map[string]string{"gzip": "gzip", "deflate": "deflate", "bare": "deflate"} {
 			if a := r.ask("POST", inferM, packed(t, coding, fp32(2, "")), "Content-Encoding: "+header); a.status != 200 || string(a.body) != echoed(2, "") || a.header.Get("Content-Encoding") != "" {
 				t.Errorf("%s: %v", coding, a)
 			}
-			// The length of the head is that of the plain text, around which everything is packed.
+			// The length of the head is that of the plain text; all of it is compressed.
 			head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}],"parameters":{"binary_data_output":true}}`
 			data := memory([]float32{1, 2, 3, 4.5})
 			a := r.ask("POST", inferM, packed(t, coding, head+data), "Content-Encoding: "+header, "Accept-Encoding: "+header, "Inference-Header-Content-Length: "+strconv.Itoa(len(head)))
@@ -124,7 +124,7 @@ func TestContentCodings(t *testing.T) {
 	}
 }
 
-// heap is what lives on it.
+// heap returns the size of the live heap.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -132,7 +132,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A body that unpacks to more than the limit is refused there, whatever it would become.
+// A body that unpacks to more than the limit is refused at the limit.
 func TestBombs(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
 	r.floats("m")
@@ -154,10 +154,10 @@ func TestBombs(t *testing.T) {
 	if grown := heap() - before; grown > 16<<20 {
 		t.Errorf("20 bombs of 32 MiB left %d bytes on the heap", grown)
 	}
-	// Nothing in very many members.
+	// Very many members, all of them empty.
 	empty := strings.Repeat(packed(t, "gzip", ""), 60_000)
 	r.refused(r.ask("POST", inferM, empty, "Content-Encoding: gzip"), 413, "limits.message_bytes is 1048576")
-	// And plainly too long, with and without saying so.
+	// And plain bodies that are too long, with and without an announced length.
 	r.refused(r.ask("POST", inferM, string(zeros)+"x"), 413, "the body has 1048577 bytes, limits.message_bytes is 1048576")
 	a, err := r.try("POST", inferM, io.MultiReader(bytes.NewReader(zeros), strings.NewReader("x")))
 	if err != nil {
@@ -170,7 +170,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// A client that announces much and sends little holds little.
+// A client that announces much and sends little gets little memory.
 func TestClaims(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -180,13 +180,13 @@ func TestClaims(t *testing.T) {
 	const clients = 40
 	for i := range clients {
 		switch i % 4 {
-		case 0: // bytes
+		case 0: // binary
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%sx", inferM, len(head)+size-1024, len(head), head)))
 		case 1: // JSON
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", inferM, size)))
-		case 2: // the head
+		case 2: // the head of a binary request
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n{", inferM, size, size)))
-		case 3: // nobody knows how much
+		case 3: // no announced length
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n{", inferM)))
 		}
 	}
@@ -200,7 +200,7 @@ func TestClaims(t *testing.T) {
 	budgettest.Until(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
 }
 
-// Memory that is not there is not taken: the surplus is told to come again.
+// A request beyond the memory budget is refused, and told to retry.
 func TestMemoryBudget(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Memory.Pool = tensor.NewPool(256 << 10) })
 	r.floats("m")
@@ -214,7 +214,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 }
 
-// panics is a log whose warnings are bugs.
+// panics is a log handler that panics at warnings.
 type panics struct{ slog.Handler }
 
 func (p panics) Handle(ctx context.Context, r slog.Record) error {
@@ -224,7 +224,7 @@ func (p panics) Handle(ctx context.Context, r slog.Record) error {
 	return p.Handler.Handle(ctx, r)
 }
 
-// breaks is a body that is a bug after its first bytes.
+// breaks is a body that panics after its first bytes.
 type breaks struct{ io.Reader }
 
 func (b breaks) Read(p []byte) (int, error) {
@@ -236,20 +236,20 @@ func (b breaks) Read(p []byte) (int, error) {
 }
 func (breaks) Close() error { return nil }
 
-// A bug while a request is read costs its sender a 500 and nobody any memory, wherever it is:
-// in the middle of a body, of an input's data, or after an input that is complete.
+// A panic while a request is read costs its client a 500, and leaks no memory, wherever it happens:
+// in the middle of a body, of an input's data, or after a complete input.
 func TestPanicWhileReading(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Log = slog.New(panics{c.Log.Handler()})
 		c.Limits.MetadataBytes = 1 << 20
 	})
 	r.floats("m")
-	big := fp32(20_000, "") // long enough to be warned of, when it has been read
+	big := fp32(20_000, "") // long enough for a warning once it has been read
 	two := strings.Replace(big, `"inputs":[`, `"inputs":[{"name":"first","datatype":"FP32","shape":[20,1000],"data":[`+strings.Repeat("1,", 19_999)+`1]},`, 1)
 	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[25000,4],"parameters":{"binary_data_size":400000}}]}`
 	for name, c := range map[string]struct {
 		body   string
-		length int // of the JSON in it; -1: it is that alone
+		length int // length of the JSON before it; -1: JSON alone
 	}{
 		"body": {big[:len(big)/2], -1}, "unknown length": {big[:len(big)/2], -1}, "data": {big, -1}, "second input": {two, -1},
 		"head": {head[:20], len(head)}, "binary": {head + strings.Repeat("x", 100_000), len(head)}, "raw": {strings.Repeat("x", 100_000), 0},
@@ -268,7 +268,7 @@ func TestPanicWhileReading(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			func() {
-				defer func() { _ = recover() }() // the rest of the body is one, too
+				defer func() { _ = recover() }() // reading the rest of the body panics as well
 				r.door.ServeHTTP(w, connected(q, r.door))
 			}()
 			if n := r.pool.InUse(); n != 0 {
@@ -281,7 +281,7 @@ func TestPanicWhileReading(t *testing.T) {
 	}
 }
 
-// A body that does not come is given up in time, and a head as well; nobody waits for it.
+// A body that does not arrive is given up in time, and so is a head; no goroutine waits on.
 func TestSlowClients(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.MessageTimeout, c.HeaderTimeout = 100*time.Millisecond, 100*time.Millisecond
@@ -298,12 +298,12 @@ func TestSlowClients(t *testing.T) {
 	if n, err := io.Copy(io.Discard, head); err != nil {
 		t.Errorf("half a head: %d %v", n, err)
 	}
-	// One that nobody reads is discarded no longer.
+	// A body that no handler reads is discarded within the same time.
 	r.refused(r.answerOn(r.raw("POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")), 404, `"x"`)
 	if took := time.Since(start); took < 300*time.Millisecond {
 		t.Errorf("three timeouts of 100 ms took %v", took)
 	}
-	// A connection that had a slow body is as good as any after it.
+	// After a slow body a connection works as before.
 	c := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.answerOn(c)
 	// The connection ends after header_timeout.
@@ -318,7 +318,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// A client that sends on while it was refused long ago still reads why.
+// A client that goes on sending long after it was refused can still read why.
 func TestRefusalWhileSending(t *testing.T) {
 	r := newRig(t, nil)
 	body := strings.Repeat("x", 8<<20)
@@ -326,7 +326,7 @@ func TestRefusalWhileSending(t *testing.T) {
 	r.refused(r.ask("POST", "/nowhere", body), 404, "no such path")
 }
 
-// A client that goes while it sends is no answer's concern.
+// A client that disconnects while it sends gets no answer, and does no harm.
 func TestClientGoneWhileSending(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -340,7 +340,7 @@ func TestClientGoneWhileSending(t *testing.T) {
 // wide declares rows of a megabyte.
 var wide = spec(tensor.Spec{Name: "input0", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1 << 20}})
 
-// A client that does not read its answer is closed, and its memory comes back.
+// The connection of a client that does not read its answer is closed, and its memory returned.
 func TestStalledReader(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond; c.Limits.MessageBytes = 64 << 20 })
 	r.model("m", wide, scheduler.WorkerFunc(r.echo))
@@ -356,8 +356,8 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
-// Above the limit of connections a client is told why, and the next one is let in when one has
-// left.
+// Above the limit of connections a client is told why, and the next one is accepted when one has
+// closed.
 func TestConnectionLimit(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
 	inside := []net.Conn{r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"), r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")}
@@ -372,8 +372,8 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// One address cannot fill the door, not by connections that are kept alive either; and those
-// end by themselves.
+// One address cannot use up the door's connections, even with connections that are kept alive; and
+// those end by themselves.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Connections, c.IdleTimeout = intake.Settings{Total: 100, PerAddress: 2, Loopback: true}, 300*time.Millisecond
@@ -398,7 +398,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	}
 }
 
-// A drain answers what is inside, refuses what comes, and does not wait for bodies that are
+// A drain answers the requests in progress, refuses new ones, and does not wait for bodies that are
 // still arriving.
 func TestDrain(t *testing.T) {
 	r := newRig(t, nil)
@@ -445,7 +445,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Requests one after the other on a connection that never ends, pipelined ones too.
+// Requests one after the other on a persistent connection, also pipelined.
 func TestKeepAlive(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -458,8 +458,8 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// A body of 100 MiB passes, and 100-continue is answered when the body is wanted. Under the race
-// detector, which has four bytes for each that is touched and never gives one back, it has 16.
+// A body of 100 MiB is accepted, and 100-continue is answered when the body is wanted. Under the
+// race detector, which has four bytes for each byte touched and never frees them, it has 16 MiB.
 func TestLargeBody(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 256 << 20 })
 	r.model("m", wide, scheduler.WorkerFunc(r.echo))
@@ -472,7 +472,7 @@ func TestLargeBody(t *testing.T) {
 	if err != nil || a.status != 200 || !bytes.HasSuffix(a.body, body) {
 		t.Errorf("%d bytes: %d %v", len(a.body), a.status, err)
 	}
-	// A refusal before the body spares it.
+	// A refusal before the body saves sending it.
 	rest := bytes.NewReader(body)
 	r.client.Transport.(*http.Transport).ExpectContinueTimeout = time.Minute
 	a, err = r.try("POST", "/v2/models/none/infer", rest, "Expect: 100-continue")

@@ -221,8 +221,8 @@ func (q *request) readRaw(b *body) error {
 	return err
 }
 
-// rawShape is the shape of a tensor of size bytes by its declaration: one open dimension follows
-// from the size. If two are open, the first counts rows and is 1.
+// rawShape derives the shape of a tensor of size bytes from its declaration: the size determines
+// one open dimension. If two are open, the first counts rows and is 1.
 func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Shape, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
 	open, each := -1, 1

@@ -21,8 +21,7 @@ import (
 
 const inferM = "/v2/models/m/infer"
 
-// The example of the protocol's text, as far as it can be: it gives one element for a shape of
-// three.
+// The example of the protocol's text, as far as possible: it has one element for a shape of three.
 func TestExampleOfTheProtocol(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("mymodel", scheduler.Spec{
@@ -80,7 +79,7 @@ var every = func() (specs []tensor.Spec) {
 	return specs
 }()
 
-// everyJSON is data for every, as it must come back.
+// everyJSON is data for every, as it must be returned.
 var everyJSON = map[tensor.DType]string{
 	tensor.Bool: "true,false", tensor.Uint8: "0,255", tensor.Uint16: "1,65535", tensor.Uint32: "2,4294967295", tensor.Uint64: "3,18446744073709551615",
 	tensor.Int8: "-128,127", tensor.Int16: "-32768,32767", tensor.Int32: "-2147483648,2147483647", tensor.Int64: "-9223372036854775808,9223372036854775807",
@@ -113,7 +112,7 @@ func TestEveryDatatype(t *testing.T) {
 				} else {
 					inputs = append(inputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
 				}
-				if inBinary(i + 1) { // not the ones that came so
+				if inBinary(i + 1) { // except those that were sent in binary
 					outputs = append(outputs, fmt.Sprintf(`{"name":%q,"parameters":{"binary_data":true}}`, out))
 					wantOutputs = append(wantOutputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"parameters":{"binary_data_size":%d}}`, out, s.DType.V2(), len(v.Data)))
 					wantBinary = append(wantBinary, v.Data...)
@@ -140,19 +139,18 @@ func TestEveryDatatype(t *testing.T) {
 	}
 }
 
-// fp32 is a request for rows of four floats.
+// fp32 returns a request for rows of four floats.
 func fp32(rows int, rest string) string {
 	return fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,4],"data":[%s]}]%s}`, rows, strings.TrimSuffix(strings.Repeat("1,2,3,4.5,", rows), ","), rest)
 }
 
-// echoed is the answer to it.
+// echoed returns the answer to it.
 func echoed(rows int, before string) string {
 	return fmt.Sprintf(`{"model_name":"m","model_version":"1",%s"outputs":[{"name":"output0","datatype":"FP32","shape":[%d,4],"data":[%s]}]}`, before, rows,
 		strings.TrimSuffix(strings.Repeat("1,2,3,4.5,", rows), ","))
 }
 
-// The order of the members does not matter, nor does what nobody knows; one row may come
-// without its dimension.
+// The order of the members does not matter, nor do unknown members; one row may omit its dimension.
 func TestFormsOfARequest(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -235,9 +233,9 @@ func TestBinaryForms(t *testing.T) {
 	r.refused(r.ask("POST", "/v2/models/texts/infer", bad+"\xff\xff\xff\xffhello", "Inference-Header-Content-Length: "+strconv.Itoa(len(bad))), 400, "bytes element 0 of 1 says 4294967295 bytes")
 }
 
-// Outputs are whatever a model says, also what net/http says itself to a head that it does not
-// take. The length of the output is such that this is, once at least, the beginning of a write
-// to the socket and all of it.
+// Outputs are whatever the model returns, even texts like net/http's own answer to a malformed
+// head. The length of the output is such that this text is, at least once, at the beginning of a
+// write to the socket and all of it.
 func TestOutputsLikeHTTP(t *testing.T) {
 	r := newRig(t, nil)
 	plain := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
@@ -342,7 +340,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// What a request says beside its tensors arrives where it belongs.
+// A request's parameters arrive where they belong.
 func TestParameters(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.held("m")
@@ -368,7 +366,7 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// What an application did is in the answer's parameters.
+// An application's choice is in the answer's parameters.
 func TestChoice(t *testing.T) {
 	for want, c := range map[string]gate.Choice{
 		`,"parameters":{"confidence":0.5}`: {Confidence: 0.5},
@@ -382,7 +380,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// Its deadline passes while it waits: answered by then, and without ado.
+// A request whose deadline passes while it waits is answered by then.
 func TestTimeout(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.held("m")
@@ -391,7 +389,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// What JSON cannot say is null, or refused with the way out.
+// A value that JSON lacks is null, or refused with a hint at binary data.
 func TestOutputsBeyondJSON(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -411,8 +409,8 @@ func TestOutputsBeyondJSON(t *testing.T) {
 	r.refused(r.ask("POST", "/v2/models/complex/infer", "12345678", "Inference-Header-Content-Length: 0", "Accept: application/json"), 400, "COMPLEX64 cannot be written as JSON")
 }
 
-// Long texts and many elements leave in steps; the length of a JSON head is right however long
-// it is.
+// Long texts and many elements are written in steps; the length of a JSON head is right however
+// long it is.
 func TestLongOutputs(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Float32, Shape: tensor.Shape{-1, 50000}}), scheduler.WorkerFunc(r.echo))
@@ -459,7 +457,7 @@ func TestLongOutputs(t *testing.T) {
 	}
 }
 
-// A request whose client has gone leaves the queue.
+// A request whose client has disconnected leaves the queue.
 func TestClientGone(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.held("m")
@@ -479,7 +477,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// Metrics count what passes, the refused too.
+// Metrics count all requests, including refused ones.
 func TestCounting(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")

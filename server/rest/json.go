@@ -37,7 +37,7 @@ func (t *text) end() error {
 	return gate.Malformed("JSON: %v", e)
 }
 
-// wrong fails with the kind of a value that should be another, if it is a value at all.
+// wrong reads the value here and fails: want was expected. A malformed value has failed already.
 func (t *text) wrong(what func() string, part, want string) {
 	raw := t.Raw()
 	if raw == nil {
@@ -87,7 +87,7 @@ func (t *text) boolean(what func() string, part string) bool {
 	return t.Bool()
 }
 
-// whole reads a number without sign, fraction and exponent, of at most most.
+// whole reads a number without sign, fraction or exponent, no greater than most.
 func (t *text) whole(what func() string, part string, most uint64) uint64 {
 	t.Peek()
 	start := t.At

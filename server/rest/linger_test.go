@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// A client whose request is refused while it is still sending reads the refusal, also when it has
-// said that this is its last request: the network resets what is closed before it was read.
+// A client whose request is refused while it is still sending reads the refusal, even if it was
+// announced as the last: the network resets a connection that is closed with unread data.
 func TestRefusalBeforeClose(t *testing.T) {
 	const path, size = "POST /v2/repository/index ", "Content-Length: 99999999\r\n\r\n"
 	for name, head := range map[string]string{

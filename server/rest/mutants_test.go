@@ -23,15 +23,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests that are nearly right, for every path of the door: TestMutants in a short form,
-// "make mutants" a million of them, and FuzzMutants guided by coverage.
+// Requests that are nearly right, for every path of the door: TestMutants in a short form, "make
+// mutants" a million of them, and FuzzMutants guided by coverage.
 //
 // The targets that change bytes, of bodies and of data, are not enough. Data that was null spun a
-// core for ever, and neither saw it: that of data asks for an array first, and that of bodies,
-// whose shapes have two elements, does not make a shape of a hundred and data that is no array at
-// once. Had it done so, it would have passed: see budgettest.Within.
+// core for ever, and neither target found it: the one for data only starts from arrays, and the one
+// for bodies, whose shapes have two elements, does not make a shape of a hundred and data that is
+// no array at once. Even then it would have passed: see budgettest.Within.
 
-// A sample is a right request.
+// A sample is a valid request.
 type sample struct {
 	method, path string
 	json         *jsontest.Value // nil: no body
@@ -39,11 +39,11 @@ type sample struct {
 	following    string          // bytes after it
 }
 
-// mutants sends what it makes of samples to a door.
+// mutants sends mutants of samples to a door.
 type mutants struct {
 	*rig
 	samples []sample
-	cameras []sample // those of the samples that a model answers which is slow
+	cameras []sample // those of the samples for the slow model
 	tally   jsontest.Tally
 	conn    net.Conn // kept alive; nil: none yet
 	in      *bufio.Reader
@@ -119,10 +119,10 @@ type mutant struct {
 	method, path string
 	header       http.Header
 	body         []byte
-	right        bool            // it is what the sample is, by another way at most
-	frame        *jsontest.Frame // of a stream that it is; nil: none, or no more is known
+	right        bool            // it is the sample, or an equivalent of it
+	frame        *jsontest.Frame // the frame of a stream that it is; nil: none, or unknown
 	json         bool            // its body is JSON alone
-	cut          int             // of the body, that come before the client goes; -1: it stays
+	cut          int             // bytes of the body before the client disconnects; -1: it stays
 	chunked      bool
 }
 
@@ -187,7 +187,7 @@ func (m *mutants) make(c *jsontest.Choices, samples []sample) *mutant {
 	return q
 }
 
-// run makes a request, sends it, and checks what comes.
+// run makes a request, sends it, and checks the answer.
 func (m *mutants) run(c jsontest.Choices) {
 	if c.N(32) == 31 {
 		m.burst(&c)
@@ -211,8 +211,8 @@ func (m *mutants) run(c jsontest.Choices) {
 	budgettest.Until(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
-// burst sends requests to the slow model at once, most of them frames of a few streams, of which
-// one client in eight goes soon. Then no stream has a frame without an answer.
+// burst sends requests to the slow model at once, most of them frames of a few streams; one client
+// in eight disconnects soon. Afterwards no stream has a frame without an answer.
 func (m *mutants) burst(c *jsontest.Choices) {
 	burst := make([]*mutant, 2+c.N(10))
 	answers := make([]answer, len(burst))
@@ -252,8 +252,8 @@ func (m *mutants) burst(c *jsontest.Choices) {
 	})
 }
 
-// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
-// back, and a superseded one is told by which of those of its burst.
+// judgeFrame checks the answer to a frame: an invalid frame is refused, a valid one gets its number
+// back, and a superseded one names a newer frame of its burst.
 func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
 	if q.frame == nil || q.header.Get("Content-Encoding") != "" || a.header.Get(headLength) != "" {
 		return
@@ -290,8 +290,8 @@ func (m *mutants) inProcess(ctx context.Context, q *mutant) answer {
 	return answer{w.Code, w.Header(), w.Body.Bytes()}
 }
 
-// overSocket sends it on a connection that others use before and after; status 0: there was no
-// answer to wait for.
+// overSocket sends it on a connection that other requests use before and after; status 0: there was
+// no answer to wait for.
 func (m *mutants) overSocket(q *mutant) answer {
 	if m.conn == nil {
 		m.conn = m.raw("")
@@ -337,8 +337,8 @@ func (m *mutants) overSocket(q *mutant) answer {
 	return answer{resp.StatusCode, resp.Header, all.Bytes()}
 }
 
-// judge checks an answer: one of the table, in its form; what is right has what it requested,
-// and what is answered was JSON and is echoed.
+// judge checks an answer: it is one of the table, in its form; a valid request gets what it
+// requested, and an answered one was JSON and is echoed.
 func (m *mutants) judge(q *mutant, a answer) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
@@ -389,7 +389,7 @@ func (m *mutants) judge(q *mutant, a answer) {
 	}
 }
 
-// echoes compares the data of a request with that of the answer of a model that echoes.
+// echoes compares the data of a request with the data of an echoing model's answer.
 func echoes(request, reply []byte) error {
 	type message struct {
 		Inputs, Outputs []struct {
@@ -406,7 +406,7 @@ func echoes(request, reply []byte) error {
 	}
 	sent, err := read(request)
 	if err != nil {
-		// Members whose names differ from ours in case only are out of scope here.
+		// Members whose names differ from the expected ones only in case are out of scope here.
 		return nil
 	}
 	answered, err := read(reply)
@@ -442,7 +442,7 @@ func flatten(list []any, v any) []any {
 	return append(list, v)
 }
 
-// alike reports whether two elements are equal, as far as the smallest of floats goes.
+// alike reports whether two elements are equal, to the precision of the smallest float type.
 func alike(a, b any) bool {
 	x, isNumber := a.(json.Number)
 	y, both := b.(json.Number)
@@ -459,14 +459,14 @@ func TestMutants(t *testing.T) {
 	jsontest.Drive(t, 30_000, &m.tally, m.run)
 }
 
-// FuzzMutants: what the bytes decide is more requests, by coverage.
+// FuzzMutants: the fuzzer's bytes choose the requests, guided by coverage.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
 	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
 		held.t = t
-		run.rig = &held // a connection of its own ends with t
+		run.rig = &held // its own connection ends with t
 		run.run(c)
 	})
 }

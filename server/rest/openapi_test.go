@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// document is the part of OpenAPI that ours is made of.
+// document is the part of OpenAPI that the document uses.
 type document struct {
 	Paths      map[string]map[string]operation
 	Components struct {
@@ -37,7 +37,7 @@ type response struct {
 	Content map[string]struct{ Schema *schema }
 }
 
-// schema is the part of JSON Schema that ours is made of. A word that is not in it is refused:
+// schema is the part of JSON Schema that the document uses. Other keywords are refused, so that
 // nothing goes unchecked by mistake.
 type schema struct {
 	Ref         string `json:"$ref"`
@@ -144,7 +144,7 @@ func readDocument(t *testing.T) *document {
 	return &d
 }
 
-// The document has every path and method that there is, and no other.
+// The document has every path and method of the door, and no other.
 func TestOpenAPIRoutes(t *testing.T) {
 	var have, want []string
 	for path, methods := range readDocument(t).Paths {
@@ -162,8 +162,8 @@ func TestOpenAPIRoutes(t *testing.T) {
 	}
 }
 
-// Every path answers as the document says: when all is well, when the model is not there, when
-// it has no container; and the requests of this test are as the document says, too.
+// Every path answers as the document describes: with a model, without it, and with a model that has
+// no container. The requests of this test match the document, too.
 func TestOpenAPIAnswers(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))
@@ -192,7 +192,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 				switch {
 				case strings.HasSuffix(path, "/infer"):
 					body = infer
-				case path == "/{model}/predict", path == "/{model}/update": // an application of a model with one input
+				case path == "/{model}/predict", path == "/{model}/update": // an application with a model of one input
 					body = `{"uid":"u","input":[1,2,3],"label":[1,2,3]}`
 					if model == "m" {
 						named = "taught"
@@ -201,7 +201,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 				if strings.HasSuffix(path, "/register") {
 					body = fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":8}`, file)
 				}
-				// The region is registered, unless registering is what is tested.
+				// Register the region first, unless registering is under test.
 				if strings.Contains(path, "/region/") && model == "m" {
 					_ = r.regions.Register(regions.Client{}, regions.Region{Name: "m", Key: file, Size: 8})
 					if strings.HasSuffix(path, "/register") {
@@ -247,7 +247,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// The validator notices.
+// The validator finds faults.
 func TestOpenAPIValidator(t *testing.T) {
 	d := readDocument(t)
 	for text, name := range map[string]string{

@@ -33,7 +33,7 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	h := c.w.Header()
 	all := slices.Contains(origins, "*")
 	if !all {
-		// Without an Origin too: a cached answer must not be given to a page.
+		// Also without an Origin: a cache must not give that answer to a page.
 		h.Add("Vary", "Origin")
 	}
 	if origin == "" {

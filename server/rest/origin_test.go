@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Without origins nothing of an answer is for pages; with them, every answer says whose pages
-// may read it, errors too.
+// Without origins no answer is readable by other pages; with them, every answer names the pages
+// that may read it, including errors.
 func TestOrigins(t *testing.T) {
 	const here, other = "https://here.example", "https://other.example"
 	for _, c := range []struct {
@@ -77,7 +77,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// What loads and unloads models is no page's, unless the page is the server's own or listed.
+// No page may load or unload models, unless it is the server's own or listed.
 func TestRepositoryByPages(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Origins = []string{"*", "https://ops.example"} })
 	addr := r.door.Addrs()[0].String()

@@ -54,7 +54,7 @@ func (q *request) answer(a *predict.Answer) error {
 		pack := packers[i].pool.Get().(packer)
 		pack.Reset(w)
 		defer func() {
-			_ = pack.Close() // an error means that the client has gone
+			_ = pack.Close() // an error means that the client has disconnected
 			pack.Reset(nil)
 			packers[i].pool.Put(pack)
 		}()
@@ -95,7 +95,7 @@ func (q *request) answer(a *predict.Answer) error {
 			_, e.err = to.Write(a.Outputs[i].Data)
 		}
 	}
-	return nil // an error of writing means that the client has gone
+	return nil // an error of writing means that the client has disconnected
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -123,8 +123,8 @@ func element(data []byte) (elem, rest []byte) {
 	return data[4:end], data[end:]
 }
 
-// An emitter writes JSON in steps of bounded size. Without a writer, it only counts what does not
-// fit its buffer.
+// An emitter writes JSON in steps of bounded size. Without a writer, it counts the bytes that do
+// not fit its buffer and drops them.
 type emitter struct {
 	buf     []byte
 	begin   func() io.Writer // returns the writer at the first write; nil: no writer yet
@@ -147,7 +147,7 @@ func (e *emitter) free() {
 	}
 }
 
-// length is how many bytes of JSON an emitter without a writer has got.
+// length is the number of bytes of JSON that an emitter without a writer was given.
 func (e *emitter) length() int64 { return e.dropped + int64(len(e.buf)) }
 
 // flush empties the buffer.
@@ -292,7 +292,7 @@ func (e *emitter) data(t *tensor.Tensor) {
 	}
 }
 
-// writers append one element, in host order, as JSON. Datatypes without one travel in bytes only.
+// writers append one element, in host order, as JSON. A dtype without one is sent as bytes only.
 var writers = map[tensor.DType]func(b, v []byte) []byte{
 	tensor.Bool:  func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) },
 	tensor.Int8:  func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) },
@@ -317,9 +317,9 @@ var writers = map[tensor.DType]func(b, v []byte) []byte{
 
 var host = binary.NativeEndian
 
-// appendFloat writes the shortest text from which the same float of that many bits is read. NaN and
+// appendFloat writes the shortest text that parses to the same float of that many bits. NaN and
 // infinities, which JSON lacks, become null, as in JavaScript. -0 gets a fraction, since many
-// clients would read it as an integer, which has no sign.
+// clients would read it as an integer, which has no negative zero.
 func appendFloat(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f) || math.IsInf(f, 0):

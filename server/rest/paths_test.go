@@ -86,8 +86,7 @@ func TestMetadata(t *testing.T) {
 	r.refused(r.ask("GET", "/v2/models/m%2Fversions%2F1", ""), 404, `"m/versions/1"`)
 }
 
-// What can be asked about is listed, and a name that is none of it is told in this protocol's
-// words.
+// Models and applications are listed, and an unknown name is refused in this protocol's words.
 func TestModels(t *testing.T) {
 	r := newRig(t, nil)
 	list := func() string { return strings.TrimSpace(string(r.ask("GET", "/v2/models", "").body)) }
@@ -131,7 +130,7 @@ func TestRepository(t *testing.T) {
 			t.Errorf("index %s: %s, want %s", body, got, want)
 		}
 	}
-	// As one stock client asks: no body, and no word about its length.
+	// As one stock client asks: no body, and no length of it.
 	c := r.raw("POST /v2/repository/index HTTP/1.1\r\nhost: x\r\n\r\n")
 	if a := r.answerOn(c); a.status != 200 || strings.TrimSpace(string(a.body)) != all {
 		t.Errorf("index without a length: %v", a)
@@ -173,7 +172,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// The limit of such a body holds for one that does not say how long it is, too.
+// The limit on such a body also holds for one without an announced length.
 func TestRepositoryBodyOfUnknownLength(t *testing.T) {
 	r := newRig(t, nil)
 	a, err := r.try("POST", "/v2/repository/index", io.MultiReader(strings.NewReader(`{"a":"`), strings.NewReader(strings.Repeat("x", 70<<10)), strings.NewReader(`"}`)))
@@ -183,14 +182,14 @@ func TestRepositoryBodyOfUnknownLength(t *testing.T) {
 	r.refused(a, 413, "limits.metadata_bytes is 65536")
 }
 
-// Whatever is asked of the router is answered as JSON.
+// The router answers any request with JSON.
 func TestRouter(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
 	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models//", "/v2/models//infer", "/v2/models/m/", "/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
 		"/v2/a/b/c/d/e/f/g/h/i/j/k/l"} {
 		if path == "/v2/models/m/" {
-			continue // that one exists
+			continue // that path exists
 		}
 		a := r.answerOn(r.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 		r.refused(a, 404, "no such path", "/v2/docs/openapi.json")
@@ -212,8 +211,7 @@ func TestRouter(t *testing.T) {
 	r.refused(a, 404)
 }
 
-// What net/http answers by itself, to a head that it does not take, is text, and ends the
-// connection.
+// net/http's own answer to a malformed head is text, and ends the connection.
 func TestErrorsOfTheHead(t *testing.T) {
 	r := newRig(t, nil)
 	const first = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -257,11 +255,11 @@ func TestErrorsOfTheHead(t *testing.T) {
 	})
 }
 
-// A bug costs its request a 500, and nobody else anything.
+// A panic costs its request a 500, and no other request anything.
 func TestPanic(t *testing.T) {
 	found, _, _ := find("/v2/health/live")
 	live := found.serve
-	t.Cleanup(func() { found.serve = live }) // after the rig's
+	t.Cleanup(func() { found.serve = live }) // runs after the rig's cleanup
 	var bug atomic.Int32
 	found.serve = func(c *call) error {
 		switch bug.Load() {

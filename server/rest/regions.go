@@ -17,7 +17,7 @@ func (c *call) sharer() regions.Client {
 
 // fetch reads the inputs in shared memory. Their memory is taken after the body has been read, so
 // that a slow body does not hold it. Pages of other origins may use no region: they could not read
-// an answer, but a region is memory that all share.
+// an answer, but all clients share the memory of a region.
 func (q *request) fetch(b *body) error {
 	placed := slices.ContainsFunc(q.inputs, func(in input) bool { return in.place.Region != "" }) ||
 		slices.ContainsFunc(q.Outputs, func(out predict.Output) bool { return out.Place.Region != "" })
@@ -34,7 +34,7 @@ func (q *request) fetch(b *body) error {
 		if in.place.Region == "" {
 			continue
 		}
-		// Fetch refuses larger ones.
+		// Charge no more than Fetch accepts.
 		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil {
 			return err
 		}

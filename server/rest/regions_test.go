@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// shared lets clients register files of a directory, and makes one there with that content.
+// shared lets clients register files of a directory, and creates one there with that content.
 func (r *rig) shared(content []byte) (name, path string) {
 	r.t.Helper()
 	s := r.regions.Settings()
@@ -49,7 +49,7 @@ func floats(values ...float32) (b []byte) {
 	return b
 }
 
-// A region is registered, listed and forgotten in Triton's words.
+// A region is registered, listed and unregistered in Triton's words.
 func TestRegions(t *testing.T) {
 	r := newRig(t, nil)
 	const base = "/v2/systemsharedmemory"
@@ -104,7 +104,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// A page of another origin registers nothing, and neither does another machine.
+// A page of another origin cannot register a region, and neither can another machine.
 func TestRegionsAreForPrograms(t *testing.T) {
 	r := newRig(t, nil)
 	file, _ := r.shared(make([]byte, 8))
@@ -125,7 +125,7 @@ func TestRegionsAreForPrograms(t *testing.T) {
 	}
 }
 
-// Inputs come from regions and outputs go there, beside others that do not.
+// Inputs come from regions and outputs go there, mixed with others that do not.
 func TestInferInRegions(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -151,7 +151,7 @@ func TestInferInRegions(t *testing.T) {
 	}
 }
 
-// What is wrong with a place is said before a model is asked, but for what only its answer shows.
+// A wrong place is refused before a model is asked, unless only the answer shows the fault.
 func TestWrongPlaces(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 10 })
 	r.floats("m")
@@ -211,7 +211,7 @@ func TestWrongPlaces(t *testing.T) {
 }
 
 // BenchmarkRegions asks for 6.2 MB and gets them back, through the socket and through regions on
-// the file system of shared memory. The client only names them: it is assumed to work there.
+// the file system of shared memory. The client only names the regions, as if its data were there.
 func BenchmarkRegions(b *testing.B) {
 	frame := tensor.Shape{1080, 1440} // as many bytes as 1080p in RGB
 	count, _ := frame.Elements()

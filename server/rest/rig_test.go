@@ -28,7 +28,7 @@ import (
 )
 
 // rig is a door on a real socket with a scheduler behind it, and models whose workers the test
-// holds.
+// controls.
 type rig struct {
 	t       testing.TB
 	sched   *scheduler.Scheduler
@@ -101,7 +101,7 @@ func (r *rig) stop() {
 	r.door = nil
 }
 
-// connected is a request that did not come over a socket, as one of a connection.
+// connected makes a request that did not come over a socket look like one of a connection.
 func connected(q *http.Request, d *Door) *http.Request {
 	end, _ := net.Pipe()
 	c := &conn{Conn: &intake.Conn{Conn: end}, door: d}
@@ -125,7 +125,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// repository is one that loads what it is told to.
+// repository is a repository that loads any model.
 type repository struct {
 	mu     sync.Mutex
 	loaded map[string]bool
@@ -212,7 +212,7 @@ type answer struct {
 	body   []byte
 }
 
-// json returns the body as a value, and fails the test if it is none.
+// json returns the body as a value, and fails the test if it is not JSON.
 func (a answer) json(t testing.TB) map[string]any {
 	t.Helper()
 	var v map[string]any
@@ -255,13 +255,13 @@ func (r *rig) try(method, path string, body io.Reader, headers ...string) (answe
 	if resp.Header.Get("Content-Type") == "application/json" {
 		all = bytes.TrimSuffix(all, []byte("\n"))
 	}
-	if resp.Close { // which net/http takes out of it
+	if resp.Close { // net/http removes the header
 		resp.Header.Set("Connection", "close")
 	}
 	return answer{resp.StatusCode, resp.Header, all}, err
 }
 
-// refused checks that an answer is an error of that status whose text has all of words.
+// refused checks that an answer is an error of that status whose text contains all words.
 func (r *rig) refused(a answer, status int, words ...string) {
 	r.t.Helper()
 	text, _ := a.json(r.t)["error"].(string)
@@ -278,7 +278,7 @@ func (r *rig) refused(a answer, status int, words ...string) {
 	}
 }
 
-// raw is a connection of a client that writes what it likes.
+// raw opens a connection and writes the text as it is.
 func (r *rig) raw(text string) net.Conn {
 	r.t.Helper()
 	c, err := net.Dial("tcp", r.door.Addrs()[0].String())
@@ -305,7 +305,7 @@ func (r *rig) answerOn(c net.Conn) answer {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if resp.Close { // which net/http takes out of it
+	if resp.Close { // net/http removes the header
 		resp.Header.Set("Connection", "close")
 	}
 	return answer{resp.StatusCode, resp.Header, all}

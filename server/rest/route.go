@@ -26,7 +26,7 @@ type call struct {
 	conn     *conn
 	who      *identity.Identity
 	model    string   // from the path, decoded; for shared memory, the region's name
-	version  string   // likewise; "" = the default
+	version  string   // from the path, decoded; "": the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
 	use      quota.Use
@@ -40,8 +40,8 @@ type route struct {
 	method string // GET, which includes HEAD, or POST
 	path   string
 	serve  handler
-	open   bool     // to all, without an identity: health, and what is the same on every server
-	does   string   // what the route changes about a model or a region; "": nothing
+	open   bool     // needs no identity: health, and paths that are the same on every server
+	does   string   // the action and its object, as in "load model"; "": it changes nothing
 	steps  []string // of the path
 }
 

@@ -18,14 +18,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// megabytes are rows of a megabyte each, in JSON of half of that.
+// megabytes returns rows of a megabyte each, in JSON of half that size.
 func megabytes(rows int) string {
 	return fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"data":[%s1]}]}`, rows, strings.Repeat("1,", rows<<18-1))
 }
 
 var megabyteSpec = spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 1 << 18}})
 
-// unfinished is a gzip body, without its end, that begins with n bytes of nothing.
+// unfinished returns a gzip body without its end that begins with n spaces.
 func unfinished(t testing.TB, n int) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -40,7 +40,7 @@ func unfinished(t testing.TB, n int) string {
 }
 
 // Clients that send kilobytes that unpack to megabytes share a part of the memory, whether their
-// bodies end or not, and no other client has less for it.
+// bodies end or not, and other clients lose none of theirs.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const budget = 64 << 20
 	pool := tensor.NewPool(budget)
@@ -56,7 +56,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", inferM, len(bomb), bomb)))
 		budgettest.Until(t, "a client to have the memory of its body", func() bool { return part.InUse() == int64(len(conns))<<21 })
 	}
-	// What those hold who were let in is theirs until they go.
+	// Admitted requests keep their memory until they end.
 	if used, most := pool.InUse(), part.Budget()+int64(len(conns))*(128<<10); used > most {
 		t.Errorf("%d clients that sent %d bytes each hold %d bytes, more than %d", len(conns), len(bomb), used, most)
 	}
@@ -77,7 +77,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	}
 	budgettest.Until(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
 
-	// The tensors of complete requests count as long as they are there.
+	// The tensors of complete requests count as long as they exist.
 	done := make(chan answer, 1)
 	go func() {
 		a, _ := r.try("POST", "/v2/models/held/infer", bytes.NewReader([]byte(eight)), "Content-Encoding: gzip")
@@ -93,14 +93,14 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	if a := r.ask("POST", inferM, four, "Content-Encoding: gzip"); a.status != 200 {
 		t.Errorf("afterwards: %.300v", a)
 	}
-	// What is larger than the part never fits, and nobody is told to come again with it.
+	// A body larger than the part never fits, so its client is not told to retry.
 	pool = tensor.NewPool(budget)
 	r = newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(1 << 20), Ratio: 32} })
 	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
 	r.refused(r.ask("POST", inferM, four, "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
-// An unpacker is larger than the request that makes one, and counts from its first byte; a
+// An unpacker takes more memory than the request that makes one, and counts from its first byte; a
 // client that sends nothing holds no turn.
 func TestUnpackersCount(t *testing.T) {
 	r := newRig(t, nil)

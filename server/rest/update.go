@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// update takes feedback: about an input, as Clipper's, or about the request with an id; one or
-// several at once.
+// update takes feedback: on an input, as Clipper's, or on the request with an id; one or several at
+// once.
 func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
@@ -30,9 +30,9 @@ func (c *call) update() error {
 	if err != nil {
 		return c.refused(err, arrived)
 	}
-	const atOnce = 16 // feedbacks of one user wait for each other in the store
+	const atOnce = 16 // the store serializes the feedback of one user
 	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
-		// Members that it lacks, such as the user, are those of the body.
+		// Missing members, such as the user, default to those of the body.
 		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
@@ -46,7 +46,7 @@ func (c *call) update() error {
 	return c.answer(map[string][]json.RawMessage{"updates": answers}, nil)
 }
 
-// several splits a body with several feedbacks into objects with one each.
+// several splits a body with several items of feedback into one object for each.
 func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
 		return nil, gate.Invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
@@ -64,7 +64,7 @@ func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	return updates, nil
 }
 
-// teach gives one feedback to the application.
+// teach gives one item of feedback to the application.
 func (c *call) teach(q *clipperQuestion, raw json.RawMessage, arrived time.Time) ([]byte, error) {
 	question, err := c.question(q, q.Input, arrived)
 	if err == nil && q.ID != nil {

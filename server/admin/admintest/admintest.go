@@ -1,4 +1,4 @@
-// Package admintest is a server in memory behind an admin door, for tests of what talks to one.
+// Package admintest is a server in memory behind an admin door, for tests of its clients.
 package admintest
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/server/internal/journal"
 )
 
-// A Server keeps what is changed, and knows one policy of each kind that tests want. It learns
-// the loss of feedback, and judges applications by little more than that they have models.
+// A Server keeps changes, and knows one policy of each kind that tests want. It learns the loss of
+// feedback, and checks of applications little more than that they have models.
 type Server struct {
 	mu      sync.Mutex
 	models  []admin.Model
@@ -35,7 +35,7 @@ type Server struct {
 }
 
 // New makes a server that serves these models, and has two lines in its log. The sessions of its
-// status are those of its containers, and its processes a container each.
+// status belong to its containers, each of which has one process.
 func New(models []admin.Model, status admin.Status) *Server {
 	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: journal.New()}
 	log := slog.New(s.journal.Handler(slog.DiscardHandler))
@@ -44,7 +44,7 @@ func New(models []admin.Model, status admin.Status) *Server {
 	return s
 }
 
-// Sources are what its door shows and changes.
+// Sources are the sources of its door.
 func (s *Server) Sources() admin.Sources {
 	return admin.Sources{
 		Version: s.status.Version,
@@ -67,7 +67,7 @@ func (s *Server) Sources() admin.Sources {
 	}
 }
 
-// These are the server as the door's parts see it.
+// These are the server as the parts of the door see it.
 type (
 	report       struct{ *Server }
 	settings     struct{ *Server }
@@ -84,7 +84,7 @@ func (s report) Ready() admin.Readiness { return s.status.Readiness }
 func (s report) Status() admin.Status   { return s.status }
 func (s report) Models() []admin.Model  { return s.models }
 
-// versions are those of a model.
+// versions returns the versions of a model.
 func (s *Server) versions(model string) []admin.Model {
 	return slices.DeleteFunc(slices.Clone(s.models), func(m admin.Model) bool { return m.Name != model })
 }
@@ -186,7 +186,7 @@ func (s settings) Set(_ context.Context, model string, settings map[string]*stri
 	return before, after, nil
 }
 
-// ClearCache reports what there is, and keeps it.
+// ClearCache reports what the cache contains, and keeps it.
 func (s report) ClearCache(model string) (entries, bytes int64, err error) {
 	for _, m := range s.models {
 		if m.Name == model && m.Cache != nil {
@@ -430,10 +430,10 @@ func (s documents) Import(_ context.Context, d admin.Document, dryRun bool) (cha
 	return changes, nil
 }
 
-// Changed forgets.
+// Changed ignores the change.
 func (s chronicle) Changed(_, _, _, _ string) {}
 
-// Since has two samples, in the second of which there was a request.
+// Since returns two samples, the second of which has a request.
 func (s memory) Since(float64) admin.Past {
 	none := float32(math.NaN())
 	p := admin.Past{Times: []float64{1764000000, 1764000005}, Models: []admin.PastModel{}, Applications: []admin.PastApplication{{Name: "app", Shares: map[string]admin.Series{"digits/1": {none, 1}}}}}
@@ -444,8 +444,8 @@ func (s memory) Since(float64) admin.Past {
 	return p
 }
 
-// Of is the history: of every model that one version served for a day, and that an operator
-// then changed what its name means.
+// Of returns the history of any model: one version served for a day, and then an operator changed
+// what the name means.
 func (s chronicle) Of(name string) (admin.History, error) {
 	h := admin.History{Name: name, Events: []admin.Event{}}
 	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)

@@ -1,4 +1,4 @@
-// What changes the server. It is asked before it acts, by a button that says what will happen.
+// Changes to the server. Each asks for confirmation by a button that says what will happen.
 
 import { ask } from './api.js';
 
@@ -25,8 +25,8 @@ export function say(text, bad = false) {
   clearing = setTimeout(() => { toast.textContent = ''; }, bad ? 15_000 : 5_000);
 }
 
-// change does something, if its button's reader is sure: {method, path, body, ask (what will
-// happen; none: nothing is lost), done (what to say)}.
+// change does something, if its button's user confirms: {method, path, body, ask (what will happen;
+// none: nothing is lost), done (what to say)}.
 export async function change(page, button, { method, path, body, ask: text, done }) {
   if (text && !await sure(button.getAttribute('aria-label') ?? button.textContent, text)) return;
   button.disabled = true;

@@ -1,4 +1,4 @@
-// Who did what, and what the server says.
+// The audit of operators' actions, and the server's log.
 
 import { dot, el, panel, table } from './dom.js';
 import { moment } from './format.js';

@@ -1,4 +1,4 @@
-// Requests to the door. The token is the tab's: it goes into a header, never into an address.
+// Requests to the door. The token belongs to the tab. It goes into a header, never into an address.
 
 const key = 'shivad.token';
 
@@ -8,7 +8,7 @@ export const token = {
   clear: () => sessionStorage.removeItem(key),
 };
 
-// A Refusal is an answer that says no.
+// A Refusal is the error of a request that the server refused.
 export class Refusal extends Error {
   constructor(status, text) {
     super(text);
@@ -21,7 +21,7 @@ export function headers(more = {}) {
   return shown ? { ...more, Authorization: `Bearer ${shown}` } : more;
 }
 
-// refusal is the error of an answer, in the server's words where it has any.
+// refusal returns the error of an answer, in the server's words if it has any.
 export async function refusal(answer) {
   let text = `${answer.status} ${answer.statusText}`;
   try {

@@ -1,4 +1,4 @@
-// Containers: those of the file, which can be started and stopped, and who is connected.
+// Containers: those of the file, which can be started and stopped, and those connected.
 
 import { dot, el, panel, table } from './dom.js';
 import { count, plural, took } from './format.js';

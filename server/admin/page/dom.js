@@ -1,5 +1,5 @@
-// What is on the page. Nodes are made once and changed in place, so that the focus and the text
-// that somebody selects survive each second.
+// The page's nodes. They are made once and changed in place, so that the focus and selected text
+// survive each second.
 
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
@@ -26,7 +26,7 @@ export function show(node, visible) {
   if (node.hidden === visible) node.hidden = !visible;
 }
 
-// each keeps the children of a node to those of a list, by key: make(item) makes one, which has an
+// each keeps the children of a node equal to a list, by key. make(item) makes a child, which has an
 // update(item) if it can change.
 export function each(parent, list, key, make) {
   const known = parent.kept ??= new Map();
@@ -51,13 +51,13 @@ export function each(parent, list, key, make) {
   }
 }
 
-// table makes one of columns {name, class, cell(item) or node(item)}; fill(list) shows a list.
+// table makes a table of columns {name, class, cell(item) or node(item)}; fill(list) shows a list.
 export function table(label, columns, key, empty) {
   const body = el('tbody');
   const nothing = el('p', { class: 'quiet nothing' }, empty);
   const grid = el('table', {},
     el('thead', {}, el('tr', {}, ...columns.map((c) => el('th', { scope: 'col', class: c.class }, c.name)))), body);
-  // A table wider than the page is moved by keys, too.
+  // A table wider than the page can be scrolled with the keyboard, too.
   const box = el('div', { class: 'scroll', role: 'region', 'aria-label': label, tabindex: '0' }, grid);
   const whole = el('div', {}, box, nothing);
   whole.fill = (list) => {
@@ -97,7 +97,7 @@ export function dot(kind, word) {
   return node;
 }
 
-// panel is a part of a page with a heading. What is in it has names of its own.
+// panel is a section of the page with a heading. Its parts have labels of their own.
 export function panel(title, ...children) {
   return el('section', { class: 'panel' }, el('h2', {}, title), ...children);
 }

@@ -1,8 +1,8 @@
-// Numbers for people.
+// Numbers in readable form.
 
 const digits = (n, most) => Number(n.toPrecision(most));
 
-// rate is a number in three digits or so.
+// rate formats a number with three digits or so.
 export function rate(n) {
   if (n === null || n === undefined) return '–';
   return n < 1000 ? String(digits(n, 3)) : Math.round(n).toLocaleString('en');
@@ -10,7 +10,7 @@ export function rate(n) {
 
 export const count = (n) => (n ?? 0).toLocaleString('en');
 
-// took is a span of time, in seconds, in two digits or so.
+// took formats a span of time, in seconds, with two digits or so.
 export function took(s) {
   if (s === null || s === undefined) return '–';
   if (s <= 0) return '0 s';
@@ -39,18 +39,17 @@ export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 
 export const words = (key) => key.replaceAll('_', ' ');
 
-// moment is a time of today, or a day and a time.
+// moment formats a time of today, or a day and a time.
 export function moment(text) {
   const at = new Date(text), now = new Date();
   const time = at.toLocaleTimeString('en-GB');
   return at.toDateString() === now.toDateString() ? time : `${at.toLocaleDateString('en-CA')} ${time}`;
 }
 
-// title is how a model or an application is called.
+// title is the name of a model or an application on the page.
 export const title = (m) => (m.version ? `${m.name}/${m.version}` : m.name);
 
-// matches reports whether a name may be one that a right's pattern means. Of brackets only the
-// server knows.
+// matches reports whether a right's pattern may match a name. Only the server knows about brackets.
 export function matches(pattern, name) {
   if (/[[\\]/.test(pattern)) return true;
   const text = pattern.replace(/[.+^${}()|\]]/g, '\\$&').replaceAll('*', '[^/]*').replaceAll('?', '[^/]');

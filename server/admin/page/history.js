@@ -1,13 +1,13 @@
 // The last ten minutes of every model and application: a sample for each status that the page has
-// seen, and what the server has kept of the time before. The server counts; rates and shares are
-// made here of two counts.
+// received, and what the server has kept from before. The server counts; rates and shares are
+// computed here from two counts.
 
 const kept = 600; // seconds
 
-// since is how much a count has risen, which begins at 0 again when what it counts comes back.
+// since is the increase of a count, which restarts at 0 if its model was removed and added again.
 const since = (now, before = 0) => (now < before ? now : now - before);
 
-// quantile is the time within which that share of the requests between two counts were answered;
+// quantile is the time within which the share q of the requests between two counts were answered;
 // null if there were none. Within a class they are spread evenly over the logarithm.
 function quantile(now, before, q) {
   const old = new Map(before.map((k) => [k.above_seconds, k.requests]));
@@ -26,21 +26,21 @@ function quantile(now, before, q) {
   return null;
 }
 
-// measures are what is kept of each model in each sample.
+// measures are the values kept for each model in each sample.
 const measures = ['requests', 'failed', 'inTime', 'p50', 'p99', 'waiting', 'oldest', 'age', 'superseded'];
 
 export class History {
   constructor() {
     this.times = []; // seconds since 1970
     this.tracks = new Map(); // by name/version: measure -> values, as many as times
-    this.shares = new Map(); // by application: model -> shares, likewise
+    this.shares = new Map(); // by application: model -> shares, as many as times
     this.before = null;
   }
 
-  // add takes a status and what is known of the applications, and returns what is new of each model
-  // by name/version.
+  // add takes a status and the known applications, and returns the new values of each model by
+  // name/version.
   add(status, applications) {
-    // Another run of the server counts anew, and of a time away the server has better samples.
+    // Another run of the server starts its counts anew, and the server has better samples of a gap.
     const follows = this.before?.started === status.started && status.uptime_seconds - this.before.uptime_seconds < 15;
     const before = follows ? this.before : null;
     this.before = status;
@@ -72,7 +72,7 @@ export class History {
     return this.times.at(-1) ?? 0;
   }
 
-  // fill adds what the server has kept of the time in which nobody looked.
+  // fill adds what the server has kept from the time in which the page was closed or hidden.
   fill({ times, models, applications }) {
     const at = (series, i) => Object.fromEntries(Object.entries(series).map(([key, list]) => [key, list[i]]));
     times.forEach((time, i) => {
@@ -106,13 +106,13 @@ export class History {
     }
   }
 
-  // forget lets go of what has gone.
+  // forget drops the tracks of models and applications that no longer exist.
   forget(tracks, there) {
     for (const key of tracks.keys()) if (!there(key)) tracks.delete(key);
   }
 
-  // drop lets go of the first sample, and of models that have no share any more, such as a version
-  // that was replaced.
+  // drop removes the first sample, and models that have no share any more, such as a version that
+  // was replaced.
   drop() {
     this.times.shift();
     for (const tracks of [this.tracks, this.shares]) {

@@ -1,4 +1,4 @@
-// The page: it watches the server, and shows the view that the address names.
+// The page: it watches the server, and shows the view that the address selects.
 
 import { ask, headers, token } from './api.js';
 import { setClass, setText, show } from './dom.js';
@@ -13,7 +13,7 @@ import { activity } from './activity.js';
 const at = (id) => document.getElementById(id);
 
 const page = {
-  // What the server has told last, by the names of its events.
+  // The server's latest events, by their names.
   state: { history: new History(), now: null },
   rights: [],
   may: (right, name) => page.rights.some((r) => r === right || (right === 'admin:read' && r === 'admin:write') || (name && r.startsWith(`${right}:`) && matches(r.slice(right.length + 1), name))),
@@ -66,7 +66,7 @@ function notice(text) {
   show(at('notice'), true);
 }
 
-// arrive asks who we are, at first and whenever the server was away: it may be another.
+// arrive asks for the identity, at first and after each interruption: it may be another server.
 async function arrive() {
   try {
     const me = await ask('GET', '/v1/whoami');
@@ -82,7 +82,7 @@ async function arrive() {
     if (error.status === 401) {
       signIn(token.get() ? error.message : undefined);
       return false;
-    } // else it is away, and the watch says so
+    } // otherwise the server is unreachable, and the watch says so
   }
   const answer = await fetch('/', { method: 'HEAD', headers: headers({ Accept: 'text/html' }) }).catch(() => null);
   const tag = answer?.headers.get('ETag') ?? '';
@@ -123,7 +123,7 @@ async function start() {
   if (await arrive()) watch.start();
 }
 
-// route makes the view of the address: #/, #/activity, #/model/NAME/VERSION.
+// route makes the view for the address: #/, #/activity, #/model/NAME/VERSION.
 function route() {
   const [kind = '', ...rest] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
   view?.close();

@@ -1,4 +1,4 @@
-// One model: how it does, and why.
+// One model: how it performs, and why.
 
 import { bars, dot, each, el, panel, setText, show, table } from './dom.js';
 import { count, plural, rate, share, title, took } from './format.js';
@@ -113,7 +113,7 @@ function action(page, label, ask, what) {
   return el('button', { type: 'button', onclick: (e) => change(page, e.currentTarget, { ask, ...what() }) }, label);
 }
 
-// about is what a model is, in a line.
+// about describes a model in a line.
 function about(health, m) {
   const parts = [];
   if (m?.platform) parts.push(m.platform);
@@ -135,8 +135,8 @@ function bySize(sent) {
   return [columns, reasons.map((label, n) => ({ label, n, width: 0, points: true }))];
 }
 
-// profile plots how long a replica's batches take by their size: what was measured, and what is
-// planned with.
+// profile plots how long a replica's batches take by their size: the measurements, and the curve
+// used for planning.
 function profile(r) {
   const node = plot({
     title: `Latency profile of ${r.name}`, height: 200, values: false, x: { value: (v) => rate(v), range: (_, low, high) => [0, Math.max(2, high * 1.05)] }, y: { value: took, range: (_, low, high) => [0, high * 1.1] },
@@ -145,7 +145,7 @@ function profile(r) {
   node.follow = (now) => {
     if (!now) return;
     const rows = [...new Set([...now.measured, ...now.fitted].map((p) => p.rows))].sort((a, b) => a - b);
-    // Several batches of a size were measured: each has a place of its own.
+    // Several batches of a size were measured: each gets a place of its own.
     const points = [];
     for (const n of rows) {
       const fitted = now.fitted.find((p) => p.rows === n);

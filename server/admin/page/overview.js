@@ -1,4 +1,4 @@
-// The first view: whether all is well, and if not, where.
+// The first view: whether all is well, and if not, where the problem is.
 
 import { bars, dot, each, el, panel, setClass, setText, show, table } from './dom.js';
 import { count, plural, rate, share, size, title, took } from './format.js';
@@ -32,7 +32,7 @@ export function overview(page) {
     if (!status) return;
     let all = 0, hits = 0, failed = 0;
     for (const m of status.models) {
-      if (!m.version) continue; // an application's are questions to models
+      if (!m.version) continue; // an application's requests count at its models
       const one = now?.get(`${m.name}/${m.version}`);
       all += one?.requests ?? 0;
       hits += (one?.inTime ?? 0) * (one?.requests ?? 0);
@@ -86,7 +86,7 @@ function total(history) {
   return sum;
 }
 
-// withoutResult counts requests by why they had no result.
+// withoutResult counts requests by the reason why they had no result.
 export function withoutResult(models) {
   const all = {}, of = {};
   for (const m of models) {

@@ -1,8 +1,8 @@
-// Plots, which uPlot draws. A plot is a node with fill(data): columns, the first of which is x.
+// Plots, drawn by uPlot. A plot is a node with fill(data): columns, the first of which is x.
 
 import { el } from './dom.js';
 
-// clock has times of day, with parts of seconds where a plot has few of them.
+// clock formats times of day, with parts of seconds where a plot covers few of them.
 const clock = (list) => list.map((v) => {
   const at = new Date(1000 * v), text = at.toLocaleTimeString('en-GB');
   return list.at(-1) - list[0] < list.length - 1 ? `${text.slice(3)}.${String(at.getMilliseconds()).padStart(3, '0').slice(0, 2)}` : text;
@@ -10,12 +10,12 @@ const clock = (list) => list.map((v) => {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// color n is one of those that can be told apart in either theme.
+// color returns the nth of the colours that can be told apart in either theme.
 export const color = (n) => css(`--c${n % 8}`);
 
 const live = new Set();
 
-// repaint draws all plots anew, in the colours of another theme.
+// repaint redraws all plots in the colours of another theme.
 export function repaint() {
   for (const plot of live) plot.paint();
 }
@@ -54,7 +54,7 @@ export function plot(options) {
     }, data, canvas);
     legend(null);
   };
-  // The key below says what is drawn, and the values under the pointer or else the last ones.
+  // The legend names the series, with their values under the pointer or else the last ones.
   const legend = (at) => {
     const i = at ?? data[0].length - 1;
     key.replaceChildren(...series.map((s, n) => {

@@ -1,4 +1,4 @@
-// The events of /v1/watch. An EventSource cannot show a token, so they are read by fetch.
+// The events of /v1/watch. An EventSource cannot send a token, so they are read by fetch.
 
 import { headers, refusal } from './api.js';
 
@@ -27,8 +27,8 @@ export async function events(body, on) {
   }
 }
 
-// A Watch follows the server, from the time on that since() says, until it is stopped: it comes
-// back after the server was away, for however long, and rests while nobody looks at the page.
+// A Watch follows the server from the time that since() returns until it is stopped. It reconnects
+// however long the server was unreachable, and pauses while the page is hidden.
 export class Watch {
   constructor({ event, up, down, since }) {
     Object.assign(this, { event, up, down, since, model: '', attempt: 0, running: false });
@@ -46,7 +46,7 @@ export class Watch {
     this.cut();
   }
 
-  // of watches a model beside the rest; '' for none.
+  // of selects a model to watch besides the rest; '' for none.
   of(model) {
     if (model === this.model) return;
     this.model = model;
@@ -91,7 +91,7 @@ export class Watch {
       });
       throw new Error('the server has ended the stream');
     } catch (error) {
-      if (mine !== this.reading) return; // another one has begun, or nobody looks
+      if (mine !== this.reading) return; // another reader has begun, or the page is hidden
       this.reading = null;
       clearTimeout(this.dog);
       if (this.down(error) === false) return;
@@ -100,7 +100,7 @@ export class Watch {
     }
   }
 
-  // guard gives a stream up that has gone silent, such as one through a network that is gone.
+  // guard gives up a stream that has gone silent, as when the network fails.
   guard(mine) {
     clearTimeout(this.dog);
     this.dog = setTimeout(() => mine.abort(new Error('the server is silent')), silence);

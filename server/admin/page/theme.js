@@ -1,4 +1,4 @@
-// The theme is chosen before anything is drawn, so that a dark page does not flash.
+// The theme is set before anything is drawn, so that a dark page does not flash.
 {
   const chosen = localStorage.getItem('shivad.theme');
   const dark = chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;

@@ -1,4 +1,4 @@
-// A box to try a model: a picture, a drawing or JSON goes in; the answer comes out, with its time.
+// A box to try a model: a picture, a drawing or JSON goes in; the answer and its timing come out.
 
 import { ask } from './api.js';
 import { each, el, panel, setText, show } from './dom.js';
@@ -75,7 +75,7 @@ export function trial(page, name, version) {
     }
   });
 
-  // The inputs are those of the model or, of an application, of a model of the same form.
+  // The inputs are those of the model or, for an application, of a model of the same form.
   node.update = (declared, models) => {
     const of = declared ?? models?.models.find((m) => page.state.applications?.apps?.find((a) => a.name === name)?.models.some((l) => l.split('/')[0] === m.name));
     if (!of || inputs) return;
@@ -109,7 +109,7 @@ function layout({ datatype, shape }) {
   return null;
 }
 
-// pixels makes the values of an input of a picture: its integers are 0 to 255, its floats 0 to 1.
+// pixels makes an input's values from a picture: integers are 0 to 255, floats 0 to 1.
 function pixels(source, input) {
   const { h, w, c, flat, first } = layout(input);
   const natural = fit(source, 512);
@@ -130,7 +130,7 @@ function pixels(source, input) {
   return input.shape[0] === -1 ? [row] : row;
 }
 
-// fit is the size of a picture of which no side is longer than most.
+// fit is the size of a picture scaled so that no side is longer than most.
 function fit({ width, height }, most) {
   const scale = Math.min(1, most / Math.max(width, height));
   return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
@@ -147,7 +147,7 @@ function base64(bytes) {
   return btoa(text);
 }
 
-// example is what inputs could be, with one row of zeros.
+// example makes example inputs, with one row of zeros.
 function example(inputs) {
   const value = ({ datatype, shape }) => {
     const leaf = datatype === 'BYTES' ? 'text' : datatype === 'BOOL' ? false : 0;
@@ -159,7 +159,7 @@ function example(inputs) {
   return JSON.stringify(all);
 }
 
-// drawing is a square to draw in: white on black, as digits are in most data.
+// drawing is a square to draw in: white on black, as digits are in most datasets.
 function drawing() {
   const side = 224;
   const canvas = el('canvas', { width: side, height: side, class: 'paper', tabindex: '0', role: 'img', 'aria-label': 'A square to draw in: with the pointer, or by the arrow keys with the space bar held down' });
@@ -230,7 +230,7 @@ function result() {
   return node;
 }
 
-// headline is the answer in a few words, where it has few.
+// headline is the answer in a few words, if it is short enough.
 function headline(a) {
   const by = `${a.model}/${a.version}`;
   const single = a.outputs.filter((o) => o.elements === 1);

@@ -14,10 +14,10 @@ import (
 )
 
 //go:embed testdata/triton.txt
-var triton string // made by triton.py beside it, of tritonclient 2.73.0
+var triton string // made of tritonclient 2.73.0 by triton.py in testdata
 
-// Clients were compiled with Triton's files: ours must have the same names, numbers and types.
-// Of the service there is all; of a model's configuration what there is something to say about.
+// Clients were compiled with Triton's files: the files here must have the same names, numbers and
+// types. They have the whole service, and of a model's configuration the fields that apply.
 func TestTheWireIsTritons(t *testing.T) {
 	theirs := map[string][]string{}
 	file := ""
@@ -35,7 +35,7 @@ func TestTheWireIsTritons(t *testing.T) {
 			t.Errorf("missing: %s", line)
 		}
 	}
-	// The open inference protocol's own.
+	// This field is the open inference protocol's own.
 	const properties = "ModelMetadataResponse.properties 6 repeated ModelMetadataResponse.PropertiesEntry"
 	for _, line := range service {
 		if !slices.Contains(theirs["grpc_service.proto"], line) && !strings.Contains(line, properties) && !strings.Contains(line, ".PropertiesEntry.") {
@@ -53,7 +53,7 @@ func TestTheWireIsTritons(t *testing.T) {
 	}
 }
 
-// The Go code is made of the .proto files as they are; if not, "go generate ./server/grpc/pb".
+// The Go code matches the .proto files; if not, run "go generate ./server/grpc/pb".
 func TestGeneratedCodeIsUpToDate(t *testing.T) {
 	c := protocompile.Compiler{Resolver: &protocompile.SourceResolver{}}
 	for _, ours := range []protoreflect.FileDescriptor{File_grpc_service_proto, File_model_config_proto, File_external_scaler_proto} {

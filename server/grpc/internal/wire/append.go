@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// AppendHead appends what stands before a value of n bytes.
+// AppendHead appends the tag and the length before a value of n bytes.
 func AppendHead(b []byte, number, n int) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, protowire.Number(number), protowire.BytesType), uint64(n))
 }

@@ -2,17 +2,17 @@ package wire
 
 import "github.com/shivad/shivad/shiva/tensor"
 
-// Bytes are values of a message in memory that grows as they arrive. The zero Bytes are none, and
-// nothing of them needs to be released.
+// Bytes holds values of a message in memory that grows as they arrive. The zero Bytes is empty and
+// needs no Release.
 type Bytes struct {
 	buf *tensor.Buffer
 	n   int // bytes that are filled
 }
 
-// Len is how many there are.
+// Len returns the number of bytes.
 func (b *Bytes) Len() int { return b.n }
 
-// Data is where they lie. It is good until more of them are read.
+// Data returns the bytes. They are valid until more are read.
 func (b *Bytes) Data() []byte {
 	if b.buf == nil {
 		return []byte{}
@@ -20,10 +20,10 @@ func (b *Bytes) Data() []byte {
 	return b.buf.Bytes()[:b.n]
 }
 
-// Truncate leaves the first n.
+// Truncate keeps the first n bytes.
 func (b *Bytes) Truncate(n int) { b.n = n }
 
-// Take gives the buffer behind Data, nil if there is none, to the caller.
+// Take gives the caller the buffer behind Data, or nil if there is none.
 func (b *Bytes) Take() *tensor.Buffer {
 	buf := b.buf
 	*b = Bytes{}
@@ -33,12 +33,11 @@ func (b *Bytes) Take() *tensor.Buffer {
 // Release gives the memory back.
 func (b *Bytes) Release() { b.Take().Release() }
 
-// Extend returns n bytes behind those that b has, all of which the caller fills; nil after an
-// error.
+// Extend appends n bytes to b and returns them. The caller must fill all of them. nil: an error.
 func (m *Message) Extend(b *Bytes, n int) []byte { return m.extend(b, n, 0, 0) }
 
-// extend is Extend where coming bytes more are in hand, and b will have whole in the end, as far as
-// anybody knows; 0: nobody does.
+// extend is Extend for a value of which coming more bytes are in hand. b will have whole bytes in
+// the end, as far as is known; 0: unknown.
 func (m *Message) extend(b *Bytes, n, coming, whole int) []byte {
 	if m.err != nil {
 		return nil
@@ -59,7 +58,7 @@ func (m *Message) extend(b *Bytes, n, coming, whole int) []byte {
 }
 
 // Append reads the rest of the current value to the end of b, which will have whole bytes in the
-// end, as far as anybody knows; 0: nobody does.
+// end, as far as is known; 0: unknown.
 func (m *Message) Append(b *Bytes, whole int) {
 	for n := m.field.end - m.pos; n > 0; {
 		p := m.piece(n)

@@ -1,13 +1,13 @@
-// Package wire reads the messages of the gRPC door while they arrive, and knows alone how grpc-go
+// Package wire reads the messages of the gRPC door while they arrive. It alone knows how grpc-go
 // and protocol buffers lay them out.
 //
 //	grpc-go's transport ─frames─► Stream.Receive ─pieces, unpacked─► Message ─fields─► door
 //
-// grpc-go's own reading (RecvMsg) takes a whole message into memory before anybody sees it, so
-// that no budget counts it; server/DESIGN.md says what was tried instead. Here a limit is noticed
-// at a message's length, tensors go straight into the memory that they stay in, and that memory
+// grpc-go's own RecvMsg takes a whole message into memory before the door sees it, so no budget
+// counts that memory; server/DESIGN.md says what else was tried. Here a limit applies as soon as a
+// message's length is known, tensors go straight into the memory that they stay in, and that memory
 // is taken as their bytes arrive.
 //
-// [Transport] is all that is used of grpc-go without its promise. TestVersion names the versions
-// that it holds for.
+// [Transport] is all that is used of grpc-go beyond its public API. TestVersion lists the versions
+// for which it holds.
 package wire

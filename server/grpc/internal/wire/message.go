@@ -15,42 +15,42 @@ import (
 
 // A source gives the bytes of one message, piece by piece.
 type source interface {
-	// next returns at least one byte more, good until it is called again. io.EOF is the end of
-	// a message whose size was not known before.
+	// next returns at least one more byte, valid until the next call. io.EOF is the end of a
+	// message whose size was not known before.
 	next() ([]byte, error)
-	// inHand is how many bytes more have arrived.
+	// inHand returns how many more bytes have arrived.
 	inHand() int
 }
 
 // A Message is a protocol buffer that is read while it arrives. [Message.Fields] goes through its
-// fields; the value of the current one is read by a method for its kind of value. A method that
-// meets another wire type than its own reads nothing, and whatever of a value nobody reads is
-// passed over, as the encoding asks for fields that are not known.
+// fields; for each kind of value there is a method that reads the current field's. A method that
+// meets a wire type other than its own reads nothing, and unread parts of a value are skipped, as
+// the encoding demands for unknown fields.
 //
-// After the first error there are no more fields and values are zero, so callers need not look
-// for one: Receive returns it.
+// After the first error there are no more fields and values are zero, so callers need not check for
+// one: Receive returns it.
 type Message struct {
 	source source
 	bounds Bounds
 	share  gate.Share
 	text   int // bytes that are left for strings
 
-	buf  []byte // of the current piece, what is not read yet
+	buf  []byte // unread bytes of the current piece
 	pos  int    // bytes read
-	end  int    // where the message ends, or the value that is being read
+	end  int    // the end of the message, or of the value that is being read
 	open bool   // the message may end before end: its size is not known, only its bound
-	deep int    // values that are being read, each in the one before
+	deep int    // depth of the value that is being read; 0: none
 	err  error
 
 	field field
 }
 
-// A field is where the reader is.
+// A field is the current field.
 type field struct {
 	num  protowire.Number // 0: in none
 	typ  protowire.Type
 	read bool // its value has begun to be read
-	end  int  // likewise: where it ends
+	end  int  // where its value ends; valid if read
 }
 
 // Fail makes err the message's error, unless it has one.
@@ -61,13 +61,13 @@ func (m *Message) Fail(err error) {
 	}
 }
 
-// Malformed fails because the bytes up to here are not what the encoding allows.
+// Malformed fails because the bytes up to here violate the encoding.
 func (m *Message) Malformed(format string, args ...any) {
 	m.Fail(fmt.Errorf("%w: at byte %d: %s", gate.ErrProtocol, m.pos, fmt.Sprintf(format, args...)))
 }
 
-// Fields calls each for every field of the message or, inside of a field, of the message that is
-// its value. Fields may come in any order and more than once.
+// Fields calls each for every field of the message or, within a field, of the message that is the
+// field's value. Fields may come in any order and more than once.
 func (m *Message) Fields(each func(number int)) {
 	if m.field.num == 0 {
 		m.fields(each)
@@ -92,7 +92,7 @@ func (m *Message) fields(each func(number int)) {
 	}
 }
 
-// inside has the next n bytes read as a value.
+// inside calls read to read the next n bytes as a value.
 func (m *Message) inside(n int, read func()) {
 	outer := m.end
 	m.end = m.pos + n
@@ -102,14 +102,14 @@ func (m *Message) inside(n int, read func()) {
 	m.end = outer
 }
 
-// value notes that the current value is read, and has n bytes more.
+// value records that the current value is being read, and has n more bytes.
 func (m *Message) value(n int) { m.field.read, m.field.end = true, m.pos+n }
 
-// IsDelimited reports whether the current value has its length before it.
+// IsDelimited reports whether the current value is preceded by its length.
 func (m *Message) IsDelimited() bool { return m.field.typ == protowire.BytesType }
 
-// Delimited begins to read a value that has its length before it, which is n: a string, bytes, a
-// message or packed numbers.
+// Delimited begins to read a value that is preceded by its length, n: a string, bytes, a message or
+// packed numbers.
 func (m *Message) Delimited() (n int, ok bool) {
 	if !m.IsDelimited() {
 		return 0, false
@@ -144,8 +144,8 @@ func (m *Message) Varints(each func(v uint64)) {
 	}
 }
 
-// Fixed begins to read the numbers of a repeated field of width bytes each, 4 or 8, packed or a
-// single one: n bytes, little-endian.
+// Fixed begins to read the numbers of a repeated field, packed or a single one, of width bytes
+// each, 4 or 8: n bytes in all, little-endian.
 func (m *Message) Fixed(width int) (n int) {
 	if m.field.typ == protowire.Fixed32Type && width == 4 || m.field.typ == protowire.Fixed64Type && width == 8 {
 		m.value(width)
@@ -187,8 +187,8 @@ func (m *Message) String(s *string) bool {
 	return true
 }
 
-// Charge takes n bytes of what the message may have of strings, and reports whether there were as
-// many left.
+// Charge takes n bytes from the message's limit on strings, and reports whether the limit allows
+// them.
 func (m *Message) Charge(n int) bool {
 	if m.text -= n; m.text < 0 {
 		m.Fail(fmt.Errorf("%w: names, id and parameters have %d bytes and more, above limits.metadata_bytes, %d",
@@ -197,7 +197,7 @@ func (m *Message) Charge(n int) bool {
 	return m.err == nil
 }
 
-// All reads what is left of the message.
+// All reads the rest of the message.
 func (m *Message) All() (b []byte) {
 	for m.more() {
 		b = append(b, m.piece(m.end-m.pos)...)
@@ -205,8 +205,8 @@ func (m *Message) All() (b []byte) {
 	return b
 }
 
-// more reports whether the message, or the value that is being read, goes on, and has its next
-// byte in hand.
+// more reports whether the message, or the value that is being read, goes on. If so, its next byte
+// is in hand.
 func (m *Message) more() bool {
 	if m.err != nil || m.pos >= m.end {
 		return false
@@ -230,7 +230,7 @@ func (m *Message) more() bool {
 	return true
 }
 
-// piece is what is in hand of the next n bytes, one at least; nil after an error.
+// piece returns those of the next n bytes that are in hand, at least one; nil after an error.
 func (m *Message) piece(n int) []byte {
 	m.deep++
 	ok := m.more()
@@ -245,7 +245,7 @@ func (m *Message) piece(n int) []byte {
 	return p
 }
 
-// arrived is how many bytes can be read without waiting.
+// arrived returns how many bytes can be read without waiting.
 func (m *Message) arrived() int { return min(len(m.buf)+m.source.inHand(), m.end-m.pos) }
 
 func (m *Message) varint() uint64 {
@@ -257,7 +257,7 @@ func (m *Message) varint() uint64 {
 		m.pos += n
 		return v
 	}
-	// It goes on in the next piece, or is none.
+	// The number continues in the next piece, or is malformed.
 	var b [binary.MaxVarintLen64]byte
 	n := 0
 	for n == 0 || b[n-1] >= 0x80 && n < len(b) {
@@ -282,7 +282,7 @@ func (m *Message) tag() (protowire.Number, protowire.Type) {
 	return num, typ
 }
 
-// length reads that of a value, which fits into what it is part of.
+// length reads the length of a value, which must fit into the enclosing value.
 func (m *Message) length() int {
 	n := m.varint()
 	left := m.end - m.pos
@@ -310,14 +310,14 @@ func (m *Message) read(dst []byte) {
 	}
 }
 
-// skip passes over what is not read of the current value.
+// skip skips the rest of the current value.
 func (m *Message) skip() {
 	if m.field.read {
 		m.pass(m.field.end - m.pos)
 		return
 	}
 	num, typ := m.field.num, m.field.typ
-	var groups []protowire.Number // which are obsolete, and may lie in each other
+	var groups []protowire.Number // obsolete, but they may be nested
 	for {
 		switch typ {
 		case protowire.VarintType:

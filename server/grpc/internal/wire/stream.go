@@ -23,18 +23,18 @@ type Transport interface {
 	ReadMessageHeader(header []byte) error // all of header, or io.EOF where no message begins
 	Read(n int) (mem.BufferSlice, error)   // n bytes, which the caller frees
 	RecvCompress() string                  // grpc-encoding
-	WriteStatus(*status.Status) error      // ends the call, and whoever waits in Read
+	WriteStatus(*status.Status) error      // ends the call, and a Read that waits
 }
 
-// A Stream gives the messages of a call. Receive belongs to one goroutine; End may be called from
-// any.
+// A Stream gives the messages of a call. Receive belongs to one goroutine; any goroutine may call
+// End.
 type Stream struct {
 	transport Transport
 	status    func(error) *status.Status
 }
 
-// Of returns the stream of a call, by the context of the call's handler. status is how errors
-// look on the wire. Of fails with a version of grpc-go whose type lacks a method.
+// Of returns the stream of a call, given the context of the call's handler. status maps errors to
+// the wire. Of fails with a version of grpc-go whose type lacks a method.
 func Of(ctx context.Context, status func(error) *status.Status) (*Stream, error) {
 	if t, ok := grpc.ServerTransportStreamFromContext(ctx).(Transport); ok {
 		return New(t, status), nil
@@ -45,21 +45,21 @@ func Of(ctx context.Context, status func(error) *status.Status) (*Stream, error)
 // New returns the stream over a transport.
 func New(t Transport, status func(error) *status.Status) *Stream { return &Stream{t, status} }
 
-// End ends the call with an error, and a Receive that waits.
+// End ends the call, and a Receive that waits, with an error.
 func (s *Stream) End(err error) { _ = s.transport.WriteStatus(s.status(err)) }
 
 // Bounds are what a message may take.
 type Bounds struct {
 	Bytes   int    // of the message, as it arrives and unpacked
-	Setting string // what Bytes is called
-	Margin  int    // for what is in a message beside what the setting is about
+	Setting string // the name of the setting behind Bytes
+	Margin  int    // bytes of a message beyond those that the setting is about
 
 	Text    int           // bytes of strings, see [Message.Charge]
 	Timeout time.Duration // until the message is complete, see [setting.Allowance]; 0: none
 	Memory  *gate.Memory
 
-	// Admit is asked when the size of the message is known, before any of it is read, and More when
-	// it has unpacked to so much more. An error is the message's. nil: nobody minds.
+	// Admit is called with the size of the message, before any of it is read, and More with the
+	// additional bytes that it has unpacked to. Their errors become the message's. Both may be nil.
 	Admit, More func(bytes int64) error
 }
 
@@ -70,11 +70,11 @@ func (b *Bounds) exceeded(n int64) error {
 // ErrNoMessage is in an error of Receive when the call ended between two messages.
 var ErrNoMessage = errors.New("between two messages")
 
-// Receive waits for a message and has it read within the bounds that hold when it begins. It
-// returns io.EOF when the client has sent its last.
+// Receive waits for a message and calls read, within the bounds in effect when the message begins.
+// It returns io.EOF after the client's last message.
 //
-// After an error in a message its rest is still to come, and the call can only end. With resume
-// the rest is passed over, and resumed reports whether the next message can be received.
+// After an error in a message its rest is still to come, and the call can only end. With resume the
+// rest is skipped, and resumed reports whether the next message can be received.
 func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message)) (resumed bool, err error) {
 	var header [5]byte
 	if err := s.transport.ReadMessageHeader(header[:]); err != nil {
@@ -138,7 +138,7 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 	}
 }
 
-// Lost is the error of the transport as one of the table's; nil if there is none.
+// Lost maps an error of the transport to one of the table; nil stays nil.
 func Lost(err error) error {
 	switch err {
 	case nil:
@@ -149,22 +149,22 @@ func Lost(err error) error {
 	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
 }
 
-// Bytes are taken from the transport a quarter of what is left at a time, within these bounds:
-// enough for the memory of a tensor of up to 7 MiB to be taken at once (see [tensor.Stage]), and
-// no more than a megabyte in memory that nobody counts.
+// Bytes are taken from the transport a quarter of the rest at a time, within these bounds: enough
+// to take the memory for a tensor of up to 7 MiB at once (see [tensor.Stage]), and at most a
+// megabyte of memory that is not counted.
 const (
 	minPiece = 16 << 10
 	maxPiece = 1 << 20
 )
 
-// pieces are the bytes of a message as they lie in the transport's frames.
+// pieces gives the bytes of a message as they lie in the transport's frames.
 type pieces struct {
 	transport Transport
 	left      int             // bytes not read yet
-	arrived   int64           // bytes that were read
-	frames    mem.BufferSlice // read and not given yet; the first is what was given last
-	given     bool            // frames[0] was given
-	hand      int             // bytes in frames that were not given
+	arrived   int64           // bytes read
+	frames    mem.BufferSlice // read; the first may be the one that next returned last
+	given     bool            // next returned frames[0] last
+	hand      int             // bytes in frames that next has not returned
 	err       error
 }
 

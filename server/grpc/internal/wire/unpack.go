@@ -11,17 +11,17 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Messages are compressed as clients ask, and answers to compressed questions likewise: gzip is
-// grpc-go's own, deflate is what the clients of gRPC's C core have beside it.
+// Clients choose the compression of their messages, and the answers use the same one: gzip comes
+// with grpc-go, deflate is what clients of gRPC's C core support besides.
 
 func init() { encoding.RegisterCompressor(deflate{}) }
 
-// deflate is the compression of that name: deflate in zlib's format.
+// deflate is the compression of that name, in zlib's format.
 type deflate struct{}
 
 func (deflate) Name() string { return "deflate" }
 
-// Compress is as fast as at the door for HTTP: answers are to be soon rather than small.
+// Compress favours speed over size, as the HTTP door does.
 func (deflate) Compress(w io.Writer) (io.WriteCloser, error) {
 	return zlib.NewWriterLevel(w, zlib.BestSpeed)
 }
@@ -37,7 +37,7 @@ type packed struct {
 
 func (p *packed) Read(b []byte) (n int, err error) {
 	if len(p.rest) == 0 {
-		if p.turn.Give() { // whoever is slow keeps nobody from unpacking
+		if p.turn.Give() { // a slow client keeps no turn
 			defer p.turn.Take()
 		}
 		if p.rest, err = p.next(); err != nil {
@@ -49,7 +49,7 @@ func (p *packed) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// unpacked is the source of what is in a compressed message.
+// unpacked is the source of the bytes in a compressed message.
 type unpacked struct {
 	encoding string
 	packed   packed
@@ -100,8 +100,8 @@ func (u *unpacked) read() (int, error) {
 
 func (u *unpacked) inHand() int { return 0 }
 
-// fault is the error of the transport, if there was one, or that the message is not what its
-// encoding says.
+// fault returns the transport's error, if there was one, or else that the message does not match
+// its encoding.
 func (u *unpacked) fault(err error) error {
 	if u.packed.err != nil {
 		return u.packed.err

@@ -25,8 +25,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// versions are those of grpc-go that TestStream has held for, the tests of the gRPC door and its
-// bench with it (run -only doors). Whoever takes another runs all three and adds it here.
+// versions are those of grpc-go for which TestStream, the tests of the gRPC door and its bench (run
+// -only doors) have passed. For another version run all three, and add it here.
 var versions = []string{"1.85.0"}
 
 func TestVersion(t *testing.T) {
@@ -44,13 +44,13 @@ func within(pool *tensor.Pool, timeout time.Duration) func() Bounds {
 	}
 }
 
-// A handler reads messages of a client of grpc-go's as they are and unpacked, larger than a frame
-// of HTTP/2, and ends the call by itself.
+// A handler reads messages of a grpc-go client, plain and compressed, larger than a frame of
+// HTTP/2, and ends the call itself.
 func TestStream(t *testing.T) {
 	type call struct {
 		body []byte
 		err  error // of the message
-		end  error // of the next
+		end  error // of the next message
 	}
 	got := make(chan call, 1)
 	pool := tensor.NewPool(1 << 20)
@@ -115,11 +115,11 @@ func TestStream(t *testing.T) {
 // A fake is a transport whose client sends data and then nothing more.
 type fake struct {
 	data  []byte
-	ended chan struct{} // closed by WriteStatus; nil: the data's end is the client's
-	out   int           // buffers that were not freed
+	ended chan struct{} // closed by WriteStatus; nil: the client ends the call after its data
+	out   int           // buffers that are not freed
 }
 
-// sent is a message with flags, of which the header announces n bytes.
+// sent returns a message with flags, whose header announces n bytes.
 func sent(flags byte, n int, data ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(n)), data...)
 }
@@ -143,7 +143,7 @@ func (f *fake) take(p []byte) error {
 func (f *fake) ReadMessageHeader(header []byte) error { return f.take(header) }
 
 func (f *fake) Read(n int) (mem.BufferSlice, error) {
-	b := make([]byte, max(n, 2<<10))[:n] // grpc-go gives smaller ones to nobody back
+	b := make([]byte, max(n, 2<<10))[:n] // grpc-go gives smaller ones back to no pool
 	if err := f.take(b); err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (f *fake) WriteStatus(*status.Status) error {
 	return nil
 }
 
-// What is wrong with a message is found where it shows: a size at its announcement.
+// A fault of a message is found as early as possible: a wrong size when it is announced.
 func TestFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		data []byte
@@ -197,8 +197,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// After a fault the rest of a message is passed over, so that the next one can be received; and so
-// are fields that nobody reads.
+// After a fault the rest of a message is skipped, so that the next one can be received; unread
+// fields are skipped as well.
 func TestResume(t *testing.T) {
 	bad := append([]byte{0x0a, 9, 7}, make([]byte, 3*minPiece)...)
 	good := slices.Concat([]byte{0x12, 3}, []byte("xyz"), []byte{0x1b, 0x20, 1, 0x1c}, []byte{0x08, 5})
@@ -228,7 +228,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A message that does not arrive in its time ends the call, and its memory comes back.
+// A message that does not arrive in time ends the call, and its memory is returned.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := tensor.NewPool(0)
