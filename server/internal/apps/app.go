@@ -23,13 +23,13 @@ type Definition struct {
 	Models []string       `json:"models"`
 	Policy string         `json:"policy"`           // one of selection.Names; "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
-	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.
+	// SLO is the deadline of a request without one, as "50ms"; "" = the model's.
 	SLO string `json:"slo,omitempty"`
-	// Keep is how many frames of a stream may wait whose requests do not say; 0 = as each model is
+	// Keep is how many frames of a stream may wait if its requests do not say; 0 = as each model is
 	// configured.
 	Keep setting.Keep `json:"keep,omitzero"`
-	// Default is answered when no model has answered in time or none can: an object with the
-	// value of one row for each output, by name. Without it that is an error.
+	// Default is the answer when no model has answered in time or none can: an object with the
+	// value of one row for each output, by name. Without a Default the answer is an error.
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
@@ -40,11 +40,11 @@ func SplitLink(link string) (model, version string) {
 	return model, version
 }
 
-// An App is an application in force. It does not change.
+// An App is an application in force. It is immutable.
 type App struct {
 	Definition
 	Selection *selection.Policy
-	slo       time.Duration  // SLO, read
+	slo       time.Duration  // SLO, parsed
 	fallback  map[string]any // Default, decoded
 }
 
@@ -112,7 +112,8 @@ func (a *App) Only(model string) bool {
 	return !slices.ContainsFunc(a.Models, func(l string) bool { m, _ := SplitLink(l); return m != model })
 }
 
-// Keeps reports whether the application asks that version of a model even if it is not the default.
+// Keeps reports whether the application links to that version of a model even when it is not the
+// default.
 func (a *App) Keeps(model, version string) bool {
 	return slices.Contains(a.Models, model+"/"+version) || slices.Contains(a.Models, model+"/*")
 }

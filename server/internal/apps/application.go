@@ -18,21 +18,22 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An application is one as requests see it: its definition, and the versions of models that it
+// An application is an App as requests see it: its definition, and the versions of models that it
 // links to now. Immutable.
 type application struct {
 	*App
 	registry *Registry
 	gate     *gate.Gate
 	target   *gate.Target      // as clients see it
-	models   []selection.Model // candidates: those of the links that the server knows
+	models   []selection.Model // candidates: linked models that the server knows
 	targets  []*gate.Target    // parallel
 	down     []selection.Model // candidates without a live replica
-	// fault is why a linked model is no candidate: what of it the policy cannot take; nil: none.
+	// fault says why a linked model is not a candidate: what in it the policy does not accept; nil:
+	// none.
 	fault error
 }
 
-// A linking is the state of the models when applications were linked to them.
+// A linking is the state of the models at the time the applications were linked to them.
 type linking struct {
 	table *gate.Table
 	apps  map[string]*application
@@ -83,7 +84,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	return targets
 }
 
-// linked returns the versions that an application links to now; one may come twice.
+// linked returns the versions that an application links to now, possibly with duplicates.
 func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 	return func(yield func(*gate.Target) bool) {
 		for _, l := range a.Models {
@@ -98,7 +99,7 @@ func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 	}
 }
 
-// fits reports what in a model the policy cannot take.
+// fits returns an error that says what in a model the policy does not accept.
 func (a *App) fits(t *gate.Target) error {
 	if err := a.Selection.Accepts(t.Spec.Inputs, t.Spec.Outputs); err != nil {
 		return fmt.Errorf("model %s: %s", t.ID, strings.TrimPrefix(err.Error(), "selection: "))
@@ -122,7 +123,7 @@ func (a *application) add(t *gate.Target) {
 	}
 }
 
-// candidate is the target of a model; nil if that is no candidate.
+// candidate returns the target of a model; nil if the model is not a candidate.
 func (a *application) candidate(m selection.Model) *gate.Target {
 	if i := slices.Index(a.models, m); i >= 0 {
 		return a.targets[i]
@@ -150,8 +151,8 @@ func (a *application) Unlinked() error {
 	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
-// Open has the policy choose, and opens a call for each chosen model. It fails if none of the
-// models that could answer accepts the question.
+// Open makes the policy choose, and opens a call for each chosen model. It fails if none of the
+// models that could answer accepts the request.
 func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params) error {
 	if err := a.Unlinked(); err != nil {
 		if a.fault == nil && a.HasDefault() {
@@ -166,7 +167,7 @@ func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params
 	return err
 }
 
-// fanOut opens the calls that a question becomes.
+// fanOut opens the calls that a request becomes.
 func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, error) {
 	if err := a.Unlinked(); err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 		keep = cmp.Or(keep, a.Keep)
 	}
 	for _, asked := range plan.Asks {
-		f.params = *p // opening takes what it used
+		f.params = *p // opening a call modifies its params
 		f.params.Timeout, f.params.Keep, f.params.Candidates, f.params.Asker = timeout, keep, nil, a.Name
 		f.ask(asked, tensors)
 	}
@@ -236,9 +237,9 @@ func (a *application) combinable(plan selection.Plan) error {
 	return nil
 }
 
-// plan has the policy choose among the models that have replicas, or among all if none has: then
-// the models that would have been asked give the error or the default output. Models in left are
-// never chosen.
+// plan makes the policy choose among the models that have replicas, or among all if none has: then
+// the models that would have been asked determine the error or the default output. Models in left
+// are never chosen.
 func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
 	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
 	if len(a.down) > 0 {
@@ -251,7 +252,7 @@ func (a *application) plan(s selection.State, user string, left []selection.Mode
 	return a.Selection.Select(s, ask)
 }
 
-// deadline is that of all calls for a request that brings none.
+// deadline returns the deadline of all calls for a request without one.
 func (a *application) deadline(plan selection.Plan) time.Duration {
 	if a.slo > 0 {
 		return a.slo
@@ -259,10 +260,10 @@ func (a *application) deadline(plan selection.Plan) time.Duration {
 	return a.candidate(plan.Asks[0].Model).Deadline
 }
 
-// leftOut are the models of the application that chosen leaves out: nil if that is nil. A name
-// that none of them has is an error.
+// leftOut returns the models of the application that chosen leaves out: nil if chosen is nil. A
+// name that none of the models has is an error.
 //
-// An entry of chosen is "name", for each of its versions there, or "name/version".
+// An entry of chosen is "name", for all linked versions of that model, or "name/version".
 func (a *application) leftOut(chosen []string) (left []selection.Model, err error) {
 	if chosen == nil {
 		return nil, nil

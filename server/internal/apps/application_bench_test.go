@@ -9,9 +9,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// BenchmarkApplication is a request from Open to Close, to a model inside the process that
-// answers at once: by its name (via=model), and by that of applications that ask one model or
-// three.
+// BenchmarkApplication measures a request from Open to Close, to a model inside the process that
+// answers at once: by the model's name (via=model), and by the names of applications that ask one
+// model or three.
 //
 //	go test -run '^$' -bench Application ./server/internal/apps | benchstat -col /via -
 func BenchmarkApplication(b *testing.B) {

@@ -66,14 +66,14 @@ func newHouse(t testing.TB) *house {
 		h.Close()
 		h.reg.Close()
 		store.Close()
-		// Whoever answered a batch gives its memory back after the answers.
+		// A worker releases the memory of a batch after its answers.
 		budgettest.Until(t, "all memory comes back", func() bool { return h.pool.InUse() == 0 })
 	})
 	return h
 }
 
-// model serves a version that says the same label for every row, in memory of the pool, after a
-// time.
+// model serves a version that answers the same label for every row, in memory of the pool, after
+// the time exec.
 func (h *house) model(name, version string, label int64, exec time.Duration) *schedtest.Worker {
 	h.t.Helper()
 	w := h.labels(label, exec)
@@ -81,7 +81,7 @@ func (h *house) model(name, version string, label int64, exec time.Duration) *sc
 	return w
 }
 
-// replica is model for one that will go.
+// replica is model for a replica that will be removed.
 func (h *house) replica(name, version string, label int64, exec time.Duration) *scheduler.Replica {
 	h.t.Helper()
 	return h.serve(name, version, h.labels(label, exec))
@@ -135,7 +135,7 @@ type asker struct {
 
 func (c *asker) Complete(*gate.Call) { close(c.done) }
 
-// ask sends one row, and gives the answer's label and metadata as text.
+// ask sends one row, and returns the answer's label and metadata as text.
 func (h *house) ask(route string, p gate.Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	if tensors == nil {
@@ -217,8 +217,8 @@ func TestApplications(t *testing.T) {
 	h.expect(h.ask("one", gate.Params{}), `no model or application "one"`)
 }
 
-// TestCombinedAtTheDeadline: who is late is named, and the others answer for it at the deadline
-// and no later.
+// TestCombinedAtTheDeadline: a late model is named, and the other models' answers are combined at
+// the deadline and no later.
 func TestCombinedAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
@@ -256,8 +256,8 @@ func TestDefaultStandsIn(t *testing.T) {
 	})
 }
 
-// TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory,
-// and feedback knows what it said.
+// TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory, and
+// feedback knows its prediction.
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
@@ -283,7 +283,7 @@ func TestShadow(t *testing.T) {
 	})
 }
 
-// feedback sends a verdict, and gives the answer as text.
+// feedback sends a verdict, and returns the answer as text.
 func (h *house) feedback(app string, p gate.Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	p.Now = time.Now()
@@ -331,7 +331,7 @@ func TestFeedback(t *testing.T) {
 	for range 20 {
 		h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
 	}
-	// What was learned of a user holds for that user alone.
+	// State learned for a user applies only to that user.
 	h.expect(h.ask("app", gate.Params{Values: parameter.Values{User: "u"}}), "1 by a/1")
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
@@ -339,7 +339,7 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestCancelledApplication: a client that goes takes all of its calls with it.
+// TestCancelledApplication: a client that disconnects cancels all of its calls.
 func TestCancelledApplication(t *testing.T) {
 	h := newHouse(t)
 	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}

@@ -35,7 +35,7 @@ func memory(t *testing.T) state.Store {
 	return store
 }
 
-// TestShared: what one server changes, the other has as well, and it is there after a restart.
+// TestShared: a change at one server reaches the other, and is still there after a restart.
 func TestShared(t *testing.T) {
 	store := memory(t)
 	one, two := registry(t, store), registry(t, store)
@@ -82,8 +82,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestNoUpdateIsLost: eight writers at two servers teach one policy, each feedback twice. Every
-// one counts once.
+// TestNoUpdateIsLost: eight writers at two servers teach one policy, each feedback twice. Each
+// counts once.
 func TestNoUpdateIsLost(t *testing.T) {
 	store := memory(t)
 	servers := []*Registry{registry(t, store), registry(t, store)}
@@ -130,8 +130,8 @@ func TestNoUpdateIsLost(t *testing.T) {
 	}
 }
 
-// TestCandidatesChange: a state is brought up to the models of now whenever it is read, and a
-// new version inherits.
+// TestCandidatesChange: a state is adapted to the current models whenever it is read, and a new
+// version inherits.
 func TestCandidatesChange(t *testing.T) {
 	r := registry(t, memory(t))
 	a, err := New(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
@@ -163,8 +163,8 @@ func TestCandidatesChange(t *testing.T) {
 	}
 }
 
-// TestUsersAreBounded: users are named by clients, in texts of any length, and are not all kept
-// at hand.
+// TestUsersAreBounded: clients name users, in texts of any length, and not all of them stay in
+// memory.
 func TestUsersAreBounded(t *testing.T) {
 	r := registry(t, memory(t))
 	a, err := New(Definition{Name: "app", Models: []string{"a"}})
@@ -229,8 +229,8 @@ func TestPredictionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPredictionsOfOneID: a client that has the same id for all of its requests takes the place
-// of one, whoever else has come before.
+// TestPredictionsOfOneID: a client that uses the same id for all of its requests takes one entry,
+// no matter which entries exist.
 func TestPredictionsOfOneID(t *testing.T) {
 	var p Predictions
 	now := time.Now()
@@ -243,7 +243,7 @@ func TestPredictionsOfOneID(t *testing.T) {
 	}
 }
 
-// TestPredictionThatIsTooLarge: what cannot be kept does not make everything else go first.
+// TestPredictionThatIsTooLarge: predictions that cannot be kept do not evict everything else first.
 func TestPredictionThatIsTooLarge(t *testing.T) {
 	var p Predictions
 	now := time.Now()
@@ -262,9 +262,9 @@ func TestPredictionThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the
-// models does not forget the others, nor one that is linked no more, nor a version that another
-// has taken the place of.
+// TestLateModelsKeepWhatWasLearned: feedback that arrives while a server knows only some of the
+// models does not forget the other models, nor one that is no longer linked, nor a replaced
+// version.
 func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	r := registry(t, memory(t))
 	d := Definition{Name: "app", Models: []string{"a", "b/1", "c/*"}, Policy: "exp4"}
@@ -308,8 +308,7 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	}
 }
 
-// TestOpenKnows: whoever opens the registry finds the applications in it, and no moment without
-// them.
+// TestOpenKnows: a registry has its applications as soon as it is opened.
 func TestOpenKnows(t *testing.T) {
 	store := memory(t)
 	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []string{"a"}}); err != nil {
@@ -354,7 +353,7 @@ func TestDefaultOutput(t *testing.T) {
 		t.Errorf("a legacy model's is %s %q, %v", got[0].Shape, texts, err)
 	}
 	for _, spec := range []tensor.Spec{
-		{Name: "label", DType: tensor.Uint8, Shape: tensor.Shape{-1}}, // -1 is none
+		{Name: "label", DType: tensor.Uint8, Shape: tensor.Shape{-1}}, // -1 is not a uint8
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
 		{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}},
 	} {
@@ -364,8 +363,8 @@ func TestDefaultOutput(t *testing.T) {
 	}
 }
 
-// TestDefaultOutputIsPayload: as many rows as a client asks for count against the memory for
-// payloads, and what has none leaves nothing behind.
+// TestDefaultOutputIsPayload: all rows that a client asks for count against the memory for
+// payloads, and a default output that gets no memory leaves nothing behind.
 func TestDefaultOutputIsPayload(t *testing.T) {
 	outputs := []tensor.Spec{
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
@@ -392,8 +391,8 @@ func TestDefaultOutputIsPayload(t *testing.T) {
 	}
 }
 
-// TestDefaultOutputOfAnySize: a default may be none of something, and a ragged one has to be
-// counted as it is.
+// TestDefaultOutputOfAnySize: a default may have zero elements, and a ragged one is counted by its
+// actual size.
 func TestDefaultOutputOfAnySize(t *testing.T) {
 	boxes := tensor.Spec{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}
 	whole := &scheduler.Spec{Batching: scheduler.BatchingNone, Outputs: []tensor.Spec{boxes}}
@@ -429,7 +428,8 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 	}
 }
 
-// What shadows say to a request is kept beside what the others said, whoever is first.
+// A shadow's predictions for a request are kept alongside those of the other models, in either
+// order of arrival.
 func TestPredictionsAreGathered(t *testing.T) {
 	now := time.Now()
 	reply := func(model string) []selection.Prediction {

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The strict build ends a program that uses what is another's at that moment.
+// The strict build ends a program that uses a call that belongs to another owner at that moment.
 func TestWhoseTurnItIs(t *testing.T) {
 	h := newHouse(t)
 	var held []*scheduler.Batch

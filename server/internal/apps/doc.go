@@ -14,8 +14,9 @@
 // applications and learn together. Predictions are in the memory of the server that made them,
 // for [Lifetime] and bounded by bytes.
 //
-// A fanout owns the calls that it makes of one, until its last reference is released; see there.
+// A fanout owns the calls that it makes for one request, until its last reference is released; see
+// there.
 //
-// Concurrency: everything may be called from any goroutine. Apps and Definitions that were handed
-// out do not change.
+// Concurrency: everything may be called from any goroutine. Apps and Definitions do not change once
+// returned.
 package apps

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// HasDefault reports whether there is an answer for when no model gives one.
+// HasDefault reports whether the application has a default output.
 func (a *App) HasDefault() bool { return a.fallback != nil }
 
 // DefaultSpecs declares the default output by its own values, for when no model has declared
@@ -33,7 +33,7 @@ func (a *App) DefaultSpecs() []tensor.Spec {
 	return specs
 }
 
-// dtypeOf is the dtype that holds all of a decoded JSON value.
+// dtypeOf returns the dtype that holds all of a decoded JSON value.
 func dtypeOf(value any) tensor.DType {
 	switch v := value.(type) {
 	case []any:
@@ -57,8 +57,8 @@ func dtypeOf(value any) tensor.DType {
 }
 
 // DefaultOutput makes the default output for that many rows in the form that a model declares, each
-// tensor with the rows as its first dimension. The memory is of the pool, and the caller owns the
-// reference. For a model with an adapter it is in the adapter's text.
+// tensor with the rows as its first dimension. The memory comes from the pool, and the caller owns
+// the reference. For a model with an adapter the output is in the adapter's text form.
 func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) (_ []tensor.Tensor, err error) {
 	if a.fallback == nil {
 		return nil, errNoDefault
@@ -118,8 +118,8 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 	return list, nil
 }
 
-// none is the shape of an empty list where a model may give none of something: [0, 4] for [-1,
-// 4]. A list does not say what it would be a list of.
+// none returns the shape of an empty list where a model may return zero elements: [0, 4] for [-1,
+// 4]. An empty list does not show the shape of its elements.
 func none(got, want tensor.Shape) tensor.Shape {
 	if !got.Equal(tensor.Shape{0}) || len(want) < 2 || want[0] != -1 {
 		return got

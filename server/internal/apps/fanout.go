@@ -18,30 +18,30 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A fanout is the calls that a request to an application becomes, or feedback that brings its
-// input: one for each model. They all have its deadline, by which the scheduler ends them, so that
-// the answer needs no timer of its own.
+// A fanout is the set of calls that a request to an application becomes, or feedback with an input:
+// one for each model. They all have its deadline, by which the scheduler ends them, so that the
+// answer needs no timer of its own.
 //
 // It owns its calls and their memory, to which the answer refers. It is reference-counted: one
-// reference is its opener's, until Close, which comes after all answering calls are complete; and
-// each shadow has one from Start until it is complete, which may be later. After the last, it and
-// its calls are reused. With -tags invariants a missing reference panics.
+// reference belongs to its opener, until Close, which comes after all answering calls are complete;
+// and each shadow has one from Start until it is complete, which may be later. After the last
+// release, the fanout and its calls are reused. With -tags invariants a missing reference panics.
 type fanout struct {
 	// Set before the calls are submitted.
 	app      *application
-	call     *gate.Call // whose request it is, which must not be touched once it is complete; or
-	feedback *feedback  // what asks the models in order to judge them
+	call     *gate.Call // the call to answer, not to be touched once it is complete; or
+	feedback *feedback  // the feedback that asks the models in order to judge them
 	user     string
-	id       string // "" = nobody will give feedback
+	id       string // "" = no feedback can follow
 	began    time.Time
 	state    selection.State
 	asks     []ask // never moved
 	refused  []refusal
 
-	waiting atomic.Int32 // calls that are to answer and are not complete: the last of them finishes
+	waiting atomic.Int32 // answering calls that are not complete; the last one finishes
 	refs    atomic.Int32 // as above
 
-	turn   *turn       // of a frame of a stream, once it is submitted; else nil
+	turn   *turn       // of a frame of a stream, once submitted; else nil
 	choice gate.Choice // set by finish
 
 	params  gate.Params // memory for these
@@ -56,7 +56,7 @@ type ask struct {
 	of    *fanout
 }
 
-// A refusal is a model that is not asked after all.
+// A refusal is a chosen model that cannot be asked.
 type refusal struct {
 	asked selection.Ask
 	why   error
@@ -64,7 +64,7 @@ type refusal struct {
 
 var fanouts = sync.Pool{New: func() any { return new(fanout) }}
 
-// newFanout returns a fanout for that many calls. The caller has its one reference.
+// newFanout returns a fanout for that many calls. The caller owns its one reference.
 func newFanout(a *application, calls int) *fanout {
 	f := fanouts.Get().(*fanout)
 	f.app, f.asks = a, slices.Grow(f.asks, calls)
@@ -72,12 +72,12 @@ func newFanout(a *application, calls int) *fanout {
 	return f
 }
 
-// ask opens a call to one model by f.params, or notes why that cannot be asked.
+// ask opens a call to one model with f.params, or records why the model cannot be asked.
 func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
 	f.asks = f.asks[:len(f.asks)+1]
 	a := &f.asks[len(f.asks)-1]
 	a.asked, a.of = asked, f
-	if asked.Shadow { // the door's memory may be gone before it is complete
+	if asked.Shadow { // the door's memory may be reused before the shadow is complete
 		f.params.Forward = slices.Clone(f.params.Forward)
 		tensors = keep(tensors)
 		defer release(tensors)
@@ -98,7 +98,7 @@ func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
 	}
 }
 
-// keep makes tensors that outlive their message: counted memory is retained, all else copied.
+// keep returns tensors that outlive their message: counted memory is retained, the rest is copied.
 func keep(tensors []tensor.Tensor) []tensor.Tensor {
 	own := make([]tensor.Tensor, len(tensors))
 	for i, t := range tensors {
@@ -183,7 +183,7 @@ func (f *fanout) Close() {
 	fanouts.Put(f)
 }
 
-// Cancel implements gate.Fanout. The fanout is not closed yet, so the calls are still its.
+// Cancel implements gate.Fanout. The fanout is not closed yet, so it still owns the calls.
 func (f *fanout) Cancel() {
 	f.giveUp()
 	f.turn.cancel()
@@ -199,12 +199,12 @@ func (f *fanout) giveUp() {
 // Voices implements gate.Fanout.
 func (f *fanout) Voices() int { return len(f.asks) }
 
-// prediction is what a model predicted, with no outputs if it did not. It refers to the call's
-// memory.
+// prediction returns what a model predicted, with no outputs if it predicted nothing. It refers to
+// the call's memory.
 func (a *ask) prediction() selection.Prediction {
 	p, c := selection.Prediction{Ask: a.asked}, &a.call
 	if c.Err == nil {
-		for i := range c.Outputs { // as many as declared: the scheduler has looked
+		for i := range c.Outputs { // as many as declared: the scheduler has checked
 			c.Outputs[i].Name = c.Target.Spec.Outputs[i].Name
 		}
 		p.Outputs = c.Outputs
@@ -233,8 +233,8 @@ func (f *fanout) remember(predictions []selection.Prediction, inputs []Inputs) {
 	}
 }
 
-// finish answers with the predictions that have arrived; last is the answering call that was
-// complete last.
+// finish answers with the predictions that have arrived; last is the answering call that completed
+// last.
 func (f *fanout) finish(last *ask) {
 	answer, fault := f.combine()
 	if f.feedback != nil {
@@ -264,7 +264,7 @@ func (f *fanout) finish(last *ask) {
 		f.fallBack(fault)
 	}
 	f.turn.settle()
-	// Before the answer leaves. Nobody looks at a frame that was superseded.
+	// Before the answer leaves. A superseded frame gets no feedback.
 	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())
 	}
@@ -275,7 +275,7 @@ func (f *fanout) finish(last *ask) {
 	c.Finish()
 }
 
-// combine makes an answer from the predictions that have arrived, or says why there is none. It
+// combine makes an answer from the predictions that have arrived, or reports why there is none. It
 // runs on the goroutine that completed the last call, often that of a container's session: a panic
 // caused by the outputs of one model fails this request and no other.
 func (f *fanout) combine() (answer selection.Answer, fault error) {
@@ -290,7 +290,7 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 		case a.call.Err == nil:
 			f.answers = append(f.answers, a.prediction())
 		default:
-			fault = cmp.Or(fault, a.call.Err) // that of the heaviest model
+			fault = cmp.Or(fault, a.call.Err) // the error of the heaviest model
 			f.missing = append(f.missing, a.asked)
 		}
 	}
@@ -307,7 +307,7 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 	return answer, fault
 }
 
-// unheard names and counts the models that have no part in the answer.
+// unheard names and counts the models that did not contribute to the answer.
 func (f *fanout) unheard(answer selection.Answer) {
 	for _, v := range answer.Voices {
 		if v.Unheard != "" && !v.Shadow {
@@ -322,7 +322,7 @@ func (f *fanout) unheard(answer selection.Answer) {
 	}
 }
 
-// why says why a model was not heard.
+// why returns the reason why a model did not contribute.
 func (f *fanout) why(v selection.Voice) string {
 	for i := range f.asks {
 		if a := &f.asks[i]; a.asked.Model == v.Model && a.call.Err != nil {
@@ -337,8 +337,9 @@ func (f *fanout) why(v selection.Voice) string {
 	return v.Unheard
 }
 
-// speaker is the call of the model which is most behind the answer: that model is named in it, and
-// the rows are as it counted them. Without an answer it is the heaviest model's.
+// speaker returns the call of the model that contributes most to the answer: the answer names that
+// model, and has the rows as that model counted them. Without an answer it is the heaviest model's
+// call.
 func (f *fanout) speaker(answer selection.Answer) *ask {
 	speaker, best := f.firstToAnswer(), -1.0
 	if answer.Outputs == nil {
@@ -358,17 +359,17 @@ func (f *fanout) speaker(answer selection.Answer) *ask {
 	return speaker
 }
 
-// firstToAnswer is the call of the heaviest model that was asked for the answer. There is one.
+// firstToAnswer returns the call of the heaviest model that was asked for the answer. There is one.
 func (f *fanout) firstToAnswer() *ask {
 	i := 0
-	for f.asks[i].asked.Shadow { // no copy is made: a call that is complete may be being canceled
+	for f.asks[i].asked.Shadow { // do not copy the ask: a complete call may be being canceled
 		i++
 	}
 	return &f.asks[i]
 }
 
-// fallBack answers with the application's default output, if it has one and the fault is one that
-// it stands in for; else with the fault.
+// fallBack answers with the application's default output, if it has one and the fault is
+// replaceable; else with the fault.
 func (f *fanout) fallBack(fault error) {
 	c, first := f.call, &f.firstToAnswer().call
 	c.Err = fault
@@ -386,7 +387,7 @@ func (f *fanout) fallBack(fault error) {
 }
 
 // replaceable reports whether the default output may replace an error: the models could not answer,
-// or not in time. An invalid or cancelled request, or one that another server should get, is
+// or not in time. An invalid or cancelled request, or one that should go to another server, is
 // answered with its error.
 func replaceable(err error) bool {
 	switch gate.StatusOf(err).Outcome {
@@ -396,8 +397,8 @@ func replaceable(err error) bool {
 	return false
 }
 
-// stage says where the time of a call without a result went, as far as that is known; the error
-// says the rest.
+// stage says where the time of a call without a result was spent, as far as known; the error says
+// the rest.
 func stage(t scheduler.Timing, total time.Duration) string {
 	queue, total := t.Queue.Round(time.Microsecond), total.Round(time.Microsecond)
 	switch {
@@ -409,7 +410,7 @@ func stage(t scheduler.Timing, total time.Duration) string {
 	return fmt.Sprintf("after %v", total)
 }
 
-// panicked makes an error of a panic over one request to the application.
+// panicked makes an error from a panic during one request to the application.
 func (a *application) panicked(what any) error {
 	a.registry.cfg.Log.Error("panic over a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
 	return fmt.Errorf("%w: application %q: %v", gate.ErrInternal, a.Name, what)

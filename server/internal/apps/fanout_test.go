@@ -19,7 +19,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// shaped serves a model that takes one input of a width and gives these labels, a row each time.
+// shaped serves a model that takes one input of a width and answers these outputs, one row each
+// time.
 func (h *house) shaped(name, input string, width int, outputs ...string) *scheduler.Replica {
 	h.t.Helper()
 	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: input, DType: tensor.Float32, Shape: tensor.Shape{-1, width}}}}
@@ -49,7 +50,7 @@ func (h *house) shaped(name, input string, width int, outputs ...string) *schedu
 	return r
 }
 
-// pooled is a row in memory of the pool, whose reference is the caller's.
+// pooled returns a row in memory of the pool; the caller owns the reference.
 func (h *house) pooled() tensor.Tensor {
 	h.t.Helper()
 	buf, err := h.pool.Get(8)
@@ -59,8 +60,8 @@ func (h *house) pooled() tensor.Tensor {
 	return tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2}, Data: buf.Bytes(), Buf: buf}
 }
 
-// What was opened before the last application went is answered all the same, and feedback
-// teaches nobody.
+// Calls that were opened before the last application was deleted are still answered, and feedback
+// teaches nothing.
 func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -100,8 +101,8 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	}
 }
 
-// A client that goes between opening and submitting leaves nothing behind: not its shadows'
-// inputs, nor the tensors of its feedback.
+// A client that disconnects between opening and submitting leaves nothing behind: neither its
+// shadows' inputs nor the tensors of its feedback.
 func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -132,8 +133,8 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	}
 }
 
-// Models of one application may want other things. Those that do not take the question are
-// named, with the reason, and the others answer.
+// Models of one application may take different inputs. Those that do not accept the request are
+// named, with the reason, and the other models answer.
 func TestModelsOfDifferentForms(t *testing.T) {
 	h := newHouse(t)
 	h.shaped("a", "x", 2, "label")
@@ -158,8 +159,8 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	c.Close()
 }
 
-// The default stands in for models that could not answer, also when the policy cannot choose
-// without those that are away; and for no request that is at fault itself.
+// The default output stands in for models that could not answer, also when the policy cannot choose
+// without the models that are unreachable; and never for an invalid request.
 func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	for err, want := range map[error]bool{
 		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
@@ -189,7 +190,7 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	h.expect(h.ask("both", gate.Params{}), "2 by b/1 for both, confidence 1")
 }
 
-// Where the time went is said as far as it is known.
+// The error says where the time was spent, as far as it is known.
 func TestStage(t *testing.T) {
 	ms := time.Millisecond
 	for want, got := range map[string]string{
@@ -203,8 +204,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// Without an SLO, and without a deadline of the request's, all models of it have that of the
-// first that is asked.
+// Without an SLO, and without a deadline of the request, all asked models have the deadline of the
+// first one.
 func TestOneDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
@@ -220,7 +221,7 @@ func TestOneDeadline(t *testing.T) {
 	})
 }
 
-// A panic over what was said, or over feedback, is the answer to that request and no more.
+// A panic during the combination of answers, or during feedback, fails only that request.
 func TestPanicsCostOneRequest(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -243,7 +244,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	c.Close()
 	loss := 0.5
 	v := &feedback{verdict: Verdict{Loss: &loss}, app: &app}
-	h.reg.reading.Lock() // what Put has told its watcher would link the application anew
+	h.reg.reading.Lock() // the watcher's notice of Put would link the application again
 	apps := h.reg.linked.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
@@ -257,7 +258,8 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	h.expect(h.ask("app", gate.Params{}), "1 by a/1")
 }
 
-// Feedback about what was said before a model joined is learned beside what is known of that model.
+// Feedback on predictions made before a model joined is learned, and what is known about that model
+// stays.
 func TestFeedbackAfterAModelJoined(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -299,7 +301,7 @@ func TestApplicationsAreCountedByTheirName(t *testing.T) {
 	}
 }
 
-// Whoever asks what there is finds the applications too.
+// Lists of models include the applications.
 func TestApplicationsAreShown(t *testing.T) {
 	h := newHouse(t)
 	h.model("digits", "1", 1, time.Microsecond)
@@ -322,7 +324,7 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(h.ask("zzzzzz", gate.Params{}), `registered: digits, empty, letters, other`)
 	h.expect(h.ask("letters/1", gate.Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
 	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Params{}), `under application "letters" there are infer, ready, config and stats`)
-	// An application may have the name of its model, whose versions are then as they were.
+	// An application may have the name of its model; the model's versions stay reachable.
 	h.expect(h.ask("digits", gate.Params{}), "1 by digits/1 for digits")
 	h.expect(h.ask("digits", gate.Params{Version: "1"}), "1 by digits/1")
 	if got := h.ask("digits", gate.Params{Version: "1"}); strings.Contains(got, "for digits") {
@@ -331,8 +333,8 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(h.ask("digits/1", gate.Params{}), "1 by digits/1")
 }
 
-// Another server does not know this one's models, and may give an application the name of one:
-// the application has it, and the log says so once.
+// Another server does not know this server's models, and may give an application the name of one:
+// then the name means the application, and the log says so once.
 func TestNameTakenAtAnotherServer(t *testing.T) {
 	var log bytes.Buffer
 	h := newHouse(t)
@@ -357,8 +359,8 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	}
 }
 
-// While the store has not said which applications there are, a name that is unknown may be one
-// of theirs: the client is to come again.
+// While the store has not been read, an unknown name may be that of an application: the client
+// should retry.
 func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	h := newHouse(t)
 	h.store.Close()

@@ -23,16 +23,16 @@ type feedback struct {
 	verdict Verdict
 	truth   []tensor.Tensor // the right outputs, if they are given as tensors
 	user    string
-	id      string // of the request that it is about; "" if it names none
+	id      string // of the request that it judges; "" if it names none
 
 	earlier *Prediction // what the models predicted then; or
 	asking  *fanout     // the models, again
-	applied bool        // the policy has learned it, and had not before; set before done
+	applied bool        // the policy has learned it, for the first time; set before done
 
 	done func(reply []byte, err error)
 }
 
-// counted is done, which counts what became of the feedback.
+// counted returns done wrapped to count the outcome of the feedback.
 func (f *feedback) counted(done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		switch {
@@ -97,8 +97,8 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 			scheduler.ErrNotFound, a.Name, f.id, f.user, Lifetime)
 	default:
 		q := *p
-		q.ID = nil     // these predictions answer nobody, and get no feedback
-		if !p.Bridge { // its members name the input
+		q.ID = nil     // these predictions answer no client, and get no feedback
+		if !p.Bridge { // the members name the input
 			q.Forward = nil
 		}
 		if f.asking, err = a.fanOut(input, &q); err != nil {
@@ -109,8 +109,8 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 	return f, nil
 }
 
-// canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one
-// id at every door.
+// canonical returns an id in the form used for comparison: all spellings of a JSON text ("a",
+// "\u0061") are the same id at every door.
 func canonical(id []byte) string {
 	if bytes.IndexByte(id, '\\') < 0 {
 		return string(id)
@@ -157,8 +157,8 @@ func (f *feedback) Close() {
 	f.truth = nil
 }
 
-// learn has the policy learn the verdict on predictions. It does so on a goroutine of its own, as
-// the store may be far away. inputs are those of the models that want feedback themselves.
+// learn makes the policy learn the verdict on predictions. It uses a separate goroutine, as the
+// store may be slow to reach. inputs are those of the models that want feedback themselves.
 func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	r := f.app.registry
 	select {
@@ -173,7 +173,7 @@ func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	})
 }
 
-// apply is learn's answer.
+// apply does learn's work and returns the reply.
 func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (reply []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback with both the id of a request and its input means the same at a server that knows
-// the id and at one that does not: with a verdict the tensors are the input. The former took
-// them for what would have been right.
+// Feedback with both the id of a request and its input means the same at a server that knows the id
+// and at one that does not: with a verdict the tensors are the input. A server that knew the id
+// used to take them for the right outputs.
 func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -36,8 +36,8 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h.expect(h.ask("app/update", gate.Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
 }
 
-// Feedback that was opened before the policy of its application was changed teaches the policy
-// of now.
+// Feedback that was opened before the policy of its application was changed teaches the current
+// policy.
 func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -84,8 +84,8 @@ func (h *house) texts(name string) {
 	}
 }
 
-// A mean over texts was accepted, and answered by a vote. It is refused when it is linked, and
-// not asked when the model comes later.
+// A mean over texts used to be accepted, and was answered by a vote. Now the model is refused when
+// it is linked, and is not asked if it registers later.
 func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	h := newHouse(t)
 	h.texts("words")
@@ -107,8 +107,8 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	}
 }
 
-// An application whose models have never connected has its default output to say, as when they
-// have gone.
+// An application whose models have never connected answers with its default output, as it does when
+// they have disconnected.
 func TestDefaultWithoutModels(t *testing.T) {
 	h := newHouse(t)
 	h.app(Definition{Name: "app", Models: []string{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
@@ -153,7 +153,7 @@ func TestDefaultWithoutModels(t *testing.T) {
 	h.expect(h.ask("app", gate.Params{}), "7 by never/1")
 }
 
-// A model that asks for it is told whose request each is; one that does not is not.
+// A model is told the user of each request if it asks for that, and only then.
 func TestUserReachesTheModel(t *testing.T) {
 	h := newHouse(t)
 	for _, asks := range []bool{true, false} {

@@ -25,16 +25,16 @@ import (
 var histories = flag.Int("histories", 1, "how many histories TestHistoriesOverRedis makes and checks")
 
 // TestHistoriesOverRedis: clients of two servers with one Redis teach the policy of an application,
-// and change, delete and make another, while connections to Redis break, it hangs, and it dies with
-// all that it knew. What they were told is written down with its times, and porcupine looks for an
-// order of all changes in which one server could have said just that. So no feedback is lost or
-// counted twice, each is learned from what was learned before it, and nothing that was once shown
-// is taken back. Read what is promised at past.
+// and change, delete and make another, while connections to Redis break, Redis hangs, and Redis
+// dies and loses all data. The test records the answers to all calls with their times, and
+// porcupine looks for an order of all changes in which a single server could have given the same
+// answers. So no feedback is lost or counted twice, each is learned from the state before it, and
+// nothing that was once shown is taken back. See past for the guarantees.
 func TestHistoriesOverRedis(t *testing.T) {
 	r := statetest.NewRedis(t)
 	h := &history{t: t, began: time.Now(), redis: r}
 	for i := range h.servers {
-		// Nothing waits for this time to pass: see recovered.
+		// The test does not wait for this time to pass: see recovered.
 		store, err := state.Open(t.Context(), r.Target(), state.Options{Settle: time.Hour, Required: true})
 		if err != nil {
 			t.Fatal(err)
@@ -61,12 +61,12 @@ func TestHistoriesOverRedis(t *testing.T) {
 const learning = "learning" // the application whose policy is taught
 
 const (
-	learners = 6 // clients that give feedback, for as many users as are
+	learners = 6 // clients that give feedback, for this many users:
 	taught   = 2
 	definers = 2 // clients that change, make and delete an application
 )
 
-// A history is what clients were told.
+// A history records the answers that clients got.
 type history struct {
 	t       *testing.T
 	began   time.Time
@@ -75,7 +75,7 @@ type history struct {
 	servers [2]*Registry
 
 	trying  sync.RWMutex  // held for reading by each try
-	stop    chan struct{} // closed when clients are to end
+	stop    chan struct{} // closed when clients must end
 	learned atomic.Int64
 	failed  atomic.Int64 // tries
 
@@ -83,7 +83,7 @@ type history struct {
 	calls map[string][]porcupine.Operation // by key
 }
 
-// make makes one, with keys of its own.
+// make makes a history, with its own keys.
 func (h *history) make(n int) {
 	h.calls, h.stop = map[string][]porcupine.Operation{}, make(chan struct{})
 	var clients sync.WaitGroup
@@ -123,8 +123,8 @@ func (h *history) breaks() {
 	h.redis.Do(h.t, "client", "kill", "type", "normal")
 }
 
-// hangs has Redis answer nothing until those who learn have given tries up. It does then what it
-// was asked meanwhile.
+// hangs stops Redis from answering until the learners have given up tries. Then Redis executes the
+// commands that it received meanwhile.
 func (h *history) hangs() {
 	h.redis.Stop(h.t)
 	was := h.failed.Load()
@@ -132,22 +132,22 @@ func (h *history) hangs() {
 	h.redis.Continue()
 }
 
-// dies has Redis start again, with nothing. The servers bring back what they know.
+// dies restarts Redis without its data. The servers restore what they know.
 func (h *history) dies() {
 	h.redis.Kill()
 	for _, s := range h.stores {
 		budgettest.Until(h.t, "Redis is away", func() bool { return s.Health().Err != nil })
 	}
 	func() {
-		h.trying.Lock() // what was answered before has been taken in by its server
+		h.trying.Lock() // the servers have taken in all earlier answers
 		defer h.trying.Unlock()
 		h.redis.Start(h.t)
 	}()
 	h.recovered()
 }
 
-// recovered ends the time for which updates wait until all servers have brought what they know:
-// when they have, and not when they should have.
+// recovered ends the hold of updates, which waits for all servers to restore what they know: it
+// does so once they have, not after a fixed time.
 func (h *history) recovered() {
 	for _, s := range h.stores {
 		budgettest.Until(h.t, "Redis is back", func() bool { return s.Health().Err == nil })
@@ -157,14 +157,14 @@ func (h *history) recovered() {
 
 func (h *history) now() int64 { return int64(time.Since(h.began)) }
 
-// add writes down what a call was told that began then.
+// add records a call with its times and the answer that it got.
 func (h *history) add(key string, c call, began, ended int64, told string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls[key] = append(h.calls[key], porcupine.Operation{ClientId: len(h.calls[key]), Input: c, Call: began, Output: told, Return: ended})
 }
 
-// showed writes down that a server has shown a text since then.
+// showed records that a server has shown a text since that time.
 func (h *history) showed(key string, server int, since int64, text string) {
 	h.add(key, call{what: fmt.Sprint("read at ", server), server: server}, since, h.now(), text)
 }
@@ -182,8 +182,8 @@ func (h *history) try(patience time.Duration, call func(context.Context) error) 
 	return err
 }
 
-// learn gives a feedback to either server, again and again until one has said that it is learned:
-// that is one change, at some time since the first try. Then it looks at what either server shows.
+// learn gives feedback to either server, again and again until one reports that it is learned: that
+// is one change, at some time since the first try. Then it reads the state from either server.
 func (h *history) learn(user, id string) {
 	key := "policy for " + user
 	given := []selection.Prediction{{Ask: selection.Ask{Model: ab[rand.N(len(ab))], Probability: 0.5}}}
@@ -216,7 +216,7 @@ func (h *history) learn(user, id string) {
 			h.t.Errorf("learning: %v", err)
 			return
 		}
-		told := unknown // a try before was learned
+		told := unknown // an earlier try was learned
 		if applied {
 			told = learnedText(s)
 		}
@@ -234,7 +234,7 @@ func (h *history) learn(user, id string) {
 	h.showed(key, server, asked, learnedText(s))
 }
 
-// learnedText is a state as the store has it; "" is one in which nothing was learned.
+// learnedText returns a state as the store has it; "" if nothing was learned.
 func learnedText(s selection.State) string {
 	if s.Rounds == 0 {
 		return ""
@@ -246,10 +246,10 @@ func learnedText(s selection.State) string {
 	return string(text)
 }
 
-// define changes, makes or deletes an application at either server, and looks at what either shows.
-// Such a change has no id, so it is not tried again. The checker has to think of all orders of
-// those that nobody has heard of, so they are few: it is more patient, and waits when Redis is
-// away.
+// define changes, makes or deletes an application at either server, and reads the result from
+// either. Such a change has no id, so it is not retried. The checker has to try all orders of
+// changes without an answer, so there must be few: define uses a longer timeout, and waits while
+// Redis is unreachable.
 func (h *history) define(name, id string) {
 	key := "definition of " + name
 	server, began := rand.N(len(h.servers)), h.now()
@@ -296,7 +296,7 @@ func (h *history) define(name, id string) {
 	h.showed(key, server, asked, definedText(h.servers[server].App(name)))
 }
 
-// signed is the default output of an application, with one more who has changed it.
+// signed adds the id of a change to the default output of an application.
 func signed(text, id string) string {
 	var by struct {
 		By []string `json:"by"`
@@ -312,7 +312,7 @@ func signed(text, id string) string {
 	return string(next)
 }
 
-// definedText is who has changed an application; "" is one that is not there.
+// definedText returns the ids of the changes of an application; "" if it does not exist.
 func definedText(a *App) string {
 	if a == nil {
 		return ""

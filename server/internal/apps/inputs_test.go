@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Inputs give way by themselves: what was said stays known, and a request larger than all that
-// may be kept loses its input only.
+// Inputs are dropped separately: the predictions stay known, and a request larger than the bound
+// loses only its input.
 func TestInputsGiveWay(t *testing.T) {
 	var p Predictions
 	now := time.Now()
@@ -18,7 +18,7 @@ func TestInputsGiveWay(t *testing.T) {
 	const n = 10
 	for i := range n {
 		p.Keep("app", "u", fmt.Sprint(i), now, nil, input(maxInputBytes/4))
-		// The fan-out ends a second time when its shadows are done.
+		// The fan-out stores a second time when its shadows are done.
 		p.Keep("app", "u", fmt.Sprint(i), now.Add(1), nil, input(maxInputBytes/4))
 	}
 	p.Keep("app", "u", "large", now, nil, input(maxInputBytes))

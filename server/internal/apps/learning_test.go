@@ -16,7 +16,7 @@ import (
 
 var ab = []selection.Model{{Name: "a", Version: "1"}, {Name: "b", Version: "1"}}
 
-// policy is the application "app", which is there, with a policy of that name.
+// policy makes the application "app" with a policy of that name, or gives it that policy.
 func policy(t *testing.T, r *Registry, name string) *App {
 	t.Helper()
 	a, err := r.Put(t.Context(), Definition{Name: "app", Models: []string{"a", "b"}, Policy: name})
@@ -37,9 +37,9 @@ func learn(t *testing.T, r *Registry, a *App, user, id string) selection.State {
 	return s
 }
 
-// TestStaleDefinitionLearnsForItself: feedback that was opened before the policy was changed,
-// here or at a server that has not heard of it, wrote the old policy's state over the new
-// one's.
+// TestStaleDefinitionLearnsForItself: feedback that was opened before the policy was changed, here
+// or at a server that does not know of the change yet, overwrote the new policy's state with the
+// old one's.
 func TestStaleDefinitionLearnsForItself(t *testing.T) {
 	r := registry(t, memory(t))
 	before, after := policy(t, r, "exp4"), policy(t, r, "exp3")
@@ -64,7 +64,7 @@ func TestStaleDefinitionLearnsForItself(t *testing.T) {
 	}
 }
 
-// TestUnreadableIsNotWrittenOver: a state of a later format, or of a policy that only another
+// TestUnreadableIsNotWrittenOver: the state has a later format, or a policy that only another
 // server knows.
 func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	store := memory(t)
@@ -87,9 +87,9 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	}
 }
 
-// TestFeedbackAfterDeletion: what is learned for an application that was deleted meanwhile is
-// nobody's. It made an export that no server took back, and was what the next application of
-// that name began with.
+// TestFeedbackAfterDeletion: state that is learned for an application deleted meanwhile belongs to
+// no application. It used to produce an export that no server could import, and was the initial
+// state of the next application of that name.
 func TestFeedbackAfterDeletion(t *testing.T) {
 	store := memory(t)
 	r := registry(t, store)
@@ -124,8 +124,8 @@ func TestFeedbackAfterDeletion(t *testing.T) {
 	}
 }
 
-// TestUsersOfAnApplicationAreBounded: clients name users, and what is learned for each is in
-// the memory of every server for ever.
+// TestUsersOfAnApplicationAreBounded: clients name users, and the state of each would stay in the
+// memory of every server forever.
 func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	store := memory(t)
 	r := Open(Config{Store: store, Changed: func() {}, Users: 20})
@@ -141,7 +141,7 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	learn(t, r, other, "u0", "")
 	for i := range 50 {
 		learn(t, r, a, fmt.Sprint("u", i), "")
-		// Users who ask, or give feedback, stay in memory.
+		// Users that send requests, or give feedback, stay in memory.
 		if _, err := r.State(a, "u3", ab); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	}
 }
 
-// unlisted is a store that lists nothing once it is told so.
+// unlisted is a store that lists nothing once told so.
 type unlisted struct {
 	state.Store
 	denies atomic.Bool
@@ -176,8 +176,8 @@ func (s *unlisted) List(prefix string) ([]state.Entry, error) {
 	return s.Store.List(prefix)
 }
 
-// TestFirst: what was learned for the first of the users is found without a look at all of them;
-// nobody in particular comes first, and a state that cannot be read does not hide the others.
+// TestFirst: the state of the first user is found without reading all of them; requests without a
+// user come first, and an unreadable state does not hide the others.
 func TestFirst(t *testing.T) {
 	store := &unlisted{Store: memory(t)}
 	r := registry(t, store)
@@ -219,7 +219,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestTidyLeavesWhatChanges: a state that is learned from while it is chosen to go stays.
+// TestTidyLeavesWhatChanges: a state that changes while it is chosen for deletion stays.
 func TestTidyLeavesWhatChanges(t *testing.T) {
 	store := memory(t)
 	r := registry(t, store)
@@ -238,7 +238,7 @@ func TestTidyLeavesWhatChanges(t *testing.T) {
 	}
 }
 
-// TestCheckState: what is imported is held to what learning may write.
+// TestCheckState: an imported state must be one that learning could have written.
 func TestCheckState(t *testing.T) {
 	r := registry(t, memory(t))
 	good, err := json.Marshal(learn(t, r, policy(t, r, "exp4"), "u", ""))

@@ -8,7 +8,7 @@ import (
 )
 
 // lessons copies the inputs of the models that want feedback. It is called before the request is
-// answered, since the inputs are the door's memory, or, of a shadow, its call's.
+// answered, since the inputs are in the door's memory, or for a shadow in its call's.
 func (f *fanout) lessons() (inputs []Inputs) {
 	for i := range f.asks {
 		if c := &f.asks[i].call; c.Target.Learns {
@@ -23,7 +23,7 @@ func (f *fanout) lessons() (inputs []Inputs) {
 }
 
 // teach passes the feedback on to the models that want it: once, after the policies have learned
-// it. Nobody waits for them.
+// it. It does not wait for the models.
 func (f *feedback) teach(t *gate.Table, predictions []selection.Prediction, inputs []Inputs) {
 	var truth []tensor.Tensor
 	for _, in := range inputs {

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A model with replicas that ask for it is told what became of its answers: once, after it was
-// learned, with what it was asked and what it had said; with the id of the request, and with
-// the input.
+// A model with replicas that ask for feedback is told the outcome of its answers: once, after it
+// was learned, with the request and the answer; for feedback with the id of the request, and for
+// feedback with the input.
 func TestFeedbackReachesTheModel(t *testing.T) {
 	h := newHouse(t)
 	told := make(chan *scheduler.Feedback, 10)

@@ -13,52 +13,53 @@ import (
 
 // An order delivers the answers of each stream in the order in which its calls to an application
 // arrived, except errors, which leave at once. Each model keeps its own order, but that does not
-// cover calls to different models, of which an older one may be sent to a slow model. The zero
-// order is ready to use.
+// cover calls to different models: the older call may go to a slower model. The zero order is ready
+// to use.
 //
 // When more answers wait for an older frame than the stream's limit of waiting frames, the older
 // frame is superseded, just as within one model. Otherwise a policy that tries a slow model now and
 // then would stall the stream.
 type order struct {
-	mu    sync.Mutex // guards all below, and is not held while an owner is told
+	mu    sync.Mutex // guards all below; not held while an owner is told
 	lines map[gate.Stream]*line
 }
 
-// A line has the calls of one stream from the oldest unanswered one to the newest. A silent stream
-// has no line, and takes no memory.
+// A line holds the calls of one stream from the oldest unanswered one to the newest. A silent
+// stream has no line, and takes no memory.
 type line struct {
 	of             *order
 	stream         gate.Stream
 	oldest, newest *turn // unanswered
-	keep           int   // of the call that joined last; 0: all
+	keep           int   // limit of the call that joined last; 0: none
 	held           int   // answers that wait
-	leaving        bool  // an answer with outputs is being delivered; no other leaves before
-	skipped        int   // of the next call, as turn.skipped
+	leaving        bool  // an answer with outputs is being delivered; the others wait
+	skipped        int   // turn.skipped of the next call
 }
 
 // A turn is the place of a call in its line. It is allocated separately, since a timer may still
 // refer to it when the call is reused.
 type turn struct {
 	line         *line
-	call         *gate.Call // not to be touched after part, but for its delivery
-	fanout       *fanout    // whose calls to models make the answer; nil: it is made
+	call         *gate.Call // not to be touched after part, except to deliver it
+	fanout       *fanout    // whose calls to models make the answer; nil: already made
 	older, newer *turn
 	held         bool  // the call is complete, with outputs, and waits for older ones
-	canceled     bool  // its client has gone
-	by           error // it is superseded; nil: it is not
+	canceled     bool  // its client has disconnected
+	by           error // the error if it is superseded; else nil
 	shown        bool  // it leaves with outputs
 	skipped      int   // frames that were superseded since the last one that had outputs
 	timer        *time.Timer
 }
 
-// Errors that replace outputs which were already there.
+// Errors that replace existing outputs.
 var (
 	errHeld     = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream", scheduler.ErrDeadlineExceeded)
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// join makes c, which is being submitted, the newest call of its stream; nil: it has no stream. The
-// stream is that of the calls of f, or of c itself if f is nil because its answer is already made.
+// join makes c, which is being submitted, the newest call of its stream. It returns nil if c has no
+// stream. The stream is that of the calls of f, or of c itself if f is nil because its answer is
+// already made.
 func (o *order) join(c *gate.Call, f *fanout) *turn {
 	says := c
 	if f != nil {
@@ -102,7 +103,7 @@ func (t *turn) settle() {
 	}
 }
 
-// finish calls the call's Finish, now or when the older calls have been answered. Call it after
+// finish calls the call's Finish, now or once the older calls have been answered. Call it after
 // settle.
 func (t *turn) finish() {
 	l := t.line
@@ -125,9 +126,9 @@ func (t *turn) finish() {
 	l.leave(t)
 }
 
-// supersede marks the calls for which more answers wait than frames may wait, and returns their
-// fanouts, each with a reference: the caller cancels them, which takes other locks. A call that is
-// being submitted at this moment is missed, and found with the next answer that has to wait.
+// supersede marks each call that holds up more answers than frames may wait, and returns their
+// fanouts, each with a reference. The caller must cancel them, which takes other locks. A call that
+// is being submitted at this moment is missed, and found when the next answer has to wait.
 func (l *line) supersede() (slow []*fanout) {
 	if l.keep == 0 || l.held <= l.keep {
 		return nil
@@ -146,7 +147,8 @@ func (l *line) supersede() (slow []*fanout) {
 	return slow
 }
 
-// hold makes the call wait until its own deadline at most: that of an older call may be later.
+// hold makes the call wait for older calls, at most until its own deadline: their deadlines may be
+// later.
 func (t *turn) hold() {
 	t.held = true
 	t.line.held++
@@ -167,7 +169,7 @@ func (t *turn) withdraw(err error) {
 	l := t.line
 	l.of.mu.Lock()
 	if !t.held {
-		t.canceled = true // a timer comes to none but a held one, or too late
+		t.canceled = true // a timer fires only for a held call, or too late
 		l.of.mu.Unlock()
 		return
 	}
@@ -186,7 +188,7 @@ func (t *turn) fail(err error) {
 	}
 }
 
-// part removes the call from its line; its answer leaves as it is.
+// part removes the call from its line; its answer leaves unchanged.
 func (t *turn) part() {
 	l, c := t.line, t.call
 	if t.older != nil {
@@ -223,7 +225,7 @@ func (t *turn) part() {
 	}
 }
 
-// leave delivers the answer of t, and then one by one those that have waited for it. Each Finish
+// leave delivers the answer of t, and then, one by one, the answers that waited for it. Each Finish
 // must return before the next begins, or goroutines could overtake each other.
 func (l *line) leave(t *turn) {
 	for ; t != nil; t = l.next() {
@@ -232,7 +234,7 @@ func (l *line) leave(t *turn) {
 }
 
 func (l *line) deliver(t *turn) {
-	defer func() { // also if the owner panics, which costs it its own answer only
+	defer func() { // also if the owner panics: that costs only its own answer
 		l.of.mu.Lock()
 		defer l.of.mu.Unlock()
 		if t.shown {

@@ -25,13 +25,13 @@ type camera struct {
 	began  time.Time
 	params gate.Params // of each frame
 
-	unnumbered bool // its frames have no number
+	unnumbered bool // the frames have no number
 
 	mu      sync.Mutex
 	answers []string // in the order in which they left
 }
 
-// A shot is a call of a camera's, which closes it.
+// A shot is a call of a camera, which closes it.
 type shot struct {
 	gate.Call
 	of  *camera
@@ -85,7 +85,7 @@ func (c *camera) send(app string, seq int, model string) *shot {
 	return s
 }
 
-// expect compares what has left, and that nothing is left of the stream.
+// expect compares the answers that have left, and checks that nothing remains of the stream.
 func (c *camera) expect(want ...string) {
 	c.t.Helper()
 	synctest.Wait()
@@ -130,8 +130,8 @@ func TestOrderOverModels(t *testing.T) {
 	})
 }
 
-// TestOrderOfErrors: errors leave at once, and who superseded a frame counts it, whatever model
-// answers that.
+// TestOrderOfErrors: errors leave at once, and the frame that superseded another counts it, no
+// matter which model answers.
 func TestOrderOfErrors(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.params.Keep = setting.KeepLatest
@@ -145,7 +145,7 @@ func TestOrderOfErrors(t *testing.T) {
 		c.expect("2 after 0s: superseded by frame 3 of its stream", "4 after 0s: superseded by frame 5 of its stream",
 			"0 after 20ms: superseded by frame 3 of its stream", "1 after 20ms: 2, skipped 1, age 20ms", "3 after 20ms: 2, skipped 1, age 20ms", "5 after 2s: 1, skipped 1, age 2s")
 
-		// The last of a line that leaves with an error hands its count on.
+		// The last call of a line passes its count on when it leaves with an error.
 		c.began = time.Now()
 		c.send("app", 0, "slow")
 		c.send("app", 1, "slow")
@@ -160,8 +160,9 @@ func TestOrderOfErrors(t *testing.T) {
 	})
 }
 
-// TestOrderOfKeep: when more answers wait for older frames than frames may wait, those are
-// superseded, whoever says how many that is, and whether a model executes them or has them waiting.
+// TestOrderOfKeep: when more answers wait for older frames than frames may wait, the older frames
+// are superseded, no matter what sets the limit, and whether a model executes them or has them in
+// its queue.
 func TestOrderOfKeep(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		frames := func(app string) {
@@ -187,7 +188,7 @@ func TestOrderOfKeep(t *testing.T) {
 		frames("two")
 		c.expect(two...)
 
-		// The settings of the models, of which this house tells their queues nothing.
+		// The settings of the models, which this house does not apply to their queues.
 		options := c.options
 		c.options = func(name string) gate.ModelOptions {
 			o := options(name)
@@ -199,16 +200,16 @@ func TestOrderOfKeep(t *testing.T) {
 		c.expect("0 after 210ms: superseded by frame 3 of its stream", "1 after 210ms: superseded by frame 3 of its stream",
 			"2 after 210ms: 2, skipped 2, age 110ms", "3 after 210ms: 2, skipped 0, age 10ms", "4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms")
 
-		c.params.Keep = setting.KeepAll // a request's word is the last
+		c.params.Keep = setting.KeepAll // a request overrides everything else
 		frames("app")
 		c.expect("0 after 1s: 1, skipped 0, age 1s", "1 after 2s: 1, skipped 0, age 2s",
 			"2 after 2s: 2, skipped 0, age 1.9s", "3 after 2s: 2, skipped 0, age 1.8s", "4 after 2s: 2, skipped 0, age 1.7s", "5 after 2s: 2, skipped 0, age 1.6s")
 	})
 }
 
-// TestOrderSupersedes: a frame of which some models of an ensemble have answered, and one whose
-// application has a default, are superseded like any other, by the name of the newer one, and are
-// nothing to judge.
+// TestOrderSupersedes: a frame that some models of an ensemble have answered, and a frame whose
+// application has a default, are superseded like any other. The error names the newer frame, and
+// there is nothing to judge.
 func TestOrderSupersedes(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble", Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
@@ -231,7 +232,7 @@ func TestOrderSupersedes(t *testing.T) {
 }
 
 // TestOrderEndsWithTheDeadline: an answer waits for older ones no longer than its own deadline, and
-// holds up none that comes after it.
+// then holds up no later answer.
 func TestOrderEndsWithTheDeadline(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.send("app", 0, "slow")
@@ -256,7 +257,7 @@ func TestOrderWithoutAClient(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		c.expect("1 after 100ms: canceled: the caller gave up", "0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 1s")
 
-		// It does not count among those that wait.
+		// A canceled call does not count as a waiting answer.
 		c.began, c.params.Keep = time.Now(), setting.KeepLatest
 		c.send("app", 0, "slow")
 		held = c.send("app", 1, "fast")
@@ -270,7 +271,7 @@ func TestOrderWithoutAClient(t *testing.T) {
 		c.began = time.Now()
 		slow := c.send("app", 0, "slow")
 		held = c.send("app", 1, "fast")
-		held.Fanout.(*fanout).turn.cancel() // before the model's call is, which then is complete
+		held.Fanout.(*fanout).turn.cancel() // before the model's call, which then is complete
 		time.Sleep(100 * time.Millisecond)
 		c.send("app", 2, "fast")
 		time.Sleep(100 * time.Millisecond)
@@ -281,7 +282,7 @@ func TestOrderWithoutAClient(t *testing.T) {
 }
 
 // TestOrderOverChanges: a stream goes on when its application is changed, deleted and made again,
-// and when that has no model any more and answers by its default.
+// and when it has no model any more and answers with its default.
 func TestOrderOverChanges(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.send("app", 0, "slow")
@@ -328,7 +329,8 @@ func TestNoneOvertakes(t *testing.T) {
 	})
 }
 
-// TestOrderOfSome: an ensemble answers by its deadline with what is there, in order like any other.
+// TestOrderOfSome: an ensemble answers at its deadline with the predictions that it has, in order
+// like any other answer.
 func TestOrderOfSome(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble"})
@@ -344,7 +346,7 @@ func TestOrderOfSome(t *testing.T) {
 	})
 }
 
-// TestSupersededTeachesNobody: there is nothing to judge of a frame that no model saw.
+// TestSupersededTeachesNobody: a frame that no model saw has nothing to judge.
 func TestSupersededTeachesNobody(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.app(Definition{Name: "watched", Models: []string{"slow", "fast"}, Policy: "shadow", Params: map[string]any{"model": "slow"}})
@@ -365,7 +367,8 @@ func TestSupersededTeachesNobody(t *testing.T) {
 	})
 }
 
-// TestOrderInAHurry: whatever ends calls at one time, outputs leave in order and nothing is left.
+// TestOrderInAHurry: whatever ends the calls, and however many at a time, outputs leave in order
+// and nothing remains.
 func TestOrderInAHurry(t *testing.T) {
 	h := newHouse(t)
 	h.model("slow", "1", 1, 2*time.Millisecond)

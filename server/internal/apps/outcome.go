@@ -10,17 +10,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Verdict is what a client says about a request afterwards: exactly one of its members.
+// A Verdict is a client's later judgement of a request: exactly one of the members is set.
 type Verdict struct {
-	// Label is what would have been right: a value or list, or an object of them by output.
+	// Label is the right answer: a value or list, or an object of them by output.
 	Label  json.RawMessage             `json:"label"`
-	Loss   *float64                    `json:"loss"`   // 0 (as good as can be) to 1
-	Reward *float64                    `json:"reward"` // 1 less the loss
+	Loss   *float64                    `json:"loss"`   // 0 (the best) to 1
+	Reward *float64                    `json:"reward"` // 1 minus the loss
 	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"
 }
 
-// ReadVerdict reads the members of a JSON object that are a Verdict's; the others are not
-// looked at. See Check.
+// ReadVerdict reads the members of a JSON object that belong to a Verdict; it ignores all others.
+// See Check.
 func ReadVerdict(object []byte) (Verdict, error) {
 	var v Verdict
 	if len(object) > 0 {
@@ -31,7 +31,7 @@ func ReadVerdict(object []byte) (Verdict, error) {
 	return v, nil
 }
 
-// Given is how many members there are.
+// Given returns how many members are set.
 func (v Verdict) Given() (n int) {
 	for _, is := range []bool{v.Label != nil, v.Loss != nil, v.Reward != nil, v.Losses != nil} {
 		if is {
@@ -41,8 +41,8 @@ func (v Verdict) Given() (n int) {
 	return n
 }
 
-// Check reports what is wrong unless there is one member, or none and the truth: tensors that
-// say what would have been right.
+// Check returns an error unless exactly one member is set, or none but truth is given: tensors with
+// the right outputs.
 func (v Verdict) Check(truth []tensor.Tensor) error {
 	n := v.Given()
 	if len(truth) > 0 {
@@ -76,7 +76,7 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	}
 	var right []tensor.Tensor
 	for name, value := range byName {
-		d := tensor.Float64 // whatever the model's: values are compared
+		d := tensor.Float64 // whatever the model's dtype: values are compared
 		if isText(value) {
 			d = tensor.Bytes
 		}

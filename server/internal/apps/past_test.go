@@ -11,33 +11,33 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A past is what was stored under a key, each text after the one before, and how much of it each of
-// two servers has shown. It is what a store promises: changes happen one after another, whichever
-// server makes them. Reading may be behind them, but not behind what the same server has shown
-// before, be it to others.
+// A past is the sequence of texts stored under a key, and how far each of two servers has shown it.
+// It models a store's guarantees: changes happen one after another, whichever server makes them. A
+// read may be behind them, but not behind what the same server has shown before, even to other
+// clients.
 type past struct {
-	texts []string // the first is that of the beginning: "", there is nothing
-	shown [2]int   // the newest that each server has shown
+	texts []string // the first is "": nothing is stored
+	shown [2]int   // index of the newest that each server has shown
 }
 
 // A call is what a client asks about a key: to change its text, or to read it.
 type call struct {
-	what   string                                  // for people
-	server int                                     // that reads
+	what   string                                  // for messages
+	server int                                     // the server that reads
 	change func(now string) (next string, ok bool) // nil: it reads; not ok: it refuses
-	mark   string                                  // that every later text has until there is none; "": it leaves none
+	mark   string                                  // in all later texts until a deletion; "": none
 }
 
-// What a change may be told instead of the text that it made.
+// The answers to a change other than the text that it made.
 const (
 	refused = "refused" // there was no reason to change anything
-	unknown = "unknown" // it was made or refused, or was never heard of
+	unknown = "unknown" // it was made or refused, or got no answer
 )
 
-// step is the past after a call that was told this; not ok: it cannot be told this now.
+// step returns the past after a call that got this answer; not ok: the answer is impossible now.
 func (p past) step(c call, told string) (next past, ok bool) {
 	if c.change == nil {
-		i := p.shown[c.server] // of two that are equal the older one, which promises less
+		i := p.shown[c.server] // of two equal texts take the older one, which constrains less
 		for ; i < len(p.texts) && p.texts[i] != told; i++ {
 		}
 		p.shown[c.server] = i
@@ -64,11 +64,11 @@ var pasts = porcupine.Model{
 	},
 }
 
-// never is the end of a call that was told nothing: it may take effect at any later time.
+// never is the end of a call that got no answer: it may take effect at any later time.
 const never = math.MaxInt64
 
-// telling leaves out what was never heard of and left no mark anywhere. If there is an order with
-// it, there is one without. The checker would try it at every place.
+// telling leaves out calls that got no answer and left no mark anywhere. If there is an order with
+// such a call, there is one without it. The checker would try it at every place.
 func telling(calls []porcupine.Operation) []porcupine.Operation {
 	var told strings.Builder
 	for _, o := range calls {
@@ -80,8 +80,8 @@ func telling(calls []porcupine.Operation) []porcupine.Operation {
 	})
 }
 
-// checkPast fails the test if there is no order of the calls about a key, each between its begin
-// and its end, in which all could have been told what they were.
+// checkPast fails the test if there is no order of the calls about a key, each between its
+// beginning and its end, in which all could have got their answers.
 func checkPast(t *testing.T, key string, calls []porcupine.Operation) {
 	t.Helper()
 	calls = telling(calls)
@@ -89,11 +89,11 @@ func checkPast(t *testing.T, key string, calls []porcupine.Operation) {
 	switch result {
 	case porcupine.Ok:
 		return
-	case porcupine.Unknown: // too many orders of what was never heard of: nothing is said of this one
+	case porcupine.Unknown: // too many orders of calls without an answer: undecided
 		t.Logf("%s: not decided for %d calls", key, len(calls))
 		return
 	}
-	var most []porcupine.Operation // the longest order that was found
+	var most []porcupine.Operation // the longest order found
 	for _, some := range info.PartialLinearizationsOperations()[0] {
 		if len(some) > len(most) {
 			most = some
@@ -112,7 +112,7 @@ func checkPast(t *testing.T, key string, calls []porcupine.Operation) {
 			return m.Call == o.Call && m.Return == o.Return && m.ClientId == o.ClientId
 		})
 	}
-	end := int64(never) // of those that are left, the first to have ended: none that began later is next
+	end := int64(never) // earliest end of the remaining calls: none that began later is next
 	for _, o := range calls {
 		if !in(o) {
 			end = min(end, o.Return)

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The bounds of what is remembered for feedback.
+// The bounds of what is kept for feedback.
 const (
-	// Lifetime is how long feedback may come after its prediction.
+	// Lifetime is how long after its prediction feedback may arrive.
 	Lifetime = 10 * time.Minute
 
 	maxPredictions     = 65536
@@ -20,16 +20,16 @@ const (
 	maxInputBytes      = 64 << 20
 )
 
-// Predictions are what models predicted to requests that have an id, until their feedback
-// comes. The zero value is ready.
+// Predictions holds what models predicted for requests that have an id, until their feedback
+// arrives. The zero value is ready.
 type Predictions struct {
 	mu    sync.Mutex
 	byID  map[predictionKey]*list.Element
 	queue list.List // of *Prediction, oldest first: those of byID and no other
 	bytes int
 
-	// Inputs have bytes of their own, so that models that want them cost policies nothing.
-	asked      list.List // of the *Prediction that have some, oldest first
+	// Inputs are bounded separately, so that models that want them take no room from the policies.
+	asked      list.List // of each *Prediction with inputs, oldest first
 	inputBytes int
 }
 
@@ -46,11 +46,11 @@ type Prediction struct {
 
 	inputs     atomic.Pointer[[]Inputs]
 	inputBytes int
-	asked      *list.Element // in Predictions.asked; nil: it has no inputs
+	asked      *list.Element // in Predictions.asked; nil: no inputs
 }
 
-// Inputs are those of the models that want feedback; nil if there are none, or they had to make
-// room.
+// Inputs returns the inputs of the models that want feedback; nil if there are none, or they were
+// dropped to make room.
 func (n *Prediction) Inputs() []Inputs {
 	if in := n.inputs.Load(); in != nil {
 		return *in
@@ -58,19 +58,19 @@ func (n *Prediction) Inputs() []Inputs {
 	return nil
 }
 
-// Inputs are the inputs of one model, in the order that it declares, as copies that nobody changes.
+// Inputs are the inputs of one model, in the order that it declares, as copies that do not change.
 type Inputs struct {
 	Model   selection.Model
 	Rows    int
 	Tensors []tensor.Tensor
 }
 
-// Keep stores predictions for a request that arrived at made, and adds to those it already has for
-// it: shadows predict before or after the other models. It copies outputs, and takes inputs as they
-// are. An id that is used again names the newer request, whichever is stored first. Predictions
+// Keep stores predictions for a request that arrived at made, and adds them to those already stored
+// for it: shadows predict before or after the other models. It copies outputs, and keeps inputs
+// without a copy. A reused id names the newer request, whichever is stored first. Predictions
 // larger than the bound for all are not stored.
 func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []selection.Prediction, inputs []Inputs) {
-	const each = 700 // bytes that an entry takes beside its outputs
+	const each = 700 // bytes that an entry takes besides its outputs
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
 	for _, s := range predictions {
 		n.bytes += 128
@@ -139,7 +139,7 @@ func clonePredictions(predictions []selection.Prediction) []selection.Prediction
 	return copies
 }
 
-// Copied returns copies of tensors in memory of their own.
+// Copied returns copies of tensors in new memory.
 func Copied(tensors []tensor.Tensor) []tensor.Tensor {
 	copies := make([]tensor.Tensor, len(tensors))
 	for i, t := range tensors {
@@ -165,7 +165,7 @@ func (n *Prediction) forgetLocked(p *Predictions) {
 	}
 }
 
-// Find returns the predictions for the request of that id; nil if there are none, or no more.
+// Find returns the predictions for the request with that id; nil if there are none, or no longer.
 func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	return n
 }
 
-// forget drops the predictions of an application that is deleted.
+// forget drops the predictions of a deleted application.
 func (p *Predictions) forget(app string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

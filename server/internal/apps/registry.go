@@ -29,20 +29,20 @@ const (
 // Config of a Registry.
 type Config struct {
 	Store state.Store
-	// Changed is called when applications have arrived, gone or changed, by one goroutine at a
+	// Changed is called when applications were added, deleted or changed, by one goroutine at a
 	// time.
 	Changed func()
-	// Users bounds the users of an application for whom the store has what its policy has learned;
-	// the least recently used ones go first. 0 = DefaultUsers.
+	// Users bounds the users of an application for whom the store keeps what its policy has
+	// learned; the least recently used are dropped first. 0 = DefaultUsers.
 	Users int
 	Log   *slog.Logger // nil is silent
 }
 
-// A Registry is the applications of a server, as its store has them.
+// A Registry holds the applications of a server, as its store has them.
 type Registry struct {
 	cfg     Config
 	apps    atomic.Pointer[map[string]*App]
-	reading sync.Mutex // held by read, so that what was read later is what holds
+	reading sync.Mutex // held by read, so that a later read is not overwritten
 	known   atomic.Bool
 
 	linked   atomic.Pointer[linking]
@@ -60,8 +60,8 @@ type Registry struct {
 	watching sync.WaitGroup
 }
 
-// Open reads the applications and follows their changes until Close. A store that cannot be
-// reached yet is followed all the same; see Read.
+// Open reads the applications and follows their changes until Close. A store that cannot be reached
+// yet is followed as well.
 func Open(cfg Config) *Registry {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Users = cmp.Or(cfg.Users, DefaultUsers)
@@ -69,7 +69,7 @@ func Open(cfg Config) *Registry {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.linked.Store(&linking{table: new(gate.Table)})
 	r.apps.Store(&map[string]*App{})
-	r.read() // so that whoever comes first finds them
+	r.read() // so that the first requests find the applications
 	changed := make(chan struct{}, 1)
 	r.stop = cfg.Store.Watch(appsPrefix, changed)
 	r.watching.Go(func() { // ends with Close, which waits for it
@@ -77,11 +77,12 @@ func Open(cfg Config) *Registry {
 			r.read()
 		}
 	})
-	r.watching.Go(r.keepTidy) // ends likewise
+	r.watching.Go(r.keepTidy) // ends with Close, too
 	return r
 }
 
-// Close waits for feedback that is being learned, and ends following. The store is its owner's.
+// Close waits for feedback that is being learned, and stops following changes. It does not close
+// the store.
 func (r *Registry) Close() {
 	r.learners.Wait()
 	r.stop()
@@ -89,7 +90,7 @@ func (r *Registry) Close() {
 	r.watching.Wait()
 }
 
-// read takes all applications from the store again.
+// read reads all applications from the store again.
 func (r *Registry) read() {
 	r.reading.Lock()
 	defer r.reading.Unlock()
@@ -126,26 +127,26 @@ func read(value []byte) (*App, error) {
 	return New(d)
 }
 
-// Apps are all applications, by name.
+// Apps returns all applications, by name.
 func (r *Registry) Apps() []*App {
 	return slices.SortedFunc(maps.Values(*r.apps.Load()), func(a, b *App) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// App finds one; nil if there is none.
+// App returns the application of that name; nil if there is none.
 func (r *Registry) App(name string) *App { return (*r.apps.Load())[name] }
 
-// Create makes an application. A name that is taken is an error that wraps ErrExists.
+// Create makes an application. If the name is taken, the error wraps ErrExists.
 func (r *Registry) Create(ctx context.Context, d Definition) (*App, error) {
 	return r.put(ctx, d, false)
 }
 
-// ErrExists: there is an application of that name.
+// ErrExists reports that there is an application of that name already.
 var ErrExists = errors.New("apps: exists already")
 
 // Put makes an application or replaces it.
 func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) { return r.put(ctx, d, true) }
 
-// Check reports what is wrong with a definition, in itself and beside the models of now. The
+// Check reports what is wrong with a definition, by itself and against the current models. The
 // error wraps scheduler.ErrInvalidInput and lists all faults.
 func (r *Registry) Check(d Definition) (*App, error) {
 	a, err := New(d)
@@ -170,8 +171,8 @@ func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*App, e
 		return nil, err
 	}
 	if old, err := r.cfg.Store.Get(e.Key); err == nil && old.Value == nil {
-		// What an application of that name had learned, or was taught after its end, is not
-		// this one's.
+		// Delete what an earlier application of that name had learned, or was taught after its
+		// deletion: it does not belong to the new one.
 		if err := r.Reset(ctx, d.Name); err != nil {
 			return nil, err
 		}
@@ -199,7 +200,7 @@ func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	return a, state.Entry{Key: state.Key("apps", d.Name), Value: value}, nil
 }
 
-// Refresh applies what is in the store at once, rather than soon after.
+// Refresh applies what is in the store now, without waiting for the watch.
 func (r *Registry) Refresh() { r.read() }
 
 // update changes a definition in the store. When it returns nil, the change is in effect in this
@@ -237,7 +238,7 @@ func (r *Registry) Change(ctx context.Context, name string, change func(*Definit
 	return a, err
 }
 
-// Delete ends an application, and what its policy has learned.
+// Delete deletes an application and what its policy has learned.
 func (r *Registry) Delete(ctx context.Context, name string) error {
 	err := r.update(ctx, name, func(old []byte) ([]byte, error) {
 		if old == nil {
@@ -274,7 +275,7 @@ func (r *Registry) Unknown(name string) error {
 	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, gate.Join(near, strconv.Quote, ", "))
 }
 
-// Stored wraps an error of the store in a condition that clients know.
+// Stored wraps a store error in a condition that clients know.
 func Stored(err error) error {
 	switch {
 	case err == nil:
@@ -287,8 +288,8 @@ func Stored(err error) error {
 	return err
 }
 
-// A storedError says only what the store says: the condition's own words are about replicas and
-// messages.
+// A storedError has only the text of the store's error: the condition's own text is about replicas
+// and messages.
 type storedError struct {
 	error
 	condition error

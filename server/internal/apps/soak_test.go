@@ -33,7 +33,7 @@ func (c *counted) answer() {
 	}
 }
 
-// A crowd are clients of the applications of a house, and what became of their requests.
+// A crowd is a set of clients of the applications of a house, with the outcomes of their requests.
 type crowd struct {
 	*house
 	answered, refused, learned atomic.Int32
@@ -45,7 +45,7 @@ func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Pa
 	defer q.Close()
 	if err := c.Open(&q.Call, app, in, p); err != nil {
 		c.refused.Add(1)
-		time.Sleep(200 * time.Microsecond) // while what is missing comes back
+		time.Sleep(200 * time.Microsecond) // while missing models or applications come back
 		return
 	}
 	if r.IntN(10) == 0 {
@@ -73,7 +73,7 @@ func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.P
 	f, err := c.OpenFeedback(app, in, p)
 	if err != nil {
 		c.refused.Add(1)
-		time.Sleep(200 * time.Microsecond) // while what is missing comes back
+		time.Sleep(200 * time.Microsecond) // while missing models or applications come back
 		return
 	}
 	defer f.Close()
@@ -116,9 +116,9 @@ func (h *house) redefine(r *rand.Rand, d Definition) {
 	}
 }
 
-// TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of
-// all kinds, while models come and go, definitions change and vanish, and caches are switched
-// on and off. Every call is answered once, and no memory stays out.
+// TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of all
+// kinds, while models come and go, definitions change and vanish, and caches are switched on and
+// off. Every call is answered once, and no memory leaks.
 func TestApplicationsUnderChange(t *testing.T) {
 	const clients = 8
 	each := max(50, budgettest.Rounds(250))
@@ -188,7 +188,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 				app := definitions[r.IntN(len(definitions))].Name
 				p := gate.Params{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Now: time.Now(), Source: uint64(client)}
 				if r.IntN(2) == 0 {
-					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by others
+					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by other requests
 				}
 				in := []tensor.Tensor{h.pooled()}
 				in[0].Data[0] = byte(i % 4)

@@ -9,11 +9,11 @@ import (
 
 // A standIn answers a call with the default output of an application none of whose models has
 // registered since the server started. Nothing is declared then: the outputs have the form of the
-// default, and of the question only its rows are counted.
+// default, and only the rows of the request are counted.
 type standIn struct {
 	app  *application
 	call *gate.Call
-	turn *turn // of a frame of a stream, once it is submitted; else nil
+	turn *turn // of a frame of a stream, once submitted; else nil
 }
 
 // openDefault answers a call with the default output; why is the error that it replaces.
@@ -55,9 +55,9 @@ func (s *standIn) Cancel()   { s.turn.cancel() }
 func (*standIn) Close()      {}
 func (*standIn) Voices() int { return 1 }
 
-// rowsOfAny counts the rows of a question without any declaration: the first dimension of all
-// tensors that have more than one, if it is the same; otherwise it is one row without its
-// dimension.
+// rowsOfAny counts the rows of a request without any declaration: the first dimension, if all
+// tensors have more than one dimension and the first is the same; otherwise the request is one row
+// without its batch dimension.
 func rowsOfAny(tensors []tensor.Tensor) (rows int, one bool) {
 	for i, t := range tensors {
 		if len(t.Shape) < 2 || i > 0 && t.Shape[0] != rows {

@@ -14,12 +14,12 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// states caches parsed policy states, since a request should not parse JSON. Each time the store is
-// asked whether they are current, which is a lookup in memory.
+// states caches parsed policy states, so that a request need not parse JSON. Each use asks the
+// store whether the state is current, which is a lookup in memory.
 type states struct {
 	mu     sync.Mutex
 	known  map[stateKey]*parsed
-	newest uint64 // revision of the store that was seen last
+	newest uint64 // latest revision of the store seen
 }
 
 type stateKey struct{ app, user string }
@@ -28,7 +28,7 @@ type parsed struct {
 	revision uint64 // of the store; 0: nothing is stored
 	of       *App   // a changed definition may change what a state means
 	state    selection.State
-	used     uint64 // newest when it was asked for last
+	used     uint64 // newest at the last request for it
 }
 
 // maxStates bounds the parsed states. Those beyond it are parsed again.
@@ -44,7 +44,7 @@ func (s *states) forget(app string) {
 	}
 }
 
-// find returns the state of a key if it still holds, and notes that it was used.
+// find returns the state of a key if it is still current, and records the use.
 func (s *states) find(key stateKey, a *App, revision uint64, models []selection.Model) (selection.State, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *states) saw(revision uint64) {
 	s.newest = max(s.newest, revision)
 }
 
-// used is the revision of the store when this server last asked for a state; 0: never.
+// used returns the revision of the store when this server last asked for a state; 0: never.
 func (s *states) used(app, user string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,13 +107,13 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
 		return selection.State{}, Stored(err)
 	}
-	// With a store that has not answered yet, policies begin with what they know of nobody:
-	// serving goes on.
+	// While the store has not answered yet, policies start from their initial state: serving goes
+	// on.
 	if s, ok := r.states.find(key, a, entry.Revision, models); ok {
 		return s, nil
 	}
-	// So do they with a state that this server cannot read. Only what is learned must not go
-	// over it.
+	// The same holds for a state that this server cannot read. Learning must not overwrite it,
+	// though.
 	var s selection.State
 	if entry.Value != nil && json.Unmarshal(entry.Value, &s) != nil {
 		s = selection.State{}
@@ -121,7 +121,7 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	if s, err = a.Selection.Migrate(s, models); err != nil {
 		return s, a.unaskable(err)
 	}
-	// The store cannot have a longer key, and many such would take gigabytes.
+	// The store cannot have a longer key, and caching many such users would take gigabytes.
 	if len(user) <= state.MaxKeyBytes {
 		r.states.keep(key, parsed{revision: entry.Revision, of: a, state: s})
 	}
@@ -132,7 +132,7 @@ func (a *App) unaskable(err error) error {
 	return fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
 }
 
-// PolicyKey is the key in the store of what the policy of an application has learned for a user.
+// PolicyKey returns the store's key for what the policy of an application has learned for a user.
 func PolicyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
 
 // PolicyUser is the inverse of PolicyKey.
@@ -144,8 +144,8 @@ func PolicyUser(key string) (app, user string, ok bool) {
 	return segments[1], segments[2][len("u"):], true
 }
 
-// CheckState reports why a text cannot be what a policy knows, and gives it as the store is to
-// have it.
+// CheckState checks that a text can be the state of a policy, and returns it in the form for the
+// store.
 func CheckState(text []byte) (value []byte, err error) {
 	var s selection.State
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -154,8 +154,8 @@ func CheckState(text []byte) (value []byte, err error) {
 	return json.Marshal(s)
 }
 
-// Lost reports what of a stored state is not in the one that would take its place, in words; ""
-// if nothing. What cannot be read has nothing to lose.
+// Lost describes what a stored state has that is not in the one that would replace it; "" if
+// nothing. An unreadable state has nothing to lose.
 func Lost(old, next []byte) string {
 	var was, is selection.State
 	if json.Unmarshal(old, &was) != nil {
@@ -185,15 +185,14 @@ func same(s selection.State, models []selection.Model) bool {
 		!slices.ContainsFunc(s.Models, func(arm selection.Arm) bool { return !slices.Contains(models, arm.Model) })
 }
 
-// Learn teaches the policy of a, for user, what became of a request, in one atomic step across
-// all servers. a is the application as it is now, which may be another one than when the
-// request came, and models are its candidates of now. id names the feedback, "" for one that
-// has no name: what was learned with the same id before is not learned again, and applied is
-// then false.
+// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all
+// servers. a is the application as it is now, which may have changed since the request, and models
+// are its current candidates. id names the feedback, "" if it has no name: feedback that was
+// learned with the same id before is not learned again, and applied is then false.
 //
-// A server that does not know of a change yet teaches the policy of before, whose state is stored
-// beside the new one's. For an application that has just been deleted it leaves a state, which
-// tidy takes away.
+// A server that does not know of a change yet teaches the old policy, whose state is stored
+// alongside the new one's. For an application that has just been deleted it leaves a state, which
+// tidy deletes.
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
 	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
@@ -210,8 +209,8 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 	return s, err == nil, Stored(err)
 }
 
-// teach gives the state after old. It runs in the store, on any goroutine and with its locks
-// held: a panic is an error of this feedback and no more.
+// teach returns the state that follows old. It runs in the store, on any goroutine and with the
+// store's locks held: a panic fails only this feedback.
 func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -224,7 +223,7 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictio
 			return s, fmt.Errorf("%w: application %q: this server cannot read what was learned before, and does not write over it; forgetting it, or a server that can read it, helps: %w", scheduler.ErrUnavailable, a.Name, err)
 		}
 	}
-	if len(models) == 0 { // none is connected here, so those that learned last are learning
+	if len(models) == 0 { // none is connected here, so the models that learned last learn
 		models = modelsOf(s)
 	}
 	if s, err = a.Selection.Migrate(s, models); err != nil {
@@ -236,11 +235,11 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictio
 	return s, nil
 }
 
-// A Learned is what a policy knows for one user.
+// A Learned is what a policy has learned for one user.
 type Learned struct {
 	User   string          `json:"user"`
 	State  selection.State `json:"state"`
-	Shares []float64       `json:"shares"` // what part each model of the state has in the answers
+	Shares []float64       `json:"shares"` // the share of each model of the state in the answers
 }
 
 // Learned lists what the policy of an application has learned, by user: up to most entries. more
@@ -268,8 +267,8 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 	return list, false, nil
 }
 
-// LearnedFor is what the policy of an application has learned for one user. ok is false if that is
-// nothing.
+// LearnedFor returns what the policy of an application has learned for one user. ok is false if it
+// has learned nothing.
 func (r *Registry) LearnedFor(a *App, user string) (l Learned, ok bool, err error) {
 	e, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil {
@@ -279,9 +278,9 @@ func (r *Registry) LearnedFor(a *App, user string) (l Learned, ok bool, err erro
 	return l, ok, nil
 }
 
-// First is what the policy of an application has learned for the first of its users, of whom nobody
-// in particular comes before all others, as of some seconds ago. It costs the same however many
-// there are. ok is false if there is none.
+// First returns what the policy of an application has learned for the first of its users, as of
+// some seconds ago. What was learned for requests without a user comes before all others. The cost
+// does not depend on the number of users. ok is false if there is none.
 func (r *Registry) First(a *App) (l Learned, ok bool, err error) {
 	for _, user := range r.Users(a.Name).first {
 		if l, ok, err = r.LearnedFor(a, user); ok || err != nil {
@@ -291,7 +290,7 @@ func (r *Registry) First(a *App) (l Learned, ok bool, err error) {
 	return l, ok, err
 }
 
-// learned reads what is stored for a user. ok is false if that is nothing, or nothing that this
+// learned reads what is stored for a user. ok is false if nothing is stored, or nothing that this
 // server can read.
 func (a *App) learned(user string, e state.Entry) (l Learned, ok bool) {
 	l.User = user

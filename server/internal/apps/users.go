@@ -27,11 +27,11 @@ type users struct {
 	byApp map[string]Users
 }
 
-// Users is for how many users an application's policy has learned something.
+// Users counts the users for whom an application's policy has learned something.
 type Users struct {
 	Kept      int      // in the store
-	Forgotten uint64   // by this server since it started, to make room for others
-	first     []string // of those in the store, in the order of their keys: firstUsers at most
+	Forgotten uint64   // by this server since it started, to make room
+	first     []string // the first users in the store, in key order: firstUsers at most
 }
 
 // firstUsers is how many users of an application First asks for: the states of some cannot be read,
@@ -47,7 +47,7 @@ func (r *Registry) Users(app string) Users {
 }
 
 // keepTidy runs tidy after learning until the registry is closed. All servers of a store do so
-// without coordination: what one has deleted the others do not find.
+// without coordination: states that one server has deleted are not there for the others.
 func (r *Registry) keepTidy() {
 	changed := make(chan struct{}, 1)
 	defer r.cfg.Store.Watch(policyPrefix, changed)()
@@ -59,12 +59,12 @@ func (r *Registry) keepTidy() {
 	}
 }
 
-// tidy deletes the states of deleted applications, and those of the least recently used users where
-// there are too many. A state that changes meanwhile stays.
+// tidy deletes the states of deleted applications, and the states of the least recently used users
+// where there are too many. A state that changes meanwhile stays.
 func (r *Registry) tidy(ctx context.Context) {
 	entries, err := r.cfg.Store.List(policyPrefix)
 	if err != nil {
-		return // as after the next change
+		return // the next change triggers another attempt
 	}
 	type candidate struct {
 		state.Entry
@@ -86,8 +86,8 @@ func (r *Registry) tidy(ctx context.Context) {
 		count.first = first[app]
 		excess := len(states) - r.cfg.Users
 		ended := false
-		// The states were listed before this is asked: one of a new application of the same
-		// name is not among them.
+		// The states were listed before this check: a state of a new application of the same name
+		// is not among them.
 		if e, err := r.cfg.Store.Get(state.Key("apps", app)); err == nil && e.Value == nil {
 			excess, ended = len(states), true
 		}
@@ -112,7 +112,7 @@ func (r *Registry) tidy(ctx context.Context) {
 	r.users.mu.Lock()
 	defer r.users.mu.Unlock()
 	for app, count := range r.users.byApp {
-		if _, ok := counts[app]; !ok && r.App(app) != nil { // all of its states were forgotten
+		if _, ok := counts[app]; !ok && r.App(app) != nil { // all of its states were deleted
 			counts[app] = Users{Forgotten: count.Forgotten}
 		}
 	}
@@ -121,7 +121,7 @@ func (r *Registry) tidy(ctx context.Context) {
 
 var errChanged = errors.New("apps: it has changed")
 
-// discard deletes entries that have not changed, and returns how many it has deleted. It has
+// discard deletes entries that have not changed, and returns how many it has deleted. It keeps
 // several deletions under way, since a store on disk syncs once for all that wait.
 func (r *Registry) discard(ctx context.Context, entries []state.Entry) int {
 	const atOnce = 16

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChangesHoldWhenTheyReturn: who has made, changed or deleted an application finds it so at
-// once.
+// TestChangesHoldWhenTheyReturn: the caller that made, changed or deleted an application sees the
+// result at once.
 func TestChangesHoldWhenTheyReturn(t *testing.T) {
 	r := registry(t, memory(t))
 	for i := range 50 {

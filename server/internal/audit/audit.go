@@ -2,7 +2,7 @@
 // and actions that were refused for lack of a right. Inference, feedback and reads change nothing
 // and are not recorded.
 //
-// Each entry is also a line of the log, which is the lasting record. The Trail holds the last
+// Each entry is also a line of the log, which is the permanent record. The Trail holds the last
 // thousand for the admin door.
 package audit
 
@@ -19,12 +19,12 @@ import (
 	"unicode/utf8"
 )
 
-// A Source is who acts, and from where.
+// A Source identifies the origin of an action: the identity, the address and the door.
 type Source struct {
 	Identity string `json:"identity,omitempty"` // empty: unknown, or no identities are declared
 	Address  string `json:"address,omitempty"`  // of the client; empty: the server itself
 	// Door is a section of the configuration (tcp, rest, grpc, admin, containers), or "server" for
-	// what the server does by itself, or "program" for the embedding program and for signals.
+	// the server's own actions, or "program" for the embedding program and for signals.
 	Door string `json:"door"`
 }
 
@@ -61,8 +61,8 @@ const (
 	entryBytes  = 200 // an entry without its texts
 )
 
-// linesASecond limits the log lines of one source. Entries above it are in the trail only; the next
-// line says how many.
+// linesASecond limits the log lines of one source. Entries above the limit are only in the trail;
+// the next line says how many.
 const linesASecond = 20
 
 // A Trail holds the most recent entries. Make one with New; a nil Trail discards everything. It may
@@ -84,7 +84,7 @@ type crowd struct {
 	unlogged int   // entries since then without a line
 }
 
-// Text is what an entry says of a value, as JSON; nil is "".
+// Text returns a value as JSON for an entry; "" for nil.
 func Text(v any) string {
 	if v == nil {
 		return ""
@@ -128,8 +128,8 @@ func (t *Trail) Add(e Entry) {
 	}
 }
 
-// crowd is the key of the crowd that an entry belongs to. All that are refused without an identity
-// share one, so that many unknown clients cannot fill the trail.
+// crowd returns the key of the crowd that an entry belongs to. All refused entries without an
+// identity share one, so that many unknown clients cannot fill the trail.
 func (e *Entry) crowd() string {
 	if e.Refused && e.Identity == "" {
 		return "nobody"
@@ -207,12 +207,12 @@ func (t *Trail) List(most int) []Entry {
 	return append([]Entry{}, t.entries[max(0, len(t.entries)-most):]...)
 }
 
-// Printable cuts a text to at most that many bytes and escapes what is not printable.
+// Printable cuts a text to at most that many bytes and escapes unprintable characters.
 func Printable(text string, most int) string {
 	cut := len(text) > most
 	if cut {
 		text = text[:most]
-		for range utf8.UTFMax - 1 { // drop what is left of a character that was cut in two
+		for range utf8.UTFMax - 1 { // drop the rest of a character that was cut in two
 			if r, size := utf8.DecodeLastRuneInString(text); r == utf8.RuneError && size == 1 {
 				text = text[:len(text)-1]
 			}

@@ -15,7 +15,7 @@ func from(identity, address string) Source {
 	return Source{Identity: identity, Address: address, Door: "admin"}
 }
 
-// A trail is bounded in number and in bytes, and whoever has the most of it loses its oldest.
+// A trail is bounded in number and in bytes, and the source with the most entries loses its oldest.
 func TestBounds(t *testing.T) {
 	trail := New(slog.New(slog.DiscardHandler))
 	trail.Add(Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", Name: "first"})
@@ -56,7 +56,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Whatever others call their things, an entry and its line are of one line and bounded.
+// Whatever names clients choose, an entry and its log line are single lines and bounded.
 func TestLyingNames(t *testing.T) {
 	var log bytes.Buffer
 	trail := New(slog.New(slog.NewTextHandler(&log, nil)))
@@ -81,7 +81,7 @@ func TestLyingNames(t *testing.T) {
 	}
 }
 
-// A source that does a thousand things in a second does not fill the log, and others have their
+// A source of a thousand actions in a second does not fill the log, and other sources have their
 // lines.
 func TestLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestLogIsBounded(t *testing.T) {
 }
 
 // An entry's line says who, from where, did what to what, and whether that was refused or failed.
-// What there is nothing to say of is left out.
+// Empty fields are left out.
 func TestLines(t *testing.T) {
 	for _, c := range []struct {
 		entry Entry
@@ -135,7 +135,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The connections of one client are one crowd, and so are all that are refused without an identity.
+// The connections of one client are one crowd, and so are all refused clients without an identity.
 func TestCrowds(t *testing.T) {
 	for _, c := range []struct {
 		entry Entry
@@ -155,7 +155,7 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
-// Each text of an entry counts, and so an identity that is gone from the trail is forgotten.
+// Each text of an entry counts, and an identity that has no entries left in the trail is forgotten.
 func TestSizeOfAnEntry(t *testing.T) {
 	const n = 100
 	text := strings.Repeat("x", n)

@@ -13,7 +13,7 @@ import (
 
 var sizes = []int{64, 4 << 10, 256 << 10, 4 << 20}
 
-// BenchmarkHash is what the key of an input costs, and in the same run what copying it does.
+// BenchmarkHash measures the cost of an input's key, and in the same run that of copying the input.
 func BenchmarkHash(b *testing.B) {
 	k := New(Config{Bytes: 1 << 20})
 	defer k.Close()
@@ -37,8 +37,8 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-// BenchmarkHit is all that a hit costs, and what of it is not hashing. (With large inputs the
-// difference is lost in noise.)
+// BenchmarkHit measures the full cost of a hit, and the part that is not hashing. (With large
+// inputs the difference is lost in noise.)
 func BenchmarkHit(b *testing.B) {
 	for _, n := range sizes[:2] {
 		b.Run(fmt.Sprintf("size=%d", n), func(b *testing.B) {
@@ -73,8 +73,8 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkMiss is what the cache adds to a request that has to be executed: looking, leading,
-// keeping the answer, and evicting another.
+// BenchmarkMiss measures what the cache adds to a request that has to be executed: the look-up,
+// leading, storing the answer, and evicting another.
 func BenchmarkMiss(b *testing.B) {
 	pool := tensor.NewPool(0)
 	k := New(Config{Bytes: 1 << 20, TTL: time.Hour, Pool: pool})

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What an entry counts for is close to what the collector knows of it.
+// The size that an entry counts for is close to its size on the heap.
 func TestEntryBytes(t *testing.T) {
 	const n = 20000
 	heap := func() int64 {
@@ -41,7 +41,7 @@ func TestEntryBytes(t *testing.T) {
 	}
 }
 
-// tireless is a question that may be answered again and again.
+// tireless is a request that may be answered again and again.
 type tireless struct {
 	scheduler.Request
 	call    Call
@@ -98,8 +98,8 @@ func TestHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A miss and the keeping of its answer: the flight, the entry with its outputs and their
-// shapes, and what the table has for it.
+// A miss and the storing of its answer: the flight, the entry with its outputs and their shapes,
+// and the table's node for it.
 func TestMissAllocatesLittle(t *testing.T) {
 	const most = 8
 	pool := tensor.NewPool(0)

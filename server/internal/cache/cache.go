@@ -11,14 +11,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Config of a Cache.
+// Config configures a Cache.
 type Config struct {
-	Bytes int64         // the most that entries may take, above 0
-	TTL   time.Duration // how long an answer is given; 0 = for ever
+	Bytes int64         // limit for the entries, above 0
+	TTL   time.Duration // how long an answer is valid; 0 = forever
 	Pool  *tensor.Pool  // memory of the entries; nil = the garbage collector's
 
-	// Scheduler executes what is not cached. Its methods may call the Complete of a request before
-	// they return.
+	// Scheduler executes requests that are not cached. Its methods may call the Complete of a
+	// request before they return.
 	Scheduler Scheduler
 }
 
@@ -49,13 +49,13 @@ type Cache struct {
 	// Guarded by mu.
 
 	flights map[key]*flight
-	clears  uint64 // flights that began before the last one do not cache their answers
+	clears  uint64 // flights that began before the last Clear do not cache their answers
 	closed  bool
 	waiting waiting
 }
 
-// A Version is a version of the model for as long as its answers can be trusted to be the same. It
-// must be dropped.
+// A Version is a version of the model for as long as its answers can be trusted to stay the same.
+// The caller must Drop it.
 type Version struct {
 	cache  *Cache
 	id     uint64
@@ -80,7 +80,7 @@ func (k *Cache) removed(e *entry, why metrics.CacheReason) {
 	e.release()
 }
 
-// store adds an entry, to which the caller keeps its reference.
+// store adds an entry; the caller keeps its own reference.
 func (k *Cache) store(key key, e *entry) {
 	e.refs.Add(1)
 	k.bytes.Add(e.bytes)
@@ -135,7 +135,7 @@ func (k *Cache) Clear() (entries, bytes int64) {
 	return entries, bytes
 }
 
-// Resize changes the bound. The new one holds when it returns.
+// Resize changes the bound. The new bound is in effect when it returns.
 func (k *Cache) Resize(bytes int64) {
 	k.limit.Store(bytes)
 	k.entries.SetMaximum(uint64(bytes))
@@ -151,7 +151,7 @@ func (k *Cache) Close() {
 	k.entries.StopAllGoroutines()
 }
 
-// Usage is what the cache holds.
+// Usage tells what the cache holds.
 type Usage struct {
 	Entries int64
 	Bytes   int64

@@ -37,15 +37,15 @@ func TestHit(t *testing.T) {
 	}
 }
 
-// What is kept is of its own size: the batch's memory is free, which the model takes 4 KiB of
-// for 8 bytes of answer.
+// An entry takes memory of its own size: the batch's memory, of which the model takes 4 KiB for 8
+// bytes of answer, is free.
 func TestEntriesPinNoBatch(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
 	q := g.ask(1)
 	g.answer()
 	q.want(1)
-	const class = 64 // the pool's smallest
+	const class = 64 // the pool's smallest class
 	if n := g.pool.InUse(); n != class {
 		t.Errorf("an answer of 8 bytes takes %d of the pool", n)
 	}
@@ -54,7 +54,7 @@ func TestEntriesPinNoBatch(t *testing.T) {
 	}
 }
 
-// An answer outlives its entry as long as somebody reads it.
+// An answer outlives its entry for as long as a client reads it.
 func TestAnswersOutliveEntries(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -71,7 +71,7 @@ func TestAnswersOutliveEntries(t *testing.T) {
 	q.want(1)
 }
 
-// Whoever has found an entry that is then evicted does not get at its memory any more.
+// A caller that has found an entry cannot reach the memory once the entry is evicted.
 func TestAcquireAfterTheEnd(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -99,7 +99,7 @@ func TestExpiry(t *testing.T) {
 		} else {
 			q.want(1)
 		}
-		time.Sleep(2 * time.Millisecond) // that it was read does not make it younger
+		time.Sleep(2 * time.Millisecond) // a read does not make it younger
 		q = g.ask(1)
 		if q.answered() {
 			t.Error("answered with what has expired")
@@ -110,7 +110,7 @@ func TestExpiry(t *testing.T) {
 		if n := g.executed(); n != 2 {
 			t.Errorf("%d executions, want 2", n)
 		}
-		// Nobody has to ask for the memory to be given back.
+		// The memory is returned without any request.
 		time.Sleep(time.Minute + 3*time.Second)
 		synctest.Wait()
 		if n, u := g.pool.InUse(), g.cache.Usage(); n != 0 || u.Entries != 0 {
@@ -151,7 +151,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// Questions that are asked once do not flush those that are asked often.
+// Requests that occur once do not flush those that occur often.
 func TestScanLeavesTheUseful(t *testing.T) {
 	g := newRig(t, Config{Bytes: 64 << 10}, nil)
 	defer g.end()
@@ -164,8 +164,8 @@ func TestScanLeavesTheUseful(t *testing.T) {
 		q.want(v)
 		return hit
 	}
-	// Between two askings of a frequent one come 300 others, more than fit: the least recently
-	// used entry is always a frequent one.
+	// Between two occurrences of a frequent request there are 300 others, more than fit: the least
+	// recently used entry is always a frequent one.
 	once, hits := int32(1000), 0
 	for round := range 40 {
 		for v := range int32(10) {
@@ -192,7 +192,7 @@ func TestWhatIsNotKept(t *testing.T) {
 		follower := g.ask(1)
 		g.answer()
 		q.want(1)
-		q.Outputs[0].Shape[0] = 99 // the first request is used for something else
+		q.Outputs[0].Shape[0] = 99 // the first request is reused
 		follower.want(1)
 	}
 	if c := g.counts.Counts(); c.NotKept != 2 || c.Entries != 0 || c.Shared != 2 || g.executed() != 2 {
@@ -200,7 +200,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	}
 }
 
-// Without memory to keep an answer it is given all the same.
+// An answer without memory to store it is still delivered.
 func TestExhaustedPool(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -237,7 +237,7 @@ func TestErrorsAreSharedAndNotKept(t *testing.T) {
 	}
 }
 
-// A version's answers are its own, and go with it; those that were under way are not kept.
+// A version's answers belong to it and are dropped with it; answers under way are not stored.
 func TestVersions(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -274,7 +274,7 @@ func TestVersions(t *testing.T) {
 		t.Error("the other version's answers went as well")
 	}
 	q.want(1)
-	q = ask(one) // who found its route before
+	q = ask(one) // which found its route before
 	g.answer()
 	q.want(1)
 	if u := g.cache.Usage(); u.Entries != 1 {
@@ -312,7 +312,7 @@ func TestClearWhileExecuting(t *testing.T) {
 	}
 }
 
-// A closed cache is in nobody's way.
+// A closed cache does not interfere with requests.
 func TestClosed(t *testing.T) {
 	g := newRig(t, Config{TTL: time.Hour}, nil)
 	defer g.end()

@@ -10,31 +10,33 @@
 // computed once, not by their inputs.
 //
 // Key: xxh3-128, seeded by the cache, of the version, the parameters for the container, and the
-// dtype, shape and bytes of every input. Requests with the same key are taken to be equal. By
-// chance, one pair in 2^128 collides; the seed keeps clients from searching for such a pair.
-// Priority, deadline and id are not part of the key.
+// dtype, shape and bytes of every input. Requests with the same key are taken to be equal. One pair
+// in 2^128 collides by chance; the seed keeps clients from searching for such a pair. Priority,
+// deadline and id are not part of the key.
 //
 // An entry is a copy of the outputs in one buffer of the server's pool: a view of the batch's
-// outputs would pin all of them. It is the common pool, so that limits.payload_bytes stays the one
-// number that bounds the payloads of the process; when the pool is exhausted an answer is not
-// cached, and nothing fails for that. Only complete answers of the model are cached, never errors.
-// An answer that comes after the deadline of its request, or after the request was cancelled, is
-// cached too: otherwise a model slower than its clients' patience would never answer them.
+// outputs would pin all of them. The pool is the common one, so that limits.payload_bytes stays the
+// one number that bounds the payloads of the process; when the pool is exhausted, an answer is not
+// cached, and no request fails because of that. Only complete answers of the model are cached,
+// never errors. An answer that arrives after the deadline of its request, or after the request was
+// cancelled, is cached too: otherwise a model slower than its clients' timeouts would never answer
+// them.
 //
-// Bound: everything that an entry takes counts, its buffer's class and its bookkeeping alike.
-// W-TinyLFU (github.com/maypok86/otter) chooses the entries to evict, so that many questions that
-// are asked once do not evict those that are asked often. The answer that is being stored may
-// exceed the bound.
+// Bound: everything that an entry takes counts, both its buffer's size class and its bookkeeping.
+// W-TinyLFU (github.com/maypok86/otter) chooses the entries to evict, so that many requests that
+// occur once do not evict those that occur often. The answer that is being stored may exceed the
+// bound.
 //
 // Versions: answers belong to a [Version], which is a version of the model while it has live
-// replicas. The gate drops it when the last replica goes, and makes another when one comes.
+// replicas. The gate drops it when the last replica is removed, and makes another when a replica is
+// added.
 //
 // Followers keep their own deadlines and may be cancelled. If the leader fails for a reason of its
-// own (its deadline, its client has gone, refused or displaced at a limit), the next follower is
+// own (its deadline, a disconnected client, refused or displaced at a limit), the next follower is
 // submitted in its place; any other result is shared. A follower has its leader's place in the
 // queue, whatever its own priority and deadline.
 //
 // Concurrency: everything may be called from any goroutine. A hit takes only the locks of the table
-// of entries; a miss and its answer take the cache's mutex once each. It is not held during calls
-// to owners and the scheduler.
+// of entries; a miss and its answer take the cache's mutex once each. The mutex is not held during
+// calls to owners and the scheduler.
 package cache

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An entry is a cached answer. It is immutable except for its references: the table's, and those of
-// callers that are about to copy its outputs. The last one releases the buffer; answers made of it
-// hold their own references.
+// An entry is a cached answer. It is immutable except for its reference count: the table holds a
+// reference, and so do callers that are about to copy its outputs. The last release frees the
+// buffer; answers made from it hold their own references.
 type entry struct {
 	version *Version
 	outputs []tensor.Tensor // views of buf
@@ -22,8 +22,8 @@ type entry struct {
 }
 
 const (
-	// entryBytes is what an entry takes beside its buffer and its outputs: the entry, the
-	// buffer's head and the table's node. TestEntryBytes measures it.
+	// entryBytes is what an entry takes besides its buffer and its outputs: the entry, the buffer's
+	// header and the table's node. TestEntryBytes measures it.
 	entryBytes  = 256
 	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
 
@@ -31,8 +31,8 @@ const (
 	alignment = 16
 )
 
-// newEntry copies outputs, with one reference for the caller. nil: they are too large to be cached,
-// or the pool is exhausted.
+// newEntry copies outputs, with one reference for the caller. nil: the outputs are too large to be
+// cached, or the pool is exhausted.
 func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 	size, bytes := 0, int64(entryBytes)
 	for i := range outputs {
@@ -64,8 +64,8 @@ func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 
 func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
-// acquire takes a reference, unless the last one was released: an entry may be evicted just after
-// it was found.
+// acquire takes a reference, unless the last one was released: an entry may be evicted just after a
+// look-up found it.
 func (e *entry) acquire() bool {
 	for {
 		n := e.refs.Load()

@@ -43,18 +43,18 @@ type Call struct {
 	// Guarded by the cache's mutex until the request is answered.
 
 	request    *scheduler.Request
-	owner      scheduler.Completer // of a leader, whose request's Owner is the Call
+	owner      scheduler.Completer // of a leader, whose request has the Call as its Owner
 	flight     *flight
 	following  bool
 	canceled   bool  // of a leader
 	prev, next *Call // other followers
-	place      int   // index in waiting, from 1; 0: it has no deadline
+	place      int   // index in waiting, from 1; 0: no deadline
 }
 
 // Find looks up the answer to r, which must be ready to be submitted, Owner included. true: the
 // cache completes r, and may have done so. false: the caller must submit r to the scheduler now,
-// since followers may wait for it; until it is complete it has another Owner. The Call must not
-// move until r is complete. now is the time.
+// since followers may wait for it; until r is complete it has another Owner. The Call must not move
+// until r is complete. now is the current time.
 func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	if !r.Deadline.IsZero() && !r.Deadline.After(now) {
 		return false // the scheduler has an error for this
@@ -76,7 +76,7 @@ func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 }
 
 // join makes r a follower of its key's flight (true) or the leader of a new one (false), or finds
-// that the answer has come meanwhile.
+// that the answer has arrived meanwhile.
 func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -101,14 +101,15 @@ func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	return nil, false
 }
 
-// lead makes c the owner of r towards the scheduler. The cache's mutex is held.
+// lead makes c the owner of r for the scheduler. The cache's mutex is held.
 func (c *Call) lead(f *flight, r *scheduler.Request) {
 	c.request, c.flight, c.following, c.canceled = r, f, false, false
 	c.owner, r.Owner = r.Owner, c
 }
 
-// Cancel cancels the request: its client has gone. true: it has been completed. false: it does not
-// wait here, and must be cancelled in the scheduler if it was submitted.
+// Cancel cancels the request because its client has disconnected. true: the request has been
+// completed. false: it does not wait here, and the caller must cancel it in the scheduler if it was
+// submitted.
 func (c *Call) Cancel() bool {
 	k := c.Version.cache
 	k.mu.Lock()
@@ -123,7 +124,7 @@ func (c *Call) Cancel() bool {
 	return true
 }
 
-// Late implements scheduler.Latecomer: an answer that comes too late for the leader can still be
+// Late implements scheduler.Latecomer: an answer that arrives too late for the leader can still be
 // cached.
 func (c *Call) Late() func([]tensor.Tensor) {
 	v, key, clears := c.Version, c.flight.key, c.flight.clears
@@ -203,7 +204,7 @@ func (c *Call) Complete(r *scheduler.Request) {
 	}
 }
 
-// lasting gives outputs shapes that outlive their request.
+// lasting copies the shapes of outputs, so that they outlive the request.
 func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	outputs = slices.Clone(outputs)
 	for i := range outputs {
@@ -212,7 +213,7 @@ func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	return outputs
 }
 
-// own reports whether an error concerns its request alone, and not all requests equal to it.
+// own reports whether an error concerns only its request, and not all equal requests.
 func own(err error) bool {
 	if errors.Is(err, scheduler.ErrDeadlineExceeded) || errors.Is(err, scheduler.ErrCanceled) {
 		return true
@@ -221,16 +222,16 @@ func own(err error) bool {
 	return refused
 }
 
-// submit hands a new leader to the scheduler; if that is refused at once, the next one, and so on.
-// It is a loop, since there may be thousands.
+// submit hands a new leader to the scheduler; if it is refused at once, the next follower, and so
+// on. It loops instead of recursing, since there may be thousands.
 func (f *flight) submit(c *Call) {
 	k := f.cache
 	for c != nil {
 		k.mu.Lock()
 		r, canceled := c.request, c.canceled
 		k.mu.Unlock()
-		// The follower may have been cancelled since. A cancellation between here and Submit is
-		// lost, and costs one execution.
+		// The follower may have been cancelled since it was chosen. A cancellation between here and
+		// Submit is lost, and costs one execution.
 		if canceled {
 			fail(r, errCanceled)
 			c.Complete(r)
@@ -255,7 +256,7 @@ func (f *flight) append(c *Call) {
 	f.last = c
 }
 
-// leave takes a follower out of its flight. The cache's mutex is held.
+// leave removes a follower from its flight. The cache's mutex is held.
 func (c *Call) leave() {
 	f := c.flight
 	if c.prev == nil {

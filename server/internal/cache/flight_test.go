@@ -41,7 +41,7 @@ func TestEqualRequestsShareOneExecution(t *testing.T) {
 	}
 }
 
-// However askers and answers meet, no question is executed twice while its answer is kept.
+// However requests and answers interleave, no request is executed twice while its answer is cached.
 func TestNothingIsExecutedTwice(t *testing.T) {
 	const questions = 3000
 	g := newRig(t, Config{Bytes: 16 << 20}, func(g *rig, _ *scheduler.ModelConfig) {
@@ -69,13 +69,13 @@ func TestNothingIsExecutedTwice(t *testing.T) {
 	}
 }
 
-// The ends of a leader that are its own: the next in line is executed in its place, and those
-// behind it wait for that.
+// If a leader ends for a reason of its own, the next follower is executed in its place, and the
+// followers behind it wait for that one.
 func TestFollowersTakeOver(t *testing.T) {
 	pass := func(*rig, *question) { time.Sleep(20 * time.Millisecond) }
 	cancel := func(_ *rig, leader *question) { leader.cancel() }
 	for name, c := range map[string]struct {
-		executing bool // the leader, when its end comes
+		executing bool // the leader, when it ends
 		end       func(g *rig, leader *question)
 		want      error
 	}{
@@ -87,7 +87,7 @@ func TestFollowersTakeOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t, Config{}, func(_ *rig, c *scheduler.ModelConfig) { c.MaxBatch, c.Slots = 1, 1 })
-				busy := g.ask(0) // the worker has this, and the leader waits
+				busy := g.ask(0) // the worker has this one, and the leader waits
 				leader := g.question(1)
 				leader.Deadline = time.Now().Add(20 * time.Millisecond)
 				leader.ask()
@@ -110,7 +110,7 @@ func TestFollowersTakeOver(t *testing.T) {
 				third.want(1)
 				want := 2
 				if c.executing {
-					want = 3 // and the leader's, in vain
+					want = 3 // plus the leader's, whose result is lost
 				}
 				if n := g.executed(); n != want {
 					t.Errorf("%d rows executed, want %d", n, want)
@@ -121,8 +121,8 @@ func TestFollowersTakeOver(t *testing.T) {
 	}
 }
 
-// A leader that loses its place in a full queue to another connection gives it to a follower of
-// a third one.
+// A leader that loses its place in a full queue to another connection passes the flight to a
+// follower of a third connection.
 func TestFollowerOfADisplacedLeader(t *testing.T) {
 	g := newRig(t, Config{}, func(_ *rig, c *scheduler.ModelConfig) { c.MaxBatch, c.Slots, c.QueueRows = 1, 1, 4 })
 	defer g.end()
@@ -156,7 +156,7 @@ func TestFollowerOfADisplacedLeader(t *testing.T) {
 	}
 }
 
-// Each follower keeps its own deadline, to the millisecond, and its own way out.
+// Each follower keeps its own deadline, to the millisecond, and can be cancelled by itself.
 func TestFollowersEndByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{}, nil)
@@ -196,8 +196,7 @@ func TestFollowersEndByThemselves(t *testing.T) {
 	})
 }
 
-// A request that comes too late for itself is the scheduler's to refuse, even if its answer is
-// kept.
+// The scheduler refuses a request past its deadline, even if its answer is cached.
 func TestPastDeadline(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -211,7 +210,7 @@ func TestPastDeadline(t *testing.T) {
 	}
 }
 
-// A refuser is a scheduler that takes nothing, and answers before Submit returns.
+// A refuser is a scheduler that refuses everything, before Submit returns.
 type refuser struct{ refused int }
 
 func (s *refuser) Submit(rs ...*scheduler.Request) {
@@ -224,7 +223,7 @@ func (s *refuser) Submit(rs ...*scheduler.Request) {
 
 func (*refuser) Cancel(*scheduler.Request) {}
 
-// depth notes how deep the stack is when a question is answered.
+// depth records how deep the stack is when a request is answered.
 type depth struct {
 	*question
 	deepest *int
@@ -236,8 +235,7 @@ func (d depth) Complete(r *scheduler.Request) {
 	d.question.Complete(r)
 }
 
-// Each of very many followers gets its try and its refusal, without a stack as deep as they are
-// many.
+// Each of very many followers is tried and refused, without a stack that grows with their number.
 func TestThousandsRefused(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -271,9 +269,9 @@ func TestThousandsRefused(t *testing.T) {
 	}
 }
 
-// Goroutines ask equal and different questions with short and long deadlines, cancel some, and
-// clear the cache now and then. Every request is answered once, with the answer to its own
-// question or an error of its own.
+// Goroutines send equal and different requests with short and long deadlines, cancel some, and
+// clear the cache now and then. Every request is answered once, with the right answer or an error
+// of its own.
 func TestRandom(t *testing.T) {
 	g := newRig(t, Config{Bytes: 8 << 10, TTL: 5 * time.Millisecond}, func(g *rig, c *scheduler.ModelConfig) {
 		g.worker.Exec = func(rows int) time.Duration { return time.Duration(rand.IntN(2000)) * time.Microsecond }
@@ -327,8 +325,8 @@ func TestRandom(t *testing.T) {
 	if c.Hits == 0 || c.Shared == 0 || c.Misses == 0 {
 		t.Errorf("not all of it was tried: %+v", c)
 	}
-	// When the last batch is answered, what is out is what is kept: a buffer of the smallest
-	// class for each.
+	// When the last batch is answered, only the entries hold memory: a buffer of the smallest class
+	// each.
 	budgettest.Until(t, "only the answers in the cache are out", func() bool { return g.pool.InUse() == 64*g.cache.Usage().Entries })
 	g.end()
 }
@@ -346,8 +344,8 @@ func checkRandom(t *testing.T, q *question) {
 	}
 }
 
-// TestLateAnswersAreKept: a model that takes longer than its clients wait has its answers kept
-// all the same. Nothing of them was, so that equal questions were never answered.
+// TestLateAnswersAreKept: the answers of a model that takes longer than its clients wait are
+// stored, too. They used not to be, so that equal requests were never answered.
 func TestLateAnswersAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{}, nil)
@@ -372,7 +370,7 @@ func TestLateAnswersAreKept(t *testing.T) {
 		if g.executed() != rows {
 			t.Error("the question was executed again")
 		}
-		// What began before the cache was cleared is not kept, late or not.
+		// Answers to requests from before the cache was cleared are not stored, late or not.
 		again := g.question(9)
 		again.Deadline = time.Now().Add(50 * time.Millisecond)
 		again.ask()

@@ -11,9 +11,9 @@ import (
 // A key is the same for equal requests.
 type key = xxh3.Uint128
 
-// key hashes what the answer to r depends on, and the salt. Long texts are hashed in place, and
-// their hashes stand for them, which keeps the key's input short. Lengths come first, so that
-// different lists of inputs never make the same input.
+// key hashes what the answer to r depends on, and the salt. Long texts are hashed in place and
+// represented by their hashes, which keeps the key's input short. Lengths come first, so that
+// different lists of inputs never produce the same hash input.
 func (v *Version) key(r *scheduler.Request, salt string) key {
 	var space [256]byte // enough for four inputs of rank 4
 	seed := v.cache.seed

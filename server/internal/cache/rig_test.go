@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The table of entries catches panics of ours and logs them. Here nothing may be logged.
+// The table of entries catches our panics and logs them. Here nothing may be logged.
 func TestMain(m *testing.M) {
 	var log strings.Builder
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A rig is a cache before a real scheduler, whose one worker adds 1 to each element. It answers
-// when it is told to, unless it has an Exec.
+// A rig is a cache in front of a real scheduler, whose one worker adds 1 to each element. The
+// worker answers when told to, unless it has an Exec.
 type rig struct {
 	*testing.T
 	pool    *tensor.Pool
@@ -44,7 +44,7 @@ type rig struct {
 func newRig(t *testing.T, cfg Config, change func(*rig, *scheduler.ModelConfig)) *rig {
 	g := &rig{T: t, pool: tensor.NewPool(64 << 20)}
 	g.worker.Model = func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-		// Twice what is needed, as other outputs of a batch would take it.
+		// 4 KiB more than needed, as other outputs of the batch would take.
 		buf, err := g.pool.Get(4096 + 4*2*b.Rows)
 		if err != nil {
 			return nil, nil, err
@@ -81,7 +81,7 @@ func newRig(t *testing.T, cfg Config, change func(*rig, *scheduler.ModelConfig))
 	return g
 }
 
-// end closes all, and all memory must be back.
+// end closes everything, and checks that all memory is returned.
 func (g *rig) end() {
 	g.Helper()
 	g.cache.Close()
@@ -104,7 +104,7 @@ func (g *rig) end() {
 	}
 }
 
-// A question is a request as a door has it.
+// A question is a request as a door holds it.
 type question struct {
 	scheduler.Request
 	call    Call
@@ -137,7 +137,7 @@ func (g *rig) question(v int32) *question {
 	return q
 }
 
-// ask sends it as the gate would.
+// ask sends the request as the gate would.
 func (q *question) ask() *question {
 	if !q.call.Find(&q.Request, time.Now()) {
 		q.rig.sched.Submit(&q.Request)
@@ -155,7 +155,7 @@ func (g *rig) ask(v int32) *question { return g.question(v).ask() }
 
 func (q *question) answered() bool { return q.answers.Load() > 0 }
 
-// close waits for the answer, gives all memory back and returns what the answer was.
+// close waits for the answer, releases all memory and returns the answer.
 func (q *question) close() (row []int32, err error) {
 	q.rig.Helper()
 	<-q.done
@@ -179,7 +179,7 @@ func (q *question) close() (row []int32, err error) {
 	return row, q.Err
 }
 
-// want closes q, whose answer must be the one to the question v.
+// want closes q, whose answer must be the one for v.
 func (q *question) want(v int32) {
 	q.rig.Helper()
 	if row, err := q.close(); err != nil || !slices.Equal(row, []int32{v + 1, -v + 1}) {
@@ -187,13 +187,13 @@ func (q *question) want(v int32) {
 	}
 }
 
-// executed is how many rows the worker got.
+// executed returns how many rows the worker got.
 func (g *rig) executed() int {
 	_, rows := g.worker.Sent()
 	return rows
 }
 
-// answer has the worker answer its oldest batch.
+// answer makes the worker answer its oldest batch.
 func (g *rig) answer() {
 	g.Helper()
 	if err := g.worker.Answer(); err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A table is an [otter.Cache], by the methods that a Cache calls. It is an interface because of the
-// compiler: with the generic type as a field, each of the twenty packages that see a Cache would
-// compile its 1,200 functions again.
+// A table is an [otter.Cache], reduced to the methods that a Cache calls. It is an interface to
+// save compile time: with the generic type as a field, each of the twenty packages that see a Cache
+// would compile its 1,200 functions again.
 type table interface {
 	GetIfPresent(key) (*entry, bool)
 	Set(key, *entry) (*entry, bool)

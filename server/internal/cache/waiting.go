@@ -10,11 +10,11 @@ import (
 type waiting struct {
 	calls byDeadline
 	timer *time.Timer
-	armed time.Time // when the timer fires; zero: it is not set
+	armed time.Time // when the timer fires; zero: not set
 }
 
-// add takes in a follower; the timer calls tick. The timer is only ever moved to an earlier time:
-// when it fires too early, it is set again.
+// add adds a follower; the timer calls tick. The timer is only ever moved to an earlier time: if it
+// fires too early, it is set again.
 func (w *waiting) add(c *Call, tick func()) {
 	if c.request.Deadline.IsZero() {
 		return
@@ -39,7 +39,7 @@ func (w *waiting) arm(tick func()) {
 	}
 }
 
-// remove takes out a follower, if it is in.
+// remove removes a follower if it is present.
 func (w *waiting) remove(c *Call) {
 	if c.place > 0 {
 		heap.Remove(&w.calls, c.place-1)
@@ -66,7 +66,6 @@ func (k *Cache) tick() {
 	}
 }
 
-// byDeadline is a heap.
 type byDeadline []*Call
 
 func (h byDeadline) Len() int           { return len(h) }

@@ -1,10 +1,9 @@
 // Package clock is a clock whose timers are as exact as the kernel's.
 //
-// Timers of Go's runtime wait in epoll_wait, whose timeout is in whole milliseconds: when
-// nothing else wakes the process they are up to a millisecond late, which is all that an answer
-// at its deadline may be late. Here one timerfd stands for the earliest of all timers. The
-// runtime waits for it as for a socket, so that it costs no thread, and wakes within tens of
-// microseconds.
+// Timers of Go's runtime wait in epoll_wait, whose timeout is in whole milliseconds: if nothing
+// else wakes the process they are up to a millisecond late, which is as late as an answer at its
+// deadline may be. Here one timerfd stands for the earliest of all timers. The runtime waits for it
+// as for a socket, so it costs no thread and wakes within tens of microseconds.
 package clock
 
 import (
@@ -25,19 +24,19 @@ type Clock struct {
 	// Set once.
 
 	epoch time.Time
-	fd    int // of alarm, which is read by run alone
+	fd    int // of alarm, which only run reads
 	alarm *os.File
 	done  chan struct{} // closed when run has returned
 
 	mu      sync.Mutex
 	timers  timers
-	armed   int64 // when alarm goes off, in ns since epoch; 0: it does not
+	armed   int64 // when alarm goes off, in ns since epoch; 0: not set
 	running bool  // run was started, with the first timer
 	closed  bool
 }
 
-// New makes a clock. It has a descriptor, and a goroutine from the first timer on; Close takes
-// both back.
+// New makes a clock. It has a descriptor, and a goroutine from the first timer on; Close releases
+// both.
 func New() (*Clock, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -46,8 +45,8 @@ func New() (*Clock, error) {
 	return &Clock{epoch: time.Now(), fd: fd, alarm: os.NewFile(uintptr(fd), "timerfd"), done: make(chan struct{})}, nil
 }
 
-// Close ends the clock: no timer fires after it has returned, though functions that fired may
-// still run.
+// Close ends the clock: no timer fires after it has returned, though functions of timers that fired
+// may still run.
 func (c *Clock) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -62,17 +61,17 @@ func (c *Clock) Close() {
 // Now is [time.Now].
 func (c *Clock) Now() time.Time { return time.Now() }
 
-// AfterFunc calls f in a goroutine of its own once d has passed, as [time.AfterFunc] does.
+// AfterFunc calls f in its own goroutine once d has passed, as [time.AfterFunc] does.
 func (c *Clock) AfterFunc(d time.Duration, f func()) scheduler.Timer {
 	t := &timer{clock: c, f: f, index: -1}
 	t.Reset(d)
 	return t
 }
 
-// run waits for the alarm and fires what is due, until Close.
+// run waits for the alarm and fires the timers that are due, until Close.
 func (c *Clock) run() {
 	defer close(c.done)
-	var count [8]byte // how many times it went off; it does so once
+	var count [8]byte // how many times it went off: always once
 	for {
 		if _, err := c.alarm.Read(count[:]); errors.Is(err, os.ErrClosed) {
 			return
@@ -95,8 +94,8 @@ func (c *Clock) fire() {
 	c.armLocked(now)
 }
 
-// armLocked sets the alarm for the earliest timer. An alarm that is too early is left: it finds
-// nothing due.
+// armLocked sets the alarm for the earliest timer. An alarm that is too early stays as it is: it
+// finds nothing due.
 func (c *Clock) armLocked(now int64) {
 	if c.closed || len(c.timers) == 0 || c.armed != 0 && c.armed <= c.timers[0].at {
 		return
@@ -120,10 +119,10 @@ type timer struct {
 
 	// Guarded by clock.mu.
 	at    int64 // ns since the clock's epoch
-	index int   // in the heap; -1: it is not set
+	index int   // in the heap; -1: not set
 }
 
-// Reset sets the timer anew, and tells whether it was set.
+// Reset sets the timer again, and reports whether it was set before.
 func (t *timer) Reset(d time.Duration) bool {
 	c := t.clock
 	c.mu.Lock()
@@ -140,7 +139,7 @@ func (t *timer) Reset(d time.Duration) bool {
 	return set
 }
 
-// Stop keeps the timer from firing, and tells whether it was set.
+// Stop keeps the timer from firing, and reports whether it was set.
 func (t *timer) Stop() bool {
 	c := t.clock
 	c.mu.Lock()

@@ -65,10 +65,11 @@ func TestResetAndStop(t *testing.T) {
 	if got := <-fired; got != "earlier" || time.Since(began) < 2*time.Millisecond {
 		t.Errorf("fired: %s after %v", got, time.Since(began))
 	}
-	// One that is moved back leaves a spurious alarm, which must not keep the next from firing.
+	// A timer that is moved back leaves a spurious alarm, which must not keep the next timer from
+	// firing.
 	later := c.AfterFunc(time.Millisecond, func() { fired <- "later" })
 	for began = time.Now(); !later.Reset(10 * time.Millisecond); began = time.Now() {
-		<-fired // a busy machine moved it too late
+		<-fired // a busy machine may move it too late
 		<-fired
 		later.Reset(time.Millisecond)
 	}
@@ -83,7 +84,7 @@ func TestResetAndStop(t *testing.T) {
 	}
 }
 
-// TestConcurrent sets and stops from many goroutines, for the race detector.
+// TestConcurrent sets and stops timers from many goroutines, for the race detector.
 func TestConcurrent(t *testing.T) {
 	c := newClock(t)
 	var wg sync.WaitGroup

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestClose: nothing fires any more, what is set later neither, and the goroutine has gone.
+// TestClose: no timer fires any more, not even one set later, and the goroutine has ended.
 func TestClose(t *testing.T) {
 	c, err := New()
 	if err != nil {

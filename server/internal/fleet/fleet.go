@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Config of a fleet.
+// Config configures a fleet.
 type Config struct {
 	Name      string // of this server, for containers
 	Scheduler *scheduler.Scheduler
@@ -26,24 +26,25 @@ type Config struct {
 
 	Network   Network
 	Supervise Supervise
-	// Identities are who containers can be.
+	// Identities are the identities that containers can have.
 	Identities *identity.Registry
-	// Secure makes the server's handshake of TLS with a container.
+	// Secure performs the server's side of the TLS handshake with a container.
 	Secure func(net.Conn) (*tls.Conn, error)
-	// Trail is told who registers, is refused, leaves and is replaced; nil: nobody is noted.
+	// Trail is told which containers register, are refused, leave and are replaced; nil: nothing is
+	// recorded.
 	Trail *audit.Trail
-	// Admit refuses a model; its error is the container's reason.
+	// Admit returns an error to refuse a model; the container gets it as the reason.
 	Admit func(scheduler.ModelID) error
-	// Registered is told of every container that connected and serves.
+	// Registered is called for every container that has connected and serves.
 	Registered func(conn net.Conn, i containers.SessionInfo)
-	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0 is
-	// for ever.
+	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0:
+	// forever.
 	RetireAfter func(model string) time.Duration
-	// Linked reports whether an application asks that version of a model even if it is not the
-	// default.
+	// Linked reports whether an application links to that version of a model even when it is not
+	// the default.
 	Linked func(model, version string) bool
 
-	// Stopping is closed when the server begins to stop: nobody waits for a model any more.
+	// Stopping is closed when the server begins to stop: all waits for a model end.
 	Stopping <-chan struct{}
 	Log      *slog.Logger
 }
@@ -62,7 +63,7 @@ type Supervisor interface {
 	Roll(ctx context.Context, seen func(since time.Time) bool) error
 	Close() error
 
-	// These are about the process at the other end of a connection.
+	// The following concern the process at the other end of a connection.
 	Owns(net.Conn) bool
 	Registered(net.Conn) bool
 	Dismiss(net.Conn)
@@ -75,7 +76,7 @@ type Supervisor interface {
 // Supervise starts the processes of a command.
 type Supervise func(containers.Command) (Supervisor, error)
 
-// Command is Supervise by the system.
+// Command is the Supervise that starts real processes.
 func Command(c containers.Command) (Supervisor, error) {
 	s, err := containers.Supervise(c)
 	if err != nil {
@@ -84,7 +85,7 @@ func Command(c containers.Command) (Supervisor, error) {
 	return s, nil
 }
 
-// New makes a fleet without containers.
+// New returns a fleet without containers.
 func New(cfg Config) (*Sessions, *Processes) {
 	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second, machine: machine()}
 	ss.processes, ps.sessions = ps, ss

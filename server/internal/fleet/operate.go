@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// named is the process of a [[container]].
+// named returns the process of a [[container]].
 func (ps *Processes) named(container string) (*process, error) {
 	for _, p := range ps.all() {
 		if p.settings.Name == container {
@@ -37,7 +37,8 @@ func (ps *Processes) Start(ctx context.Context, container string) error {
 	return ps.allRegister(ctx, p, began)
 }
 
-// allRegister waits until every process has registered. The error says which has not, and why.
+// allRegister waits until every process has registered. The error says which process has not, and
+// why.
 func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Time) error {
 	return ps.poll(func() (bool, error) {
 		s := p.now().supervisor
@@ -68,7 +69,7 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 }
 
 // poll calls look again and again until it is done or fails, and at once when hurry is ready. If
-// the server is stopping it says so instead of returning look's error, which may be a consequence.
+// the server is stopping, poll reports that instead of look's error, which may be a consequence.
 func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struct{}) error {
 	timer := time.NewTicker(20 * time.Millisecond)
 	defer timer.Stop()
@@ -95,7 +96,7 @@ func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struc
 }
 
 // registeredSince counts the sessions of the process's model that have registered since then. It is
-// the fallback where the system cannot tell which process has connected, as with a command that
+// the fallback where the system cannot tell which process has connected, for example if a command
 // starts a container in another network.
 func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()

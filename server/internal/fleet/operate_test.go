@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Whoever waits for a model while the server stops is told so, and not that the model is missing,
-// which it is by then.
+// A caller that waits for a model while the server stops is told that, and not that the model is
+// missing, although by then it is.
 func TestWaitWhileStopping(t *testing.T) {
 	stopping := make(chan struct{})
 	ps := &Processes{stopping: stopping}

@@ -15,35 +15,37 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// A process is a [[container]] with a command: the replicas that the server keeps alive, or none
-// while its model is unloaded.
+// A process is a [[container]] with a command: the processes that the server keeps alive, or none
+// while the model is unloaded.
 type process struct {
 	fleet    *Processes       // set once, as settings
-	settings config.Container // complete, but for the number of its processes: see bounds
+	settings config.Container // complete, except for the number of processes: see bounds
 
 	changing sync.Mutex // held by start and stop from begin to end
 
 	mu       sync.Mutex
 	replicas config.Replicas
 	standing standing
-	ended    bool // the server stops: nothing starts any more
+	ended    bool // the server is stopping: no process starts any more
 }
 
 // A standing is the state of a process.
 type standing struct {
 	supervisor Supervisor // nil: unloaded
 	stopping   bool
-	began      time.Time // the supervisor
-	// serves is what the processes have registered, the first first; never changed, only replaced.
+	began      time.Time // when the supervisor started
+	// serves lists the versions that the processes have registered, in order; never changed, only
+	// replaced.
 	serves []scheduler.ModelID
-	since  time.Time // the first of serves
-	// pinned: it was started again after its version was retired, and stays until it is stopped.
+	since  time.Time // when the first of serves registered
+	// pinned means that the process was started again after its version was retired; it stays until
+	// it is stopped.
 	pinned bool
-	forced int // processes that had to be killed when they were stopped last
+	forced int // processes that had to be killed at the last stop
 
-	scaling scaling             // how many there are to be
-	why     string              // it changed last; "": it did not
-	scaled  time.Time           // when
+	scaling scaling             // how many processes there should be
+	why     string              // scaling last changed; "": it has not
+	scaled  time.Time           // when it last changed
 	awaited []scheduler.ModelID // whose requests wait for a process
 }
 
@@ -56,14 +58,14 @@ func (p *process) now() standing {
 	return p.standing
 }
 
-// bounds are how many processes there may be.
+// bounds returns how many processes there may be.
 func (p *process) bounds() config.Replicas {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.replicas
 }
 
-// count is how many processes there are to be.
+// count returns how many processes there should be.
 func (p *process) count() int {
 	if at := p.now(); at.supervisor != nil {
 		return at.scaling.wanted
@@ -88,8 +90,8 @@ func (p *process) retired() bool {
 	return slices.ContainsFunc(p.now().supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" })
 }
 
-// model is the name by which clients load and unload the process: the configured one, or else the
-// one that it has registered.
+// model returns the name by which clients load and unload the process: the configured name, or else
+// the name that it has registered.
 func (p *process) model() string {
 	if s := p.now(); p.settings.Model == "" && len(s.serves) > 0 {
 		return s.serves[0].Name
@@ -155,9 +157,9 @@ func (p *process) start() error {
 	return err
 }
 
-// nearest returns the one address at which a process registers: at two it would be two replicas. A
-// Unix socket is preferred over TCP, except for a process of another user, which the socket's
-// permissions may exclude.
+// nearest returns the one address at which a process registers: at two addresses it would be two
+// replicas. A Unix socket is preferred over TCP, except for a process of another user, which the
+// socket's permissions may exclude.
 func nearest(addrs []string, user string) []string {
 	at := slices.IndexFunc(addrs, func(a string) bool { return strings.HasPrefix(a, "ipc://") == (user == "") })
 	if at < 0 {
@@ -192,7 +194,7 @@ func (p *process) unload() error {
 	return err
 }
 
-// stop is unload for good.
+// stop is unload, and start never works again.
 func (p *process) stop() error {
 	p.mu.Lock()
 	p.ended = true
@@ -210,7 +212,7 @@ func (p *process) status() []containers.ProcessInfo {
 	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
 }
 
-// state returns the state of the processes, apart from whether they have registered.
+// state returns the state of the processes, without regard to whether they have registered.
 func (p *process) state() (predict.State, string) {
 	at := p.now()
 	switch {

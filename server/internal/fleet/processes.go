@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// Processes are those of every [[container]] that has a command.
+// Processes manages the processes of every [[container]] that has a command.
 type Processes struct {
 	gate      *gate.Gate
 	sessions  *Sessions
@@ -25,14 +25,14 @@ type Processes struct {
 	log       *slog.Logger
 	stopping  <-chan struct{}
 
-	// Grace is how long after other models a process may register the one that it is loaded for; 20
-	// seconds unless it is set before the first process starts.
+	// Grace is how long after its first registration a process may still register the model that it
+	// is loaded for; 20 seconds unless set before the first process starts.
 	Grace time.Duration
 
 	machine resources
 
 	changing sync.Mutex // held by Supervise and Close from begin to end
-	ended    bool       // by Close; guarded by changing
+	ended    bool       // set by Close; guarded by changing
 
 	mu   sync.RWMutex
 	list []*process // replaced, never changed
@@ -82,7 +82,7 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	return errors.Join(faults...)
 }
 
-// bound changes how many processes there may be. Scale starts and ends some when it looks next.
+// bound changes how many processes there may be. Scale starts or ends some at its next look.
 func (p *process) bound(to config.Replicas) {
 	p.mu.Lock()
 	p.replicas = to
@@ -131,8 +131,8 @@ func (ps *Processes) Restarts() map[string]int {
 	return all
 }
 
-// Starts names the [[container]] whose processes have registered a version, and would again; "" if
-// none has.
+// Starts names the [[container]] whose processes have registered a version, and would register it
+// again; "" if there is none.
 func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	for _, p := range ps.all() {
 		if slices.Contains(p.now().serves, id) {
@@ -142,8 +142,8 @@ func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	return ""
 }
 
-// Awaited returns the models that the processes should serve, and those whose processes an operator
-// or a client has stopped.
+// Awaited returns the models that the processes should serve, and the models whose processes an
+// operator or a client has stopped.
 func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
@@ -156,8 +156,8 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	return loaded, unloaded
 }
 
-// WhyMissing says what is known of models that should be served and are not, for the end of a
-// sentence; "" if nothing is.
+// WhyMissing says what is known about models that should be served and are not, for the end of a
+// sentence; "" if nothing is known.
 func (ps *Processes) WhyMissing(models []string) string {
 	var why []string
 	for _, p := range ps.all() {
@@ -177,8 +177,8 @@ func (ps *Processes) WhyMissing(models []string) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// Of returns the model of a [[container]] and the state of its processes; ok is false if it has
-// none here.
+// Of returns the model of a [[container]] and the state of its processes; ok is false if it has no
+// processes here.
 func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {
 	p, err := ps.named(container)
 	if err != nil {
@@ -203,7 +203,7 @@ func (ps *Processes) own(conn net.Conn) bool {
 	})
 }
 
-// dismissed is called for every container that is about to be told not to reconnect.
+// dismissed is called for every container before it is told not to reconnect.
 func (ps *Processes) dismissed(conn net.Conn) {
 	for _, p := range ps.all() {
 		if s := p.now().supervisor; s != nil {
@@ -221,7 +221,7 @@ func (ps *Processes) kill(conn net.Conn, reason error) {
 	}
 }
 
-// wanted tells whether an operator has started that version again since it was retired.
+// wanted reports whether an operator has started that version again since it was retired.
 func (ps *Processes) wanted(id scheduler.ModelID) bool {
 	return slices.ContainsFunc(ps.all(), func(p *process) bool {
 		at := p.now()

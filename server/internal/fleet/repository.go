@@ -13,7 +13,7 @@ import (
 
 var _ predict.Repository = (*Processes)(nil)
 
-// Models are the names that clients may load and unload processes by, sorted.
+// Models returns the names by which clients may load and unload processes, sorted.
 func (ps *Processes) Models() []string {
 	var names []string
 	for _, p := range ps.all() {
@@ -23,12 +23,12 @@ func (ps *Processes) Models() []string {
 	return slices.Compact(names)
 }
 
-// of are the processes that serve a model.
+// of returns the processes that serve a model.
 func (ps *Processes) of(model string) []*process {
 	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.is(model) })
 }
 
-// State is the most advanced state among the model's processes.
+// State returns the most advanced state among the model's processes.
 func (ps *Processes) State(model string) (predict.State, string) {
 	state, reason := predict.Unavailable, "no process"
 	for _, p := range ps.of(model) {
@@ -81,7 +81,7 @@ func (ps *Processes) registersOthers(model string) string {
 		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
 			return ""
 		}
-		// Settings that name no model leave it to the process.
+		// If the settings name no model, the process decides.
 		if p.settings.Model != "" && time.Since(at.since) < ps.Grace {
 			return ""
 		}

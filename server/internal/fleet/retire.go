@@ -14,32 +14,32 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// A retirement is the state of Retire: which versions are on their way out.
+// A retirement is the state of Retire: which versions are being retired.
 type retirement struct {
 	poke    chan struct{}  // holds one: something changed
 	parting sync.WaitGroup // from called containers; ends with Shutdown
 
 	// Owned by the goroutine of Retire.
-	since  map[scheduler.ModelID]time.Time // replaced, or last asked to go
-	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
+	since  map[scheduler.ModelID]time.Time // when replaced, or last asked to leave
+	parted map[*containers.Dialer]bool     // called containers that were told goodbye
 
 	mu sync.Mutex
-	// idle are sessions of versions that should be gone, whose containers know no goodbye.
+	// idle lists sessions of retired versions whose containers do not understand a goodbye.
 	idle map[scheduler.ModelID][]uint64
 }
 
 // Changed makes Retire look again. It may be called from anywhere and does not block.
 func (ss *Sessions) Changed() { wake.Up(ss.retiring.poke) }
 
-// stays reports whether a session should have been retired and stays because its container knows no
-// goodbye.
+// stays reports whether a session should have been retired but stays because its container does not
+// understand a goodbye.
 func (r *retirement) stays(i containers.SessionInfo) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Contains(r.idle[i.Model], i.Number)
 }
 
-// note records the sessions of a version that stay, and reports whether there are new ones.
+// note records the sessions of a version that stay, and reports whether they have changed.
 func (r *retirement) note(id scheduler.ModelID, numbers []uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,19 +64,19 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 	})
 }
 
-// retireAgain is when a version that should go and has rows waiting is looked at again.
+// retireAgain is how long until the next look at a version that is due but has rows waiting.
 const retireAgain = 50 * time.Millisecond
 
 // Retire says goodbye to the containers of versions that have been older than a ready default for
-// the model's retire_after, unless rows wait for them or an application asks for them beside the
+// the model's retire_after, unless rows wait for them or an application links to them besides the
 // default. It runs until the server stops.
 //
 // The pause gives operators time to go back (shivactl models set-version), and lets the old version
 // serve requests that were on their way to it when the new one registered.
 //
-// Containers of Clipper know no goodbye. They stay connected and idle until somebody stops them: if
-// the server hung up, they would reconnect at once, again and again. Their version is checked again
-// after each retire_after, in case others have registered.
+// Clipper's containers do not understand a goodbye. They stay connected and idle until an operator
+// stops them: if the server hung up, they would reconnect at once, again and again. Their version
+// is checked again after each retire_after, in case other containers have registered.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
@@ -97,7 +97,7 @@ func (ss *Sessions) Retire() {
 				if d.Model() == id && !r.parted[d] {
 					told++
 					r.parted[d] = true
-					// As long as it takes: a server that stops drains first, and then hangs up.
+					// No timeout: a server that stops drains first, and then hangs up.
 					r.parting.Go(func() { _ = d.Shutdown(context.Background()) })
 				}
 			}
@@ -114,7 +114,7 @@ func (ss *Sessions) Retire() {
 }
 
 // overdue returns the versions to retire now, and when to look again; 0: when something changes.
-// The wait of a version that is due starts over, for containers that remain.
+// The wait of a due version starts over, for containers that remain.
 func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {
@@ -122,7 +122,8 @@ func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.D
 		}
 	}
 	replaced := make(map[scheduler.ModelID]time.Time)
-	// ready is the model whose default has been passed and is ready: what follows of it is older.
+	// ready is the model whose default is ready and has been passed: its versions after that are
+	// older.
 	ready := ""
 	for _, m := range ss.cfg.Gate.Models() { // the newest version first
 		if m.Default && m.Ready {

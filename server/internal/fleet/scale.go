@@ -16,28 +16,29 @@ import (
 	"github.com/shivad/shivad/server/memory"
 )
 
-// scaleEvery is how often the processes of containers that scale are compared with what is needed.
-// A first request waits as long until one is started.
+// scaleEvery is how often the processes of containers that scale are compared with the need. A
+// first request waits at most that long until a process is started.
 const scaleEvery = 100 * time.Millisecond
 
-// resources are what all processes together may have of the machine: see config.Container.
+// resources are the resources of the machine that all processes together may use: see
+// config.Container.
 type resources struct {
 	memory int64
 	cores  int
 }
 
-// cores are those of the server, as its cgroup and its affinity allow, before it asks for more
-// threads than that.
+// cores is the number of cores that the server's cgroup and affinity allow, read before it asks for
+// more threads than that.
 var cores = runtime.GOMAXPROCS(0)
 
 var machine = sync.OnceValue(func() resources { return resources{memory.OfProcess().Bytes, cores} })
 
-// A Scaled is how many processes of a container there are to be.
+// A Scaled tells how many processes a container should have.
 type Scaled struct {
 	Min, Max int
 	Wanted   int
-	Why      string    // the last change; "": there was none
-	Since    time.Time // when
+	Why      string    // reason of the last change; "": there was none
+	Since    time.Time // time of the last change
 }
 
 // Scale starts and ends processes as their models need, until the server stops.
@@ -47,8 +48,8 @@ func (ps *Processes) Scale() {
 	}
 }
 
-// scale looks once. Where several containers serve a model, the first in the file is filled first:
-// what it has, the next ones need not have.
+// scale does one round. Where several containers serve a model, the first in the file is filled
+// first; the processes that it has are deducted from the need of the next ones.
 func (ps *Processes) scale(now time.Time) {
 	all := ps.all()
 	if !slices.ContainsFunc(all, (*process).moves) {
@@ -81,20 +82,20 @@ func (ps *Processes) scale(now time.Time) {
 	}
 }
 
-// moves reports whether the number of processes may be another one now or later.
+// moves reports whether the number of processes may change now or later.
 func (p *process) moves() bool {
 	b, at := p.bounds(), p.now()
 	return at.loaded() && (b.Scales() || at.scaling.wanted != b.Min || at.awaited != nil)
 }
 
-// A shortage is how many replicas of a model are needed beside those that do not scale.
+// A shortage is how many replicas of a model are needed in addition to those that do not scale.
 type shortage struct {
 	replicas int
 	why      string
 }
 
-// unserved is what is needed of every model, less what replicas do that nobody here starts or ends
-// by the load.
+// unserved returns the replicas that each model needs, less those that this server does not start
+// or end according to the load.
 func (ps *Processes) unserved(all []*process) map[scheduler.ModelID]shortage {
 	left := map[scheduler.ModelID]shortage{}
 	for _, m := range ps.sessions.cfg.Scheduler.Models() {
@@ -118,8 +119,8 @@ func (ps *Processes) unserved(all []*process) map[scheduler.ModelID]shortage {
 	return left
 }
 
-// models are those that the processes have registered, or if the system cannot tell which they are,
-// the versions of the one that they should serve.
+// models returns the models that the processes have registered, or, if the system cannot tell which
+// these are, the versions of the model that they should serve.
 func (ps *Processes) models(p *process) []scheduler.ModelID {
 	if ids := p.now().serves; len(ids) > 0 {
 		return ids
@@ -131,7 +132,7 @@ func (ps *Processes) models(p *process) []scheduler.ModelID {
 	return ids
 }
 
-// room is how many processes a container may have beside the others.
+// room returns how many processes a container may have alongside the other containers' processes.
 func (ps *Processes) room(p *process, all []*process) int {
 	has := ps.machine
 	for _, other := range all {
@@ -151,11 +152,10 @@ func (ps *Processes) room(p *process, all []*process) int {
 	return int(max(0, room))
 }
 
-// follow decides how many processes there should be, and starts or ends some. It returns how many
-// there are to be.
+// follow decides how many processes there should be, starts or ends some, and returns the number.
 func (p *process) follow(now time.Time, r reading) int {
 	if !p.changing.TryLock() {
-		return p.count() // it is being started or stopped
+		return p.count() // being started or stopped
 	}
 	defer p.changing.Unlock()
 	p.mu.Lock()
@@ -184,12 +184,13 @@ func (p *process) follow(now time.Time, r reading) int {
 	return wanted
 }
 
-// drain lets the containers of a process that is to end answer what they have.
+// drain lets the containers of ending processes answer the batches that they have.
 func (ps *Processes) drain(owned func(net.Conn) bool) <-chan struct{} {
 	return ps.sessions.Listener().Drain(owned)
 }
 
-// await has requests for the models of a container that may have no process wait for one.
+// await makes requests wait for a process, if their model's container may have none (waits), or
+// stops that.
 func (p *process) await(ids []scheduler.ModelID, waits bool) {
 	why := ""
 	if waits {
@@ -222,7 +223,8 @@ func (ps *Processes) tell(id scheduler.ModelID, why string) {
 	}
 }
 
-// Scaled is how a [[container]] follows the load; ok is false if it does not, or is unloaded.
+// Scaled returns how a [[container]] follows the load; ok is false if it does not follow the load,
+// or is unloaded.
 func (ps *Processes) Scaled(container string) (s Scaled, ok bool) {
 	p, err := ps.named(container)
 	if err != nil {
@@ -232,7 +234,7 @@ func (ps *Processes) Scaled(container string) (s Scaled, ok bool) {
 	return Scaled{b.Min, b.Max, at.scaling.wanted, at.why, at.scaled}, b.Scales() && at.loaded()
 }
 
-// Containers are the [[container]] that serve a model.
+// Containers returns the names of each [[container]] that serves a model.
 func (ps *Processes) Containers(model string) (names []string) {
 	for _, p := range ps.all() {
 		if p.is(model) || slices.ContainsFunc(p.now().serves, func(id scheduler.ModelID) bool { return id.Name == model }) {

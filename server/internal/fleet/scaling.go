@@ -7,17 +7,17 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// A scaling decides how many processes a container has: up at once, since requests are refused
-// meanwhile, and down when fewer have sufficed for a while, as a start takes long and a load that
-// went may be back. It knows numbers and times alone.
+// A scaling decides how many processes a container has. It scales up at once, since requests are
+// refused meanwhile, and down when fewer have sufficed for a while, since a start takes long and
+// the load may come back. It uses only numbers and times.
 type scaling struct {
 	wanted int
 
-	since time.Time // since when fewer suffice; zero: they do not
-	most  int       // of those that were needed since then
+	since time.Time // since when fewer have sufficed; zero: they do not suffice
+	most  int       // highest number needed since then
 }
 
-// A reading is what a scaling decides by.
+// A reading is the input of a scaling decision.
 type reading struct {
 	bounds config.Replicas
 	needed int
@@ -25,7 +25,7 @@ type reading struct {
 	why    string
 }
 
-// decide returns how many processes there should be, and why if that is another number than before.
+// decide returns how many processes there should be, and why, if the number has changed.
 func (s *scaling) decide(now time.Time, r reading) (wanted int, why string) {
 	top := max(r.bounds.Min, min(r.bounds.Max, r.room))
 	needed := min(max(r.needed, r.bounds.Min), top)
@@ -62,7 +62,7 @@ func (s *scaling) decide(now time.Time, r reading) (wanted int, why string) {
 	return s.wanted, why
 }
 
-// bound says why there are not as many as are needed.
+// bound says why there are fewer processes than needed.
 func (s *scaling) bound(r reading) string {
 	if r.room < r.bounds.Max {
 		return fmt.Sprintf("memory and cores allow %d", max(r.room, r.bounds.Min))

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// A load is how many replicas are needed at a time since its beginning.
+// A load tells how many replicas are needed at a time since its beginning.
 type load func(at time.Duration) int
 
 // play lets a scaling follow a load, and returns how many processes there were at each second, and
@@ -33,7 +33,7 @@ func play(s *scaling, b config.Replicas, room int, span time.Duration, needs loa
 }
 
 // TestScaling: up at once, down when fewer have sufficed for as long as down_after, never outside
-// of the bounds, and without following what comes and goes.
+// the bounds, and without following a load that comes and goes.
 func TestScaling(t *testing.T) {
 	bounds := config.Replicas{Min: 1, Max: 4, DownAfter: time.Minute}
 	for name, c := range map[string]struct {
@@ -55,7 +55,7 @@ func TestScaling(t *testing.T) {
 		"noise":                       {bounds, 10, func(at time.Duration) int { return 2 + int(at/(100*time.Millisecond))%2 }, 2, map[int]int{1: 3, 299: 3}},
 		// Up with each tooth, and never down: none is long enough.
 		"sawtooth": {bounds, 10, func(at time.Duration) int { return 1 + int(at/(10*time.Second))%4 }, 3, map[int]int{0: 1, 39: 4, 299: 4}},
-		// What was needed since is what there is then, not the last number alone.
+		// The number falls to the highest need since then, not to the latest.
 		"down by steps": {bounds, 10, func(at time.Duration) int { return max(1, 4-int(at/(30*time.Second))) }, 3, map[int]int{0: 4, 89: 4, 91: 3, 149: 3, 151: 1, 299: 1}},
 		"to zero": {config.Replicas{Min: 0, Max: 2, DownAfter: time.Minute}, 10, func(at time.Duration) int {
 			if at < time.Second || at > 200*time.Second {
@@ -90,8 +90,9 @@ func TestScaling(t *testing.T) {
 // A standIn is a supervisor of no process.
 type standIn struct{ Supervisor }
 
-// TestRoom: as many processes as the machine's memory and cores have room for, beside what the
-// other containers say that theirs take; one that says nothing has all the room, and takes none.
+// TestRoom: as many processes as the machine's memory and cores have room for, besides the declared
+// needs of the other containers. A container that declares nothing has all the room, and takes
+// none.
 func TestRoom(t *testing.T) {
 	ps := &Processes{machine: resources{memory: 10 << 30, cores: 8}}
 	declared := func(memory config.Bytes, cpus, running int) *process {
@@ -113,12 +114,12 @@ func TestRoom(t *testing.T) {
 		{2 << 30, 3, nil, 2},
 		{2 << 30, 1, []*process{declared(3<<30, 1, 2)}, 2}, // 4 GiB and 6 cores are left
 		{1 << 30, 2, []*process{declared(1<<30, 2, 2)}, 2}, // 8 GiB and 4 cores
-		{1 << 30, 2, []*process{declared(0, 0, 4)}, 4},     // it does not say
-		{1 << 30, 2, []*process{declared(5<<30, 4, 0)}, 4}, // it is unloaded
-		{1 << 30, 2, []*process{declared(4<<30, 4, 3)}, 0}, // they have more than there is
+		{1 << 30, 2, []*process{declared(0, 0, 4)}, 4},     // declares nothing
+		{1 << 30, 2, []*process{declared(5<<30, 4, 0)}, 4}, // unloaded
+		{1 << 30, 2, []*process{declared(4<<30, 4, 3)}, 0}, // they have more than the machine
 		{16 << 30, 0, nil, 0},
 	} {
-		p := declared(c.memory, c.cpus, 3) // its own do not count
+		p := declared(c.memory, c.cpus, 3) // its own processes do not count
 		if got := ps.room(p, append(c.others, p)); got != c.want {
 			t.Errorf("%d bytes and %d cores each: room for %d, want %d", c.memory, c.cpus, got, c.want)
 		}

@@ -17,14 +17,14 @@ import (
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
-// Sessions are the connections with containers: those that connect, and those that the server
+// Sessions holds the connections with containers: those that connect, and those that the server
 // dials.
 type Sessions struct {
 	cfg       Config
 	processes *Processes
 	retiring  retirement
 
-	// Set by Listen and Call, before the server answers anybody.
+	// Set by Listen and Call, before the server answers any client.
 	listener atomic.Pointer[containers.Listener]
 	mu       sync.RWMutex
 	dialers  []*containers.Dialer
@@ -69,7 +69,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 // allow returns the identity of a container, or an error if it may not serve its model. The
 // identity follows from the token in the container's hello and the verified certificate of its
 // connection. The server's own processes need no token: the configuration says what they serve, and
-// the kernel confirms which processes they are.
+// the kernel identifies the processes.
 func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	var shown identity.Shown
 	if a.Token != "" {
@@ -84,14 +84,14 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	if err != nil && ss.processes.own(a.Conn) {
 		return "", nil
 	}
-	if err != nil && !a.Registered { // one that is, leaves
+	if err != nil && !a.Registered { // a registered one is recorded when it leaves
 		ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: who.Name(), Address: a.Conn.RemoteAddr().String(), Door: "containers"},
 			Action: "register", What: "container", Name: a.Model.String(), Refused: true, Error: err.Error()})
 	}
 	return who.Name(), err
 }
 
-// note records what a container has done.
+// note records an action of a container in the audit trail.
 func (ss *Sessions) note(i containers.SessionInfo, action string) {
 	about := struct {
 		RPC      string `json:"rpc"`
@@ -148,7 +148,7 @@ func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) er
 	return nil
 }
 
-// Listener is where containers connect; nil before Listen.
+// Listener returns the listener that containers connect to; nil before Listen.
 func (ss *Sessions) Listener() *containers.Listener { return ss.listener.Load() }
 
 func (ss *Sessions) called() []*containers.Dialer {
@@ -165,7 +165,7 @@ func (ss *Sessions) connected() []containers.SessionInfo {
 	return nil
 }
 
-// List returns a snapshot of all sessions, including those that could not be served and those of
+// List returns a snapshot of all sessions, including sessions that could not be served and those of
 // dialed containers.
 func (ss *Sessions) List() []containers.SessionInfo {
 	list := ss.connected()
@@ -184,14 +184,14 @@ func (ss *Sessions) List() []containers.SessionInfo {
 	return list
 }
 
-// RetireSegment has the containers that have connected unmap a segment of shared memory.
+// RetireSegment makes the connected containers unmap a segment of shared memory.
 func (ss *Sessions) RetireSegment(segment *arena.Segment) {
 	if l := ss.Listener(); l != nil {
 		l.RetireSegment(segment)
 	}
 }
 
-// Readable is the size of the inputs in shared memory that containers may be reading.
+// Readable returns the size of the inputs in shared memory that containers may be reading.
 func (ss *Sessions) Readable() (bytes int64) {
 	for _, i := range ss.connected() {
 		bytes += i.Readable
@@ -199,7 +199,7 @@ func (ss *Sessions) Readable() (bytes int64) {
 	return bytes
 }
 
-// Count is how many containers are connected.
+// Count returns how many containers are connected.
 func (ss *Sessions) Count() (n int) {
 	for _, i := range ss.List() {
 		if i.State != containers.StateUnserved {
@@ -209,8 +209,8 @@ func (ss *Sessions) Count() (n int) {
 	return n
 }
 
-// Shutdown disconnects the containers, dialed ones first. Nobody waits for what they still compute:
-// a stuck container delays the server by a second and is not an error.
+// Shutdown disconnects the containers, dialed ones first. Batches that containers still compute are
+// not waited for: a stuck container delays the server by a second and is not an error.
 func (ss *Sessions) Shutdown(ctx context.Context) error {
 	err := each(ss.called(), func(d *containers.Dialer) error { return d.Shutdown(ctx) })
 	ss.retiring.parting.Wait()

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Applications are the names behind which several models answer. The gate has routes to them; what
-// becomes of a request there is theirs to decide.
+// Applications are names that each stand for several models. The gate has routes to them; the
+// applications decide what becomes of a request.
 type Applications interface {
 	// Names lists all applications. known is false while the store has not been read yet.
 	Names() (names []string, known bool)
@@ -23,14 +23,14 @@ type Applications interface {
 // An Application stands behind a Target in the place of a model. Its methods may be called from any
 // goroutine.
 type Application interface {
-	// Open makes calls to models of a question, and sets Target, Rows, Deadline, Squeeze, Bridge
+	// Open turns a request into calls to models, and sets Target, Rows, Deadline, Squeeze, Bridge
 	// and Fanout of c, which is open from then on. On an error c is unchanged.
 	Open(c *Call, tensors []tensor.Tensor, p *Params) error
 
-	// OpenFeedback reads what a client says of an answer.
+	// OpenFeedback reads a client's judgement of an answer.
 	OpenFeedback(tensors []tensor.Tensor, p *Params) (Feedback, error)
 
-	// Unlinked is the error of an application that has no model to ask, nil if it has one.
+	// Unlinked returns the error of an application that has no model to ask; nil if it has one.
 	Unlinked() error
 
 	Status() ApplicationStatus
@@ -41,15 +41,15 @@ type ApplicationStatus struct {
 	Name   string   `json:"name"`
 	Policy string   `json:"policy"`
 	Ready  bool     `json:"ready"`  // a live replica serves one of its models
-	Models []string `json:"models"` // those that it may ask now, "name/version"
-	Links  []string `json:"-"`      // of its definition
+	Models []string `json:"models"` // models that it may ask now, "name/version"
+	Links  []string `json:"-"`      // links of its definition
 }
 
-// A Fanout is the set of calls to models that an application makes of one call. It belongs to the
+// A Fanout is the set of calls to models that one call to an application becomes. It belongs to the
 // call from Open to Close.
 type Fanout interface {
-	// Start appends the calls to be submitted in the place of the original call. The fanout
-	// completes that one by Finish, perhaps before Start returns.
+	// Start appends the calls to submit in place of the original call. The fanout completes the
+	// original call with Finish, perhaps before Start returns.
 	Start(calls []*Call) []*Call
 
 	// Cancel cancels the calls.
@@ -68,13 +68,13 @@ type Fanout interface {
 // it. The tensors that it was opened with, their memory and the slices of its Params must not
 // change until Close.
 type Feedback interface {
-	// Learn has the policy learn, once. done is called exactly once, under the rules of an Owner's
-	// Complete: from any goroutine, perhaps before Learn returns, and it must not block. reply is a
-	// Learned as JSON.
+	// Learn makes the policy learn, once. done is called exactly once, under the rules of an
+	// Owner's Complete: from any goroutine, perhaps before Learn returns, and it must not block.
+	// reply is a Learned as JSON.
 	Learn(done func(reply []byte, err error))
 
-	// Cancel cancels calls to models: the client has gone. What is already being learned is still
-	// learned, and done is still called.
+	// Cancel cancels calls to models, since the client has disconnected. Learning that has begun
+	// still completes, and done is still called.
 	Cancel()
 
 	// Close releases what the feedback holds. It is called once, after done or instead of Learn.
@@ -84,12 +84,12 @@ type Feedback interface {
 // Learned is the answer to feedback.
 type Learned struct {
 	Application string `json:"application"`
-	Learned     bool   `json:"learned"` // false: the same feedback was learned before
+	Learned     bool   `json:"learned"` // false: this feedback was learned earlier
 	Rounds      uint64 `json:"rounds"`  // how often the policy has learned for this user
 }
 
-// Learn has the policy learn, and returns when it has. If ctx ends first, calls to models are
-// cancelled.
+// Learn makes the policy learn, and returns when it has learned. If ctx ends first, calls to models
+// are cancelled.
 func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
 	done := make(chan struct{})
 	f.Learn(func(r []byte, e error) {
@@ -105,7 +105,7 @@ func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
 	return reply, err
 }
 
-// Updates returns the application that a feedback route, "name/update", is about.
+// Updates returns the application that a feedback route, "name/update", refers to.
 func (v View) Updates(route string) (application string, ok bool) {
 	t := v.table()
 	if len(t.apps) == 0 {
@@ -115,11 +115,12 @@ func (v View) Updates(route string) (application string, ok bool) {
 	return name, ok && t.apps[name] != nil
 }
 
-// OpenFeedback reads feedback for an application. Tensors beside a verdict in the metadata are the
-// input; tensors without one are the right outputs, and need the id of a request. With the id of a
-// request that this server knows, the feedback judges the predictions made then, even if the input
-// is sent too. With another id or none, the models are asked again and their new predictions are
-// judged. So the meaning of a message does not depend on the server that gets it.
+// OpenFeedback reads feedback for an application. Tensors alongside a verdict in the metadata are
+// the input; tensors without a verdict are the right outputs, and need the id of a request. With
+// the id of a request that this server knows, the feedback judges the predictions made then, even
+// if the input is sent too. With an unknown id or none, the models are asked again and their new
+// predictions are judged. So the meaning of a message does not depend on the server that receives
+// it.
 func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
 	if g.draining.Load() {
 		return nil, ErrDraining
@@ -141,10 +142,10 @@ type Choice struct {
 	Confidence  float64 // agreement of the models asked, 0 to 1
 	Missing     []Missing
 	Default     bool   // the outputs are the application's default
-	Explanation string // why, if they are
+	Explanation string // why, if Default
 }
 
-// Missing is a model that should have been part of the answer and is not.
+// Missing is a model that should have contributed to the answer and did not.
 type Missing struct {
 	Model string // "name/version"
 	Why   string
@@ -155,7 +156,7 @@ func (c *Choice) Absent() string {
 	return Join(c.Missing, func(m Missing) string { return m.Model }, ", ")
 }
 
-// Because lists the reasons why they are missing, as one text.
+// Because lists the reasons why models are missing, as one text.
 func (c *Choice) Because() string {
 	return Join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
 }
@@ -176,6 +177,6 @@ func (g *Gate) link(t *Table) {
 	}
 }
 
-// Counted is where the request is counted: once, under the name that it was sent to. It is nil for
-// a call that was not opened.
+// Counted returns the metrics that count the request: once, under the name that it was sent to. It
+// is nil for a call that was not opened.
 func (c *Call) Counted() *metrics.Model { return c.counted }

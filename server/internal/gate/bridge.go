@@ -14,7 +14,7 @@ import (
 
 // TensorReference, followed by the index of a tensor, is the text that stands for that tensor in
 // the metadata of a message in bridge form. The reference package's ShivaBridge makes such messages
-// of a model with fields.
+// from a model with fields.
 const TensorReference = "__tensor__"
 
 // Absent is the JSON text that a bridge writes for a field that is None.
@@ -35,8 +35,8 @@ func isReference(value []byte) bool {
 	return ok
 }
 
-// InBridgeForm reports whether some value in a message's metadata refers to a tensor. It ignores
-// the keys of a plain message that hold names of tensors and texts: these may be any string.
+// InBridgeForm reports whether some value in a message's metadata refers to a tensor. It skips the
+// members of a plain message that hold the names of tensors and the texts: these may be any string.
 func InBridgeForm(metadata []byte) bool {
 	// Messages in other forms pay only for this search.
 	if !bytes.Contains(metadata, []byte(TensorReference)) {
@@ -89,23 +89,23 @@ type bridge struct {
 	fields [][]byte // the value of each input; nil if there is none
 	path   []byte   // of the current field
 	byKey  bool     // the second pass: fields that match by path are taken
-	rest   []byte   // what the second pass leaves to the container
+	rest   []byte   // what the second pass leaves for the container
 	used   [256]bool
 }
 
 // longestPath bounds the paths that are compared with names of inputs, which are no longer.
 const longestPath = 255
 
-// cross makes inputs of the fields in p.Forward and of the tensors that they refer to, and leaves
-// the rest in p.Forward for the container. In a message that is not in bridge form, where nothing
-// refers to a tensor, fields count as inputs only if one has the name of an input; ok reports
-// whether that is so.
+// cross makes inputs from the fields in p.Forward and from the tensors that they refer to, and
+// leaves the rest in p.Forward for the container. In a message that is not in bridge form, where
+// nothing refers to a tensor, fields count as inputs only if one has the name of an input; ok
+// reports whether one does.
 func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
 	text := p.Forward
 	if text == nil {
 		text = []byte("{}")
 	}
-	if p.Inputs != nil { // only to a model with an adapter this key is more than a field
+	if p.Inputs != nil { // this key is more than a field only for a model with an adapter
 		text = append(append([]byte(`{"inputs":`), p.Inputs...), '}')
 		if len(p.Forward) > 0 {
 			text = append(append(text[:len(text)-1], ','), p.Forward[1:]...)
@@ -155,7 +155,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 }
 
 // walk reads the next object or list, and reports whether any of it goes to the container. Members
-// that do not go there are left out; such elements of lists become null.
+// that do not go there are left out; list elements that do not become null.
 func (b *bridge) walk() (forwarded bool) {
 	bracket, path := b.Peek(), len(b.path)
 	isList, empty := bracket == '[', true
@@ -191,7 +191,7 @@ func (b *bridge) walk() (forwarded bool) {
 	} else {
 		b.Members(step)
 	}
-	b.rest = append(b.rest, bracket+2) // ']' and '}' are two behind '[' and '{'
+	b.rest = append(b.rest, bracket+2) // ']' and '}' are two after '[' and '{'
 	return forwarded || empty
 }
 
@@ -229,9 +229,9 @@ func (b *bridge) place(key string) (int, bool) {
 	return i, ok
 }
 
-// claim gives an input its value, unless that is null, and reports whether the value goes to the
-// container instead. Of several fields that match an input, those that name no tensor do: a
-// parameter may have the name of an input.
+// claim gives an input its value, unless the value is null, and reports whether the value goes to
+// the container instead. If several fields match an input by key, those that name no tensor go to
+// the container: a parameter may have the name of an input.
 func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 	has := b.fields[place]
 	switch {
@@ -247,7 +247,7 @@ func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 	return false
 }
 
-// build makes an input of its field: the tensor or the list of tensors that it refers to, or else
+// build makes an input from its field: the tensor or the list of tensors that it refers to, or else
 // the texts or numbers in it. The caller owns the reference.
 func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
 	switch {
@@ -259,8 +259,8 @@ func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
 	return numbers(value, spec.DType, b.pool)
 }
 
-// stack joins the tensors that nested lists refer to. The lengths of the lists become its first
-// dimensions.
+// stack joins the tensors that nested lists refer to. The lengths of the lists become the first
+// dimensions of the result.
 func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err error) {
 	names, err := shiva.ParseText(value, nil)
 	if err != nil {
@@ -272,7 +272,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 	}
 	parts := make([]tensor.Tensor, len(elements))
 	data := make([][]byte, len(elements))
-	text := spec.DType == tensor.Bytes // of bytes each
+	text := spec.DType == tensor.Bytes // each part is bytes
 	for i, e := range elements {
 		at, ok := reference(jsontext.AppendString(nil, e))
 		switch {
@@ -280,7 +280,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 			return t, fmt.Errorf("expected a list of tensors only, got %.40q among them", e)
 		case at >= len(b.tensors):
 			return t, fmt.Errorf("it is tensor %d, but the message has %d", at, len(b.tensors))
-		case b.used[at]: // else a short list could repeat a large tensor any number of times
+		case b.used[at]: // otherwise a short list could repeat a large tensor any number of times
 			return t, fmt.Errorf("tensor %d is a field's already", at)
 		}
 		b.used[at] = true
@@ -303,8 +303,8 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 	return t, err
 }
 
-// numbers makes an input of a JSON number or boolean, or of nested lists of them. Its memory is the
-// pool's.
+// numbers makes an input from a JSON number or boolean, or from nested lists of them. Its memory
+// comes from the pool.
 func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error) {
 	decoded, err := DecodeJSON(value)
 	if err != nil {
@@ -323,7 +323,7 @@ func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, er
 	return t, nil
 }
 
-// texts makes the Bytes inputs in p.Texts, which has them by name.
+// texts makes the Bytes inputs from p.Texts, which holds them by name.
 func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
 	wrong := func(format string, args ...any) error {

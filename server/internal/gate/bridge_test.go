@@ -38,7 +38,7 @@ func TestInBridgeForm(t *testing.T) {
 	}
 }
 
-// numbered are n tensors of one float32 each, which is the tensor's place.
+// numbered returns n tensors of one float32 each, which is the tensor's index.
 func numbered(n int) []tensor.Tensor {
 	list := make([]tensor.Tensor, n)
 	for i := range list {
@@ -140,7 +140,7 @@ func show(t *testing.T, x tensor.Tensor) string {
 		return fmt.Sprint(v)
 	}
 	wide, err := tensor.Cast(x, tensor.Float64, nil)
-	if x.DType == tensor.Float32 { // 0.1 as it was written
+	if x.DType == tensor.Float32 { // 0.1 exactly as written
 		v, _ := tensor.Values[float32](x)
 		return fmt.Sprint(v)
 	}
@@ -178,7 +178,7 @@ func TestBridgeToLegacy(t *testing.T) {
 	}
 }
 
-// A plain client's metadata is its container's, whatever is in it.
+// A plain client's metadata goes to the container, whatever is in it.
 func TestPlainIsNoBridge(t *testing.T) {
 	for _, metadata := range []string{"", `{"note":"__tensor__"}`, `{"x":5,"y":{"x":"null"},"none":"null"}`} {
 		c := &Call{Target: &Target{Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float32, -1)}}}}
@@ -190,7 +190,7 @@ func TestPlainIsNoBridge(t *testing.T) {
 	}
 }
 
-// Whatever the fields are: no panic, no time, and what the container gets is an object.
+// Whatever the fields are: no panic, no long run time, and the container gets an object.
 func FuzzBridge(f *testing.F) {
 	for _, seed := range []string{
 		`{"image":"__tensor__0","mask":["__tensor__1",{"s":"x"}]}`, `{"a":{"b":{"s":[["x"],["y"]]}},"i":[1,[2]]}`,

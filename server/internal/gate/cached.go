@@ -15,16 +15,16 @@ type modelCache struct {
 	versions map[incarnation]*cache.Version
 }
 
-// An incarnation is a version of a model from its first replica until its last has gone.
+// An incarnation is a version of a model from its first replica until its last is removed.
 type incarnation struct {
 	model *scheduler.Model
 	n     uint64
 }
 
 // attachCaches gives the targets of t their caches. It returns functions that end the caches no
-// longer used, to be called once t is in force. The answers of a version last as long as it has
-// live replicas. After the last one has gone, the same version may come back as another build of
-// the model; a restart of one replica among several changes nothing.
+// longer used; call them once t is in force. The answers of a version last as long as it has live
+// replicas. After the last one is removed, the same version may come back as another build of the
+// model; a restart of one replica among several changes nothing.
 func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	if g.closed {
 		return nil
@@ -78,7 +78,7 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	return ended
 }
 
-// Cache reports what the cache of a model holds; false if it has none.
+// Cache reports what the cache of a model holds; false if the model has none.
 func (g *Gate) Cache(model string) (cache.Usage, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A lab is a gate before workers that count what they execute and answer with that count.
+// A lab is a gate in front of workers that count their executions and answer with the count.
 type lab struct {
 	*testing.T
 	gate     *Gate
@@ -143,12 +143,12 @@ func TestCacheIsAskedFor(t *testing.T) {
 	}
 	l.want(6, "m", 5, Params{})
 
-	l.set(2<<20, 0) // as large: what is kept stays
+	l.set(2<<20, 0) // the same size: entries stay
 	l.want(6, "m", 5, Params{})
 	if u, _ := l.gate.Cache("m"); u.Limit != 2<<20 {
 		t.Errorf("limit %d after it was changed", u.Limit)
 	}
-	l.set(2<<20, time.Hour) // another time to live: begins anew
+	l.set(2<<20, time.Hour) // another time to live: starts over
 	l.want(7, "m", 5, Params{})
 	l.want(7, "m", 5, Params{})
 	l.set(0, 0)
@@ -169,13 +169,13 @@ func TestCacheKeepsVersionsApart(t *testing.T) {
 	l.want(2, "m", 5, Params{}) // the newest
 	l.want(1, "m", 5, Params{Version: "1"})
 
-	// One of two replicas comes and goes: still the same model.
+	// A second replica is added and removed: still the same model.
 	another := l.replica("1", counter)
 	l.want(1, "m/1", 5, Params{})
 	one.Remove(errors.New("over"))
 	l.want(1, "m/1", 5, Params{})
 
-	// The last one has gone, and with it what the version said.
+	// The last replica is removed, and with it the version's answers.
 	another.Remove(errors.New("over"))
 	if _, err := l.ask("m/1", 5, Params{}); !errors.Is(err, scheduler.ErrUnavailable) {
 		t.Errorf("without a replica: %v", err)
@@ -188,7 +188,7 @@ func TestCacheKeepsVersionsApart(t *testing.T) {
 	l.want(3, "m/1", 5, Params{})
 	l.want(2, "m/2", 5, Params{})
 
-	// It comes back with another declaration: another model.
+	// The version returns with another declaration: another model.
 	again.Remove(errors.New("over"))
 	other := counter
 	other.Outputs = []tensor.Spec{{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}}}
@@ -197,13 +197,13 @@ func TestCacheKeepsVersionsApart(t *testing.T) {
 	l.want(4, "m/1", 5, Params{})
 }
 
-// A replica that comes back before the routes were made anew is another one all the same.
+// A replica that returns before the routes are rebuilt still counts as a new incarnation.
 func TestCacheMissesNoRestart(t *testing.T) {
 	l := newLab(t)
 	l.set(1<<20, 0)
 	first := l.replica("1", counter)
 	l.want(1, "m", 5, Params{})
-	l.gate.mu.Lock() // as if a refresh took its time
+	l.gate.mu.Lock() // as if a refresh took long
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -223,7 +223,7 @@ func TestCacheMissesNoRestart(t *testing.T) {
 	l.want(2, "m", 5, Params{})
 }
 
-// A call that waits for an equal one can be given up as any other, and the equal one goes on.
+// A call that waits for an equal one can be cancelled like any other, and the equal one goes on.
 func TestCancelOfAFollower(t *testing.T) {
 	l := newLab(t)
 	l.set(1<<20, 0)
@@ -261,7 +261,7 @@ func TestCancelOfAFollower(t *testing.T) {
 		if calls[i].answers != 1 {
 			t.Errorf("call %d has %d answers", i, calls[i].answers)
 		}
-		l.gate.Cancel(&calls[i].Call) // late, and so nothing
+		l.gate.Cancel(&calls[i].Call) // late, so without effect
 		calls[i].Close()
 	}
 }
@@ -283,7 +283,7 @@ func BenchmarkSubmitUncached(b *testing.B) {
 			calls := make([]*Call, 16)
 			c.Owner = c
 			for i := range calls {
-				calls[i] = &c.Call // which names no model, and is answered at once
+				calls[i] = &c.Call // which has no model, and is answered at once
 			}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Call is one question on its way through the gate. The zero Call is ready for Open; after Close
+// A Call is one request on its way through the gate. The zero Call is ready for Open; after Close
 // it may be opened again.
 //
 // It belongs to its door, except between Submit and the Owner's Complete, when the door may only
@@ -24,7 +24,7 @@ import (
 type Call struct {
 	Owner Owner // set by the door before Submit
 
-	// Use is what the request has taken of its client's quotas; Outbox counts the answer there.
+	// Use is what the request has charged to its client's quotas; Outbox charges the answer to it.
 	// nil: no quota applies. The door sets it after Open.
 	Use *quota.Use
 
@@ -37,7 +37,7 @@ type Call struct {
 	Rows     int             // of each
 	Deadline time.Time
 	Squeeze  bool // one row sent without its batch dimension: the answer has none either
-	Bridge   bool // question and answer are in bridge form
+	Bridge   bool // request and answer are in bridge form
 
 	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
 
@@ -46,21 +46,21 @@ type Call struct {
 	Timing  scheduler.Timing
 	Alone   bool    // no other call completes with it: no reason to wait for more
 	Choice  *Choice // how an application answered; nil for a model
-	Frame   *Frame  // what the answer says of its stream; nil: the call is no frame
+	Frame   *Frame  // what the answer says about its stream; nil: the call is not a frame
 
-	Fanout Fanout // set by an application's Open, to be submitted instead; nil for a model
+	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
 
 	frame      Frame
-	request    scheduler.Request // to a model; the scheduler's or a cache's until complete
+	request    scheduler.Request // to a model; belongs to the scheduler or a cache until complete
 	cached     cache.Call
 	counted    *metrics.Model
 	trace      *trace.Trace // nil: the request is not traced
-	asked      *trace.Ask   // likewise; calls to models only
-	unforeseen bool         // the size of the answer was not known before it came
+	asked      *trace.Ask   // nil: not traced; only for calls to models
+	unforeseen bool         // the size of the answer was not known in advance
 	step       step
 
 	inputs [2]tensor.Tensor // backs Inputs of the usual model
-	dims   [12]int          // backs shapes that got a leading 1
+	dims   [12]int          // backs shapes that were given a leading 1
 	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
 }
 
@@ -69,7 +69,7 @@ type Call struct {
 // close the call and submit others.
 type Owner interface{ Complete(*Call) }
 
-// A step is how far a call is on its way. Only the invariants build looks at it.
+// A step is how far a call has come. Only the invariants build looks at it.
 type step uint8
 
 const (
@@ -78,7 +78,6 @@ const (
 	complete
 )
 
-// pass moves the call from one step to the next.
 func (c *Call) pass(from, to step) {
 	if tensor.Invariants && c.step != from {
 		panic(tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to)))
@@ -89,8 +88,8 @@ func (c *Call) pass(from, to step) {
 // Own hands references to tensors to the call, which Close releases.
 func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors...) }
 
-// Finish tells the owner that the answer is there. A Fanout calls it last, and no longer uses the
-// call.
+// Finish tells the owner that the answer is ready. A Fanout calls it last, and must not use the
+// call afterwards.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
 	if c.trace != nil && c.asked == nil {
@@ -117,21 +116,21 @@ func (a *answerer) Complete(r *scheduler.Request) {
 
 // A submission is the memory of one Submit, reused afterwards.
 type submission struct {
-	calls    []*Call // with calls to models in the place of those to applications
+	calls    []*Call // with calls to models in place of those to applications
 	requests []*scheduler.Request
 }
 
 var submissions = sync.Pool{New: func() any { return new(submission) }}
 
 // Submit hands opened calls to the scheduler, all at once, so that they may share a batch. Calls
-// that the model's cache answers and calls without rows do not go there; calls to an application
-// are replaced by its calls to models. Each gets its Owner's Complete exactly once, perhaps before
-// Submit returns.
+// that the model's cache answers and calls without rows do not go to the scheduler; calls to an
+// application are replaced by its calls to models. Each gets its Owner's Complete exactly once,
+// perhaps before Submit returns.
 func (g *Gate) Submit(calls ...*Call) {
 	s := submissions.Get().(*submission)
 	if g.fanning.Load() {
-		// All calls of a fan-out are here before any is complete, since the last one that is may be
-		// the end of it.
+		// Collect all calls of a fan-out before any completes: the last one to complete may end the
+		// fan-out.
 		for _, c := range calls {
 			s.calls = c.spread(s.calls)
 		}
@@ -180,7 +179,7 @@ func (c *Call) spread(calls []*Call) []*Call {
 
 // none makes the answer to zero rows, which needs no container: rows of a batched model are
 // independent, and old containers crash on an empty batch. A dimension that only an execution could
-// tell is 0.
+// determine is 0.
 func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	for _, output := range specs {
 		shape := slices.Clone(output.Shape)
@@ -192,7 +191,7 @@ func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	return outputs
 }
 
-// Cancel cancels a submitted call: its client has gone. Complete is still called.
+// Cancel cancels a submitted call because its client has disconnected. Complete is still called.
 func (g *Gate) Cancel(c *Call) {
 	switch {
 	case c.Fanout != nil:
@@ -203,7 +202,7 @@ func (g *Gate) Cancel(c *Call) {
 	}
 }
 
-// Released releases tensors, and gives their list back empty, for reuse.
+// Released releases tensors, and returns their list empty, for reuse.
 func Released(list []tensor.Tensor) []tensor.Tensor {
 	for i := range list {
 		list[i].Release()
@@ -214,7 +213,7 @@ func Released(list []tensor.Tensor) []tensor.Tensor {
 
 // Close releases what the call holds: outputs, and inputs that were made for it. It clears the
 // fields that would keep memory alive or leak into the next request, and leaves the rest, most of a
-// kilobyte, as it is.
+// kilobyte, untouched.
 func (c *Call) Close() {
 	if c.step == complete {
 		c.pass(complete, atDoor)

@@ -74,7 +74,7 @@ func (t *Table) list() []byte {
 	return t.listed
 }
 
-// Models lists every version of every model, by name and then the highest version first.
+// Models lists every version of every model, by name, the highest version first.
 func (v View) Models() []ModelStatus { return v.table().models() }
 
 func (t *Table) models() []ModelStatus {
@@ -87,7 +87,7 @@ func (t *Table) models() []ModelStatus {
 	return out
 }
 
-// Targets are those of Models.
+// Targets returns the targets of Models.
 func (v View) Targets() (all []*Target) {
 	t := v.table()
 	for _, name := range t.names {
@@ -96,7 +96,7 @@ func (v View) Targets() (all []*Target) {
 	return all
 }
 
-// TargetsOf are the versions of one model, the highest first.
+// TargetsOf returns the versions of one model, the highest first.
 func (v View) TargetsOf(name string) []*Target { return v.table().versions[name] }
 
 // Applications lists all applications by name.

@@ -18,13 +18,13 @@ import (
 
 // ModelOptions are the settings of one model that the gate uses.
 type ModelOptions struct {
-	Deadline       time.Duration // for requests that bring none
-	Keep           setting.Keep  // frames of a stream that may wait, unless a frame says so itself
+	Deadline       time.Duration // for requests without one
+	Keep           setting.Keep  // frames of a stream that may wait; a frame may override it
 	Cast           bool          // allow value-preserving casts of inputs
-	Pixels         int64         // the most of one picture in a file
+	Pixels         int64         // maximum for one picture in a file
 	DefaultVersion string        // "" = the highest version that has a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
-	CacheTTL       time.Duration // how long answers are cached; 0 = for ever
+	CacheTTL       time.Duration // how long answers are cached; 0 = forever
 }
 
 // Config of a Gate.
@@ -32,18 +32,18 @@ type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
-	Tracer  *trace.Tracer             // traces some of them; nil: none
+	Tracer  *trace.Tracer             // traces some requests; nil: none
 
-	// Ready says whether the server takes requests, and if not, why.
+	// Ready reports whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
-	// Awaited says why a model is not there, "name" or "name/version", that is to come; "": it is
-	// not known to come. nil: none is.
+	// Awaited says why an expected model, "name" or "name/version", is not there yet; "": the model
+	// is not expected. nil: no model is.
 	Awaited func(id string) (why string)
 }
 
 // A Gate resolves, checks and submits requests. See the package comment.
 type Gate struct {
-	View // of a caller who may do everything
+	View // of a caller with all rights
 
 	cfg   Config
 	sched *scheduler.Scheduler
@@ -54,9 +54,9 @@ type Gate struct {
 	fanning  atomic.Bool // there is or was an application, whose calls may still be in flight
 
 	mu           sync.Mutex             // one refresh at a time
-	applications Applications           // nil: there are none; guarded by mu
+	applications Applications           // nil: none; guarded by mu
 	caches       map[string]*modelCache // by model name; guarded by mu
-	closed       bool                   // likewise: no cache is made any more
+	closed       bool                   // no more caches are made; guarded by mu
 
 	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlives tables; guarded by mu
 }
@@ -83,13 +83,13 @@ func (g *Gate) AttachApplications(a Applications) {
 	g.refresh()
 }
 
-// ModelChanged is the scheduler's hook of that name.
+// ModelChanged implements the scheduler's hook of that name.
 func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
 
 // Changed makes the gate read Config.Options and the applications again.
 func (g *Gate) Changed() { g.refresh() }
 
-// Unrouted is where requests that reach no model are counted.
+// Unrouted returns the metrics that count requests that reach no model.
 func (g *Gate) Unrouted() *metrics.Model { return g.cfg.Metrics.Unrouted() }
 
 // Pool is the memory for casts and other copies of a request.
@@ -101,7 +101,7 @@ func (g *Gate) Draining() bool { return g.draining.Load() }
 // Drain refuses every further request with ErrDraining. Requests in flight go on.
 func (g *Gate) Drain() { g.draining.Store(true) }
 
-// Params are what a request says besides its tensors.
+// Params holds what a request carries besides its tensors.
 type Params struct {
 	parameter.Values
 
@@ -118,21 +118,21 @@ type Params struct {
 	// ID is the JSON by which later feedback names the request; nil = none.
 	ID     []byte
 	Source uint64 // the connection's number, for fairness between connections
-	Client string // the machine that asks (ClientOf); "" = this program
+	Client string // the client's machine (ClientOf); "" = this program
 
-	Who *identity.Identity // whose rights apply; nil: all rights
+	Who *identity.Identity // identity whose rights apply; nil: all rights
 
-	// Own is the connection's own stream. A request that names no stream is a frame of it; nil: it
-	// is no frame.
+	// Own is the connection's own stream. A request that names no stream is a frame of it; nil:
+	// such a request is not a frame.
 	Own *OwnStream
 
-	Asker string // the application that asks; "" = none
+	Asker string // the application that makes the call; "" = none
 
 	Trace *trace.Trace // from Follow; nil: the request is not traced
 }
 
-// Follow begins the trace of a request that arrived at a door, if it is to be traced. The door ends
-// the trace. nil: it is not traced. nil for the gap: see [trace.Tracer.Begin].
+// Follow begins the trace of a request that arrived at a door, if the request is to be traced;
+// otherwise it returns nil. The door ends the trace. gap may be nil: see [trace.Tracer.Begin].
 func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time, gap *trace.Gap) *trace.Trace {
 	return g.cfg.Tracer.Begin(&p.Parent, p.TraceState, door, arrived, gap)
 }
@@ -140,9 +140,9 @@ func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time, gap *
 // Follows reports whether any request is traced.
 func (g *Gate) Follows() bool { return g.cfg.Tracer != nil }
 
-// Open turns a question into a request: it resolves the route to a model, and fits the tensors to
-// the model's declared inputs. The tensors' memory must live until Close. On an error the call is
-// unchanged.
+// Open prepares a request for the scheduler: it resolves the route to a model, and fits the tensors
+// to the model's declared inputs. The tensors' memory must live until Close. On an error the call
+// is unchanged.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
 		return ErrDraining
@@ -196,7 +196,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if p.Own != nil {
 		p.Own.sent(g.sched, target.Model)
 	}
-	// A cached answer would overtake those of older frames.
+	// A cached answer would overtake the answers to older frames.
 	if !p.Fresh && c.Frame == nil {
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt
 	}

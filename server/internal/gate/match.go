@@ -12,11 +12,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// arrange makes the inputs of the question, from tensors, from texts in the metadata, or from the
+// arrange makes the inputs of the request, from tensors, from texts in the metadata, or from the
 // fields of a bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	adapter := c.Target.Spec.Adapter
-	// Without tensors, fields may hold the whole question.
+	// Without tensors, fields may hold the whole request.
 	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil)
 	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
 		var named []tensor.Tensor
@@ -109,7 +109,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		return c.wrongCount(len(tensors))
 	}
 	if !c.Target.Spec.Batched() {
-		c.Rows, c.Squeeze = 1, true // even if all inputs were left out
+		c.Rows, c.Squeeze = 1, true // even if all inputs were omitted
 		return nil
 	}
 	c.Rows = rows
@@ -118,14 +118,14 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 }
 
 // fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
-// and whether that was added.
+// and whether that dimension was added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
 	if spec.Image != nil && filed(&t) {
 		return c.files(t, spec, pool)
 	}
 	got, shape := t, spec.Shape
 	if c.Target.Spec.Batched() {
-		shape = shape[1:] // of one row
+		shape = shape[1:] // shape of one row
 	}
 	if t.DType != spec.DType {
 		switch {
@@ -152,13 +152,13 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	return t, true, nil
 }
 
-// misfit is the error for a tensor that is not as declared.
+// misfit returns the error for a tensor that does not match its declaration.
 func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
 	return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape)
 }
 
-// unmade is the error of an input that could not be made: the question is wrong, or there is no
-// memory.
+// unmade returns the error for an input that could not be made: the request is invalid, or memory
+// ran out.
 func unmade(spec *tensor.Spec, err error) error {
 	condition := scheduler.ErrInvalidInput
 	if errors.Is(err, tensor.ErrBudget) {
@@ -167,8 +167,8 @@ func unmade(spec *tensor.Spec, err error) error {
 	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
 }
 
-// Shown is the shape of output i for the client: without the batch dimension if the question had
-// none. A ragged output never has one.
+// Shown returns the shape of output i for the client: without the batch dimension if the request
+// had none. A ragged output never has one.
 func (c *Call) Shown(i int) tensor.Shape {
 	shape := c.Outputs[i].Shape
 	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {
@@ -199,7 +199,7 @@ func (c *Call) wrongCount(got int) error {
 	return fmt.Errorf("%w: expected %d tensors (%s), got %d", scheduler.ErrInvalidInput, len(specs), list(specs), got)
 }
 
-// expected is a declaration in the words of an error message.
+// expected describes a declaration for an error message.
 func (c *Call) expected(spec *tensor.Spec) string {
 	s := fmt.Sprintf("%s %s", spec.DType, spec.Shape)
 	if c.Target.Spec.Batched() {

@@ -125,8 +125,7 @@ func TestMatchCasts(t *testing.T) {
 	}
 }
 
-// What is made of a request's inputs counts as payload, and when there is no memory for it that
-// is not the request's fault.
+// Memory for converted inputs counts as payload, and a lack of it is not the request's fault.
 func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
 	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
@@ -217,8 +216,8 @@ func TestMatchAdapted(t *testing.T) {
 	}
 }
 
-// Every condition of the scheduler has a row, with what the table of errors in shiva/README.md
-// says.
+// Every condition of the scheduler has a row, which agrees with the table of errors in
+// shiva/README.md.
 func TestEveryErrorHasARow(t *testing.T) {
 	for _, tc := range []struct {
 		err       error

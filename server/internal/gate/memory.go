@@ -10,36 +10,37 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Limits are the bounds of one request, the same through every door and protocol.
+// Limits are the bounds of one request, the same for every door and protocol.
 type Limits = shiva.Limits
 
-// Memory supplies a door's requests with buffers, and bounds the requests that come compressed. A
-// kilobyte can unpack to a megabyte, so without a bound of its own a few clients with little
-// bandwidth could take all memory for payloads. What unpacks at the ratio of ordinary data may use
-// all of it, as if it had come uncompressed; the rest shares a part.
+// Memory supplies a door's requests with buffers, and bounds compressed requests. A kilobyte can
+// unpack to a megabyte, so without a separate bound a few clients with little bandwidth could take
+// all memory for payloads. A request that unpacks at the ratio of ordinary data may use all of the
+// pool, as if it had been sent uncompressed; the other compressed requests share a part.
 //
-// Its errors can be answered as they are.
+// Its errors can be sent to clients as they are.
 type Memory struct {
 	Pool *tensor.Pool
-	// Part is a part of Pool, for what unpacks to more than Ratio times its size; nil: none.
+	// Part is a part of Pool, for requests that unpack to more than Ratio times their size; nil:
+	// none.
 	Part  *tensor.Pool
 	Ratio int
 }
 
 const (
-	// unpackerBytes is what an unpacker itself takes: the window of deflate, its tables, and the
-	// buffers before and after it.
+	// unpackerBytes is what an unpacker itself takes: the window and the tables of deflate, and its
+	// input and output buffers.
 	unpackerBytes = 80 << 10
-	// littleUnpacked is exempt from the ratio: an uncompressed request, too, has as much before its
-	// first byte has arrived.
+	// littleUnpacked is exempt from the ratio: an uncompressed request gets as much, too, before
+	// its first byte has arrived.
 	littleUnpacked = 64 << 10
 )
 
-// Plain is the share of an uncompressed request.
+// Plain returns the share of an uncompressed request.
 func (m *Memory) Plain() Share { return Share{memory: m} }
 
-// Unpacked is the share of a compressed request, of which *arrived bytes have arrived. An unpacker
-// is charged until Close.
+// Unpacked returns the share of a compressed request, of which *arrived bytes have arrived. The
+// share is charged for an unpacker until Close.
 func (m *Memory) Unpacked(arrived *int64) (Share, error) {
 	s := Share{memory: m, arrived: arrived}
 	return s, s.refusal(m.Pool.Reserve(unpackerBytes), 0)
@@ -51,15 +52,15 @@ type Share struct {
 	arrived *int64 // nil: the request is not compressed
 }
 
-// Close returns what the share itself takes. Its buffers live on.
+// Close returns the memory that the share itself takes. Its buffers stay valid.
 func (s Share) Close() {
 	if s.arrived != nil {
 		s.memory.Pool.Unreserve(unpackerBytes)
 	}
 }
 
-// StageFactor is the growth factor of the memory for a body, see [tensor.Stage]. That an eighth of
-// a compressed body has come does not mean that the rest will.
+// StageFactor is the growth factor of the memory for a body, see [tensor.Stage]. It is low for a
+// compressed body: that an eighth of it has arrived does not mean that the rest will.
 func (s Share) StageFactor() int {
 	if s.arrived != nil {
 		return 2
@@ -70,9 +71,9 @@ func (s Share) StageFactor() int {
 // Get returns a buffer of size bytes.
 func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
 
-// Grow is [tensor.Pool.Grow]. For a compressed request it gets and fills memory in turns, so the
-// caller must hold none. Copying all at once kept a processor busy for up to 13 ms per 8 MiB, and
-// two dozen requests kept all of them busy.
+// Grow is [tensor.Pool.Grow]. For a compressed request it takes turns to get and fill memory, so
+// the caller must hold no turn. Copying all at once kept a processor busy for up to 13 ms per 8
+// MiB, and two dozen requests kept all of them busy.
 func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	m := s.memory
 	if s.arrived == nil {
@@ -105,8 +106,9 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 }
 
 // turns limits how many requests unpack at once: half of the processors, so that the other half is
-// free. A request of kilobytes can mean hundreds of milliseconds of unpacking. Two dozen of these
-// took every processor in slices of 10 ms, and a small request beside them took 50 to 800 ms.
+// free. A request of kilobytes can mean hundreds of milliseconds of unpacking. Two dozen such
+// requests took every processor in slices of 10 ms, and a small request alongside them took 50 to
+// 800 ms.
 var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
 // A Turn is a request's permission to unpack. The request takes one for each piece, of some 0.1 ms,
@@ -119,7 +121,7 @@ func (t *Turn) Take() {
 	t.has = true
 }
 
-// Give ends the turn. It reports whether there was one.
+// Give ends the turn. It reports whether a turn was held.
 func (t *Turn) Give() bool {
 	had := t.has
 	if had {
@@ -132,8 +134,8 @@ func (t *Turn) Give() bool {
 // turnBytes is how much is copied in one turn: some 0.1 ms in memory that is new to the process.
 const turnBytes = 128 << 10
 
-// refusal turns a pool's error into one of the table of errors. needs is the size of the request:
-// one that is larger than the part never fits.
+// refusal turns a pool's error into one of the table of errors. needs is the size of the request: a
+// request larger than the part never fits.
 func (s Share) refusal(err error, needs int) error {
 	m := s.memory
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A compressed request that outgrows its memory is given and fills the next only in turns: with
-// all of them taken it waits, and between two pieces of its copy others have theirs.
+// A compressed request that outgrows its memory gets and fills the next buffer only in turns: while
+// all turns are taken it waits, and between two pieces of its copy other requests get theirs.
 func TestGrowthTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer func(old chan struct{}) { turns = old }(turns)
@@ -47,7 +47,7 @@ func TestGrowthTakesTurns(t *testing.T) {
 			}
 			next := new(Turn)
 			go next.Take()
-			synctest.Wait() // until it is in the line, behind one of those turns
+			synctest.Wait() // until it is queued behind one of those turns
 			other.Give()
 			synctest.Wait()
 			other = next

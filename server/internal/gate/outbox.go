@@ -8,22 +8,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Outbox bounds the answers that one client has not read, from the first one on. It takes time
-// to notice that a client does not read, and meanwhile everything it asked for is answered; so room
-// for an answer is reserved before its request is submitted.
+// An Outbox bounds the answers that one client has not read, from the first one on. Until the
+// server notices that a client does not read, it answers all of the client's requests; so room for
+// an answer is reserved before its request is submitted.
 //
 // Most models declare the size of a row of their answer. For the others the estimate is the size of
 // the client's own recent answers, and until there is one, of other clients' answers. For a model
-// that has not answered yet it is a quarter of the limit, and those few answers are kept at any
-// size. Any other answer that is larger than estimated and does not fit is dropped.
+// that has not answered yet the estimate is a quarter of the limit, and those few answers are kept
+// at any size. Any other answer that is larger than estimated and does not fit is dropped.
 //
-// A client may always have one answer, of any size. One that reads as much as the limit while
-// requests wait for room may have twice as much, and so on up to eight times, until it stops
-// reading: large answers of several rows can share a batch that way. A client that never reads
-// never gets there, unless the limit is below what the kernel buffers for a connection, some
-// megabytes.
+// A client may always have one answer, of any size. If it reads as much as the limit while requests
+// wait for room, the limit doubles, and so on up to eight times, until it stops reading: that way,
+// large answers of several rows can share a batch. A client that never reads keeps the original
+// limit, unless the limit is below what the kernel buffers for a connection, some megabytes.
 //
-// The zero Outbox with a Limit is ready. It must not be used by several goroutines at once.
+// The zero Outbox with a Limit is ready. Only one goroutine at a time may use it.
 type Outbox struct {
 	Setting string // the name of the setting behind Limit
 	Limit   int    // bytes; see SetLimit
@@ -37,7 +36,7 @@ type Outbox struct {
 	short    bool // a request was refused room since the window grew
 }
 
-// growth times the limit is the most that a client which reads may have.
+// growth times the limit is the most that a reading client may have.
 const growth = 8
 
 // SetLimit changes the limit. Answers in the outbox stay and count.
@@ -50,15 +49,15 @@ func (o *Outbox) SetLimit(bytes int) {
 
 func (o *Outbox) room() int { return max(o.window, o.Limit) }
 
-// Waiting is how many bytes of answers wait to be read.
+// Waiting returns how many bytes of answers wait to be read.
 func (o *Outbox) Waiting() int { return o.waiting }
 
 // Admit reserves room for the answer to an open call, and returns how much. ok is false if there is
-// none until other answers have left.
+// no room until other answers have been read.
 //
 // A client over its quota of unread answers waits as well, as long as some of them are in this
-// outbox: reading them makes room. If none is, the request is refused: it would wait for answers on
-// another connection, and nothing would wake this one.
+// outbox: reading them makes room. If none is in this outbox, the request is refused: it would wait
+// for answers on another connection, and nothing would wake this one.
 func (o *Outbox) Admit(c *Call) (expected int, ok bool, err error) {
 	expected = o.expect(c)
 	used := o.promised + o.waiting
@@ -94,7 +93,7 @@ func (o *Outbox) expect(c *Call) int {
 }
 
 // Put replaces the reserved size by that of the answer, and returns it. It fails if the answer is
-// larger than estimated and does not fit; the call has then forgotten the answer.
+// larger than estimated and does not fit; the call has then dropped the answer.
 func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	o.promised -= expected
 	defer func() { c.Use.Became(size) }()
@@ -120,7 +119,7 @@ func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 // recent is a decaying maximum: a lower value counts for a sixteenth.
 func recent(most, next int) int { return max(next, most-(most-next)/16) }
 
-// Take notes that an answer of that size has been read.
+// Take records that an answer of that size has been read.
 func (o *Outbox) Take(size int) {
 	o.waiting -= size
 	if o.taken += size; o.short && o.taken >= o.room() {
@@ -129,7 +128,7 @@ func (o *Outbox) Take(size int) {
 	}
 }
 
-// Stand notes that the client has stopped reading.
+// Stand records that the client has stopped reading.
 func (o *Outbox) Stand() { o.window, o.taken, o.short = 0, 0, false }
 
 // voices is the number of models' answers that the call holds.
@@ -140,7 +139,7 @@ func (c *Call) voices() int {
 	return max(c.Fanout.Voices(), 1)
 }
 
-// answerBytes is the size of what the call holds of its answer.
+// answerBytes returns the size of the answer that the call holds.
 func (c *Call) answerBytes() int {
 	n := 0
 	for i := range c.Outputs {
@@ -158,9 +157,9 @@ func (c *Call) forget() {
 	c.Outputs = Released(c.Outputs)
 }
 
-// Unpin copies the outputs of a call that stays for a while out of their batch, whose memory they
-// would hold as a whole. needed returns the part of an output that is still needed, which may be
-// empty, and moved is told its new place. It copies what the budget allows.
+// Unpin copies the outputs of a call that stays for a while out of their batch: otherwise they
+// would keep the memory of the whole batch. needed returns the part of an output that is still
+// needed, which may be empty, and moved is told its new place. Unpin copies what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {
 	if c.Fanout != nil {
 		return // the calls to models have their own references
@@ -189,7 +188,7 @@ func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved f
 	}
 }
 
-// setRow sets rowBytes, or where the measured size is kept if none is declared.
+// setRow sets rowBytes, or rowSeen, for the measured size, if no size is declared.
 func (t *Target) setRow(seen map[scheduler.ModelID]*atomic.Int64) {
 	if t.rowBytes = rowBytes(t.Spec.Outputs, t.Spec.Batched()); t.rowBytes >= 0 {
 		return

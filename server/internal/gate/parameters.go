@@ -15,10 +15,10 @@ import (
 // parameters are limited to what all common libraries accept.
 const (
 	// maxParameterDepth counts the object itself. There are two levels around it, and the default
-	// limit of .NET is 64; Rust's serde_json takes 127, Python about 1,000.
+	// limit of .NET is 64; Rust's serde_json accepts 127, Python about 1,000.
 	maxParameterDepth = 62
 
-	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits; libraries that
+	// maxParameterDigits is below what a float64 holds. Python accepts 4,300 digits; libraries that
 	// turn large numbers into floats refuse infinity.
 	maxParameterDigits = 308
 )
@@ -65,7 +65,7 @@ func unfit(s *jsontext.Scanner) (why string) {
 }
 
 // withUser adds the user to the parameters, for a model that asked for it. A cache distinguishes
-// requests by their parameters, so no user gets another's answer.
+// requests by their parameters, so no user gets another user's answer.
 func withUser(object []byte, user string) []byte {
 	b := jsontext.AppendString([]byte(`{"user":`), user)
 	for key, value := range jsontext.Members(object) {

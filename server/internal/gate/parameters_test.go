@@ -9,7 +9,7 @@ import (
 )
 
 func TestCheckParameters(t *testing.T) {
-	nested := func(levels int) string { // the object among them
+	nested := func(levels int) string { // including the object
 		return `{"a":` + strings.Repeat(`[`, levels-1) + strings.Repeat(`]`, levels-1) + `}`
 	}
 	for object, want := range map[string]string{

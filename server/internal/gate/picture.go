@@ -8,17 +8,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// filed reports whether a tensor for an input of pictures is files of them: pixels have three
-// dimensions at least.
+// filed reports whether a tensor for an input of pictures holds picture files: pixels have at least
+// three dimensions.
 func filed(t *tensor.Tensor) bool {
 	return t.DType == tensor.Bytes || t.DType == tensor.Uint8 && len(t.Shape) <= 2
 }
 
-// files makes the input of a model of files of pictures: Bytes with an element for each row. They
-// are one file as Uint8 of shape [n] or [1, n], or Bytes of shape [], [rows] or [rows, 1]. added is
+// files makes the input of a model from picture files: Bytes with an element for each row. t is one
+// file as Uint8 of shape [n] or [1, n], or Bytes of shape [], [rows] or [rows, 1]. added reports
 // whether the client sent one row without a dimension for rows.
 //
-// The header of each is looked at, and nothing is decoded: whoever decodes it may believe its size.
+// It reads the header of each file and decodes nothing. A decoder may then trust the size in the
+// header.
 func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (files tensor.Tensor, added bool, err error) {
 	got := t
 	if t.DType == tensor.Uint8 {
@@ -54,7 +55,7 @@ func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fil
 	return t, added, nil
 }
 
-// look refuses a file that the model's container cannot make the declared pixels of.
+// look refuses a file from which the model's container cannot make the declared pixels.
 func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 	h, err := picture.Read(file)
 	if err != nil {
@@ -91,7 +92,7 @@ func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 	return nil
 }
 
-// sides is a declared width and height as an error message says it.
+// sides formats a declared width and height for an error message.
 func sides(width, height int) string {
 	text := func(n int) string {
 		if n == -1 {

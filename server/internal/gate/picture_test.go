@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Files of a picture of 40 x 30 pixels.
+// jpegFile and the functions after it return files of a picture of 40 x 30 pixels.
 func jpegFile(t *testing.T) []byte {
 	var b bytes.Buffer
 	if err := jpeg.Encode(&b, pixel.NewRGBA(pixel.Rect(0, 0, 40, 30)), nil); err != nil {
@@ -34,7 +34,8 @@ func pngFile(t *testing.T, m pixel.Image) []byte {
 	return b.Bytes()
 }
 
-// resized is a PNG of other sides, with the checksum of its header, and nothing else, right.
+// resized returns a PNG with a changed size, in which nothing but the checksum of the header is
+// right.
 func resized(file []byte, width, height uint32) []byte {
 	file = bytes.Clone(file)
 	binary.BigEndian.PutUint32(file[16:], width)
@@ -61,8 +62,8 @@ func elements(t *testing.T, shape tensor.Shape, files ...[]byte) []tensor.Tensor
 	return []tensor.Tensor{made}
 }
 
-// Files of pictures become Bytes with one for each row, whatever form they come in; pixels stay as
-// they are. What a container could not decode to what it has declared is refused here.
+// Picture files become Bytes with one element for each row, whatever form they arrive in; pixels
+// stay as they are. A file that a container could not decode to its declared input is refused here.
 func TestPictures(t *testing.T) {
 	rgb := &tensor.Image{Channels: tensor.ChannelsRGB}
 	boxed := &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeLetterbox, Height: 64, Width: 64}
@@ -152,7 +153,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// A few bytes that are gigabytes once they are decoded are refused by what they say.
+// A few bytes that decode to gigabytes are refused because of their header.
 func TestHugePictures(t *testing.T) {
 	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}, Format: tensor.FormatNHWC,
 		Image: &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeStretch, Height: 64, Width: 64}}}}

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// platforms are the names that the Predict Protocol allows, each with its spellings among
-// containers. Any other platform, such as "python", is shown as the container declares it: the
-// protocol has no name for a model that is a function.
+// platforms are the names that the Predict Protocol allows, each with the spellings that containers
+// use. Any other platform, such as "python", is shown as the container declares it: the protocol
+// has no name for a model that is a function.
 //
 // Source: Predict Protocol, version 2, "Platforms"; the names with two words are Triton's.
 var platforms = map[string][]string{

@@ -27,11 +27,11 @@ type Target struct {
 	Model    *scheduler.Model
 	Spec     scheduler.Spec
 	Cast     bool          // value-preserving casts of inputs are allowed
-	Pixels   int64         // the most of one picture in a file
-	Deadline time.Duration // for requests that bring none
-	Keep     setting.Keep  // for frames that bring none
+	Pixels   int64         // maximum for one picture in a file
+	Deadline time.Duration // for requests without one
+	Keep     setting.Keep  // for frames without one
 	Live     int           // replicas when the table was made
-	Serves   bool          // there was one, or one is started for the next request
+	Serves   bool          // a replica was live, or one is started for the next request
 	Metrics  *metrics.Model
 
 	Application Application // nil for a model; else this is how the application looks to clients
@@ -39,9 +39,9 @@ type Target struct {
 
 	cached   *cache.Version // nil: no cache
 	rowBytes int            // of a row of the answer; -1: not declared
-	rowSeen  *atomic.Int64  // else the measured size, shared by all clients; -1: none yet
+	rowSeen  *atomic.Int64  // the measured size instead, shared by all clients; -1: none yet
 	answer   []byte         // the end of every answer's metadata, up to the list of tensors
-	full     []byte         // the same with all declared tensors but texts, and the closing brace
+	full     []byte         // the same, with all declared tensors except texts, and a "}"
 }
 
 // Unbatched is the metadata's flag that a leading -1 does not count rows: false then, nil
@@ -54,8 +54,8 @@ func (t *Target) Unbatched() *bool {
 }
 
 // AppendAnswer appends the end of an answer's metadata: model, version and the names of the
-// tensors, which are all declared outputs except texts. A model with an adapter has one output,
-// which is a tensor or a text; tensors is empty then.
+// tensors, which are all declared outputs except texts. A model with an adapter has one output, a
+// tensor or a text; for a text, tensors is empty.
 func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 	if t.Spec.Adapter == nil {
 		return append(b, t.full...)
@@ -68,7 +68,7 @@ func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 }
 
 // AppendNamed is AppendAnswer for an answer that has only some of the declared tensors, which are
-// found by name.
+// identified by name.
 func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 	b = append(b, t.answer...)
 	for i := range tensors {
@@ -83,22 +83,23 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 // A Table holds all routes at one moment. It is immutable except for what list caches; readers take
 // it from an atomic pointer.
 type Table struct {
-	who      *identity.Identity   // for whom it was made; nil: for callers with all rights
+	who      *identity.Identity   // the identity it was made for; nil: callers with all rights
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
-	told     map[string]*Target   // the same, with what the caller may see but not use
+	told     map[string]*Target   // the same, plus those that the caller may see but not use
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
 	apps     map[string]*Target   // the applications
-	unread   bool                 // the store has not been read: applications are not known yet
+	unread   bool                 // the store has not been read: applications not known yet
 	awaited  func(string) string  // Config.Awaited
 
 	listing sync.Once
-	listed  []byte // by listing
+	listed  []byte // set by listing
 }
 
-// refresh builds the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas
-// come or go, which is rare, so it reads everything from the scheduler again instead of patching.
+// refresh rebuilds the table. The scheduler calls it (as Hooks.ModelChanged) whenever replicas are
+// added or removed. That is rare, so it reads everything from the scheduler again instead of
+// patching.
 func (g *Gate) refresh() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,10 +213,10 @@ func (t *Target) compose() {
 // Versions lists the versions of a model, the highest first.
 func (t *Table) Versions(name string) []*Target { return t.versions[name] }
 
-// Default is the version that a model's bare name stands for; nil if there is no such model.
+// Default returns the version that a model's bare name stands for; nil if there is no such model.
 func (t *Table) Default(name string) *Target { return t.byModel[name] }
 
-// Target is a version of a model; nil if there is none.
+// Target returns a version of a model; nil if there is none.
 func (t *Table) Target(name, version string) *Target {
 	for _, target := range t.versions[name] {
 		if target.ID.Version == version {
@@ -277,8 +278,8 @@ func (t *Table) resolve(route, version string) (*Target, error) {
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
-// Target finds a model to describe, for a door that has name and version apart; version "" is the
-// default. An application none of whose models has ever been connected has a name only, and no
+// Target finds a model to describe, for a door that has name and version separately; version "" is
+// the default. An application none of whose models has ever been connected has only a name, and no
 // target.
 func (v View) Target(name, version string) (*Target, error) {
 	target, err := v.Known(name, version)
@@ -291,7 +292,7 @@ func (v View) Target(name, version string) (*Target, error) {
 	return target, nil
 }
 
-// Known is Target, but finds applications that have a name only as well.
+// Known is Target, but also finds applications that have only a name.
 func (v View) Known(name, version string) (*Target, error) {
 	if err := v.who.CheckSees(name); err != nil {
 		return nil, err
@@ -300,8 +301,8 @@ func (v View) Known(name, version string) (*Target, error) {
 	return t.find(t.told, name, version)
 }
 
-// Asked is Target for a request for inference. OpenTarget says what is wrong with an application
-// that has no models.
+// Asked is Target for a request for inference. OpenTarget returns the error for an application that
+// has no models.
 func (v View) Asked(name, version string) (*Target, error) {
 	t := v.table()
 	target, err := t.find(t.infer, name, version)
@@ -355,8 +356,8 @@ var (
 	predictWords = words{"model's name", "the repository index"}
 )
 
-// unasked is the error for a route that cannot be asked. A caller without the right to use a model
-// is not told whether it exists.
+// unasked returns the error for a route that takes no requests. A caller without the right to use a
+// model is not told whether it exists.
 func (t *Table) unasked(route string, w words) error {
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, _, _ = strings.Cut(name, "/")
@@ -401,7 +402,8 @@ func (t *Table) unknown(route string, w words) error {
 	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, Join(near, strconv.Quote, ", "))
 }
 
-// absent is the error for a model that is to come: it is worth to ask again. nil: it is not.
+// absent returns the error for an expected model that is not there yet: a retry may succeed. nil:
+// the model is not expected.
 func (t *Table) absent(id string) error {
 	if t.awaited == nil {
 		return nil
@@ -412,7 +414,7 @@ func (t *Table) absent(id string) error {
 	return nil
 }
 
-// known lists the names if there are few enough to read.
+// known lists the names if they are few enough to read.
 func (t *Table) known(w words) string {
 	const most = 8
 	switch all := t.all(); {

@@ -34,7 +34,7 @@ func TestCompareVersions(t *testing.T) {
 	}
 }
 
-// newGate has models with workers that keep what they get.
+// newGate returns a gate with models whose workers keep their batches.
 func newGate(t *testing.T, options ModelOptions, models ...string) (*Gate, map[string]*scheduler.Replica) {
 	t.Helper()
 	if options.Deadline == 0 {
@@ -156,8 +156,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// A client may ask for the list of models as fast as it can write, thousands of times ahead:
-// that costs no more with a thousand models than with one.
+// A client may request the list of models as fast as it can write, thousands of times ahead of the
+// answers: that costs no more with a thousand models than with one.
 func TestListOfModelsIsMadeOnce(t *testing.T) {
 	g, _ := newGate(t, ModelOptions{}, "digits/1")
 	list := func() []byte {

@@ -23,7 +23,7 @@ var (
 	ErrInternal         = errors.New("gate: internal error")
 )
 
-// A Status is how one condition shows on every wire.
+// A Status is how one condition is shown on every wire.
 type Status struct {
 	Err       error  // the condition, for errors.Is
 	Type      string // Shiva: metadata "type" of an "!error" message
@@ -53,8 +53,6 @@ var statuses = []Status{
 	{ErrInternal, shiva.Internal, http.StatusInternalServerError, 13, false, metrics.Internal},
 }
 
-// Errors of a question, by their condition.
-
 // Invalid is an ErrInvalidInput.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", scheduler.ErrInvalidInput, fmt.Errorf(format, args...))
@@ -80,7 +78,7 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
-// Bare is err without its text, as far as StatusOf and By distinguish errors.
+// Bare returns err without its text, as far as StatusOf and By distinguish errors.
 func Bare(err error) error {
 	if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
 		return e
@@ -88,7 +86,7 @@ func Bare(err error) error {
 	return StatusOf(err).Err
 }
 
-// Again is how long to wait before a refused request is worth repeating; 0: unknown.
+// Again returns how long to wait before a refused request is worth repeating; 0: unknown.
 func Again(err error) time.Duration {
 	if e, ok := errors.AsType[*scheduler.OverloadedError](err); ok {
 		return e.RetryAfter
@@ -110,10 +108,10 @@ func Outcome(err error, c *Choice) metrics.Outcome {
 	return metrics.OK
 }
 
-// maxText bounds what Text returns: errors can quote a client, at any length.
+// maxText bounds what Text returns: errors can quote a client at any length.
 const maxText = 4 << 10
 
-// Text is what the client reads: err without the name of the package that found it.
+// Text returns what the client reads: err without the name of the package that it comes from.
 func Text(err error) string {
 	s := err.Error()
 	for _, room := range [...]string{"gate: ", "scheduler: ", "shiva: "} {
@@ -122,7 +120,7 @@ func Text(err error) string {
 	return Cut(s, maxText)
 }
 
-// Cut shortens s to at most that many bytes, with a mark that some are missing.
+// Cut shortens s to at most that many bytes, and marks the omission.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

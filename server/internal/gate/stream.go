@@ -13,10 +13,10 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Frame is what the answer to a frame of a stream says besides its outputs. It lives until the
-// call is closed.
+// A Frame holds what the answer to a frame of a stream carries besides its outputs. It lives until
+// the call is closed.
 type Frame struct {
-	Seq     int64         // the client's number of it; negative: it has none
+	Seq     int64         // the client's number for the frame; negative: none
 	Age     time.Duration // at the time of the answer, since captured_at or else since it arrived
 	Skipped int           // frames superseded since the last executed one
 
@@ -25,16 +25,16 @@ type Frame struct {
 }
 
 // An OwnStream is a connection's own stream, which no other connection can name. A request that
-// names no stream is a frame of it. The door calls End when the connection is closed, and uses it
-// from one goroutine at a time.
+// names no stream is a frame of it. The door calls End when the connection is closed, and uses the
+// stream from one goroutine at a time.
 type OwnStream struct {
-	Name       string // for people: the client's address
+	Name       string // for display: the client's address
 	Connection uint64 // never 0
 
-	models []*scheduler.Model // existing models that have had a frame of it
+	models []*scheduler.Model // existing models that were sent a frame of it
 }
 
-// sent notes that a model is sent a frame.
+// sent records that a model is sent a frame.
 func (s *OwnStream) sent(sched *scheduler.Scheduler, m *scheduler.Model) {
 	if slices.Contains(s.models, m) {
 		return
@@ -60,8 +60,8 @@ func (p *Params) Framed() bool { return p.Stream != "" || p.Own != nil }
 
 // A Stream identifies a stream among those of all clients.
 type Stream struct {
-	Client     string // who sends it; may refer to reused memory
-	Name       string // likewise
+	Client     string // the sender; may refer to reused memory
+	Name       string // may refer to reused memory
 	Connection uint64 // 0: any connection of the client may send frames of it
 }
 
@@ -81,7 +81,7 @@ func (c *Call) Enter(p *Params) error {
 		}
 		return nil
 	}
-	if c.Rows == 0 { // it would be answered at once, before older frames
+	if c.Rows == 0 { // the frame would be answered at once, before older ones
 		return fmt.Errorf("%w: a frame of a stream has at least one row", scheduler.ErrInvalidInput)
 	}
 	f := &c.frame
@@ -101,8 +101,8 @@ func (c *Call) Enter(p *Params) error {
 }
 
 // streamer is the owner of a frame's stream: the user that the request names, on any machine, or
-// else the machine that sends it. Frames that an application sends to its models are apart from
-// those that clients send to these models directly.
+// else the machine that sends it. Frames that an application sends to its models are kept separate
+// from frames that clients send to these models directly.
 func (p *Params) streamer() string {
 	who := p.Client
 	if p.User != "" {
@@ -114,8 +114,8 @@ func (p *Params) streamer() string {
 	return who
 }
 
-// ClientOf is the machine behind a peer's address, "host:port", by which streams of clients are
-// told apart. Of an IPv6 address only the first half counts: a machine can choose the rest. For a
+// ClientOf returns the machine behind a peer's address, "host:port"; it distinguishes the streams
+// of clients. Only the first half of an IPv6 address counts: a machine can choose the rest. For a
 // process on this machine, "uid=1000,pid=4711", it is the user.
 func ClientOf(peer string) string {
 	if strings.HasPrefix(peer, "uid=") {
@@ -137,7 +137,7 @@ func ClientOf(peer string) string {
 	}
 }
 
-// longestBy bounds the id by which a superseded frame learns of the newer one, in bytes, to keep
+// longestBy bounds the id, in bytes, that tells a superseded frame which frame is newer, to keep
 // errors small.
 const longestBy = 256
 
@@ -145,16 +145,16 @@ func strayed(key string) error {
 	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
 }
 
-// Keep is how many frames of the stream may wait, by the frame or the settings of its model; 0: any
-// number.
+// Keep returns how many frames of the stream may wait, according to the frame or else the settings
+// of its model; 0: any number.
 func (c *Call) Keep() int { return max(0, int(cmp.Or(c.frame.place.Keep, c.Target.Keep))) }
 
-// Supersedes is the error of an older frame of the stream, given up for this one.
+// Supersedes returns the error of an older frame of the stream that this one supersedes.
 func (f *Frame) Supersedes() error {
 	return &scheduler.SupersededError{Seq: f.Seq, ID: strings.Clone(f.place.ID)}
 }
 
-// Shown notes that the answer leaves later than the model made it, and how many superseded frames
+// Shown records that the answer leaves later than the model made it, and how many superseded frames
 // its client knows of.
 func (f *Frame) Shown(skipped int) {
 	f.Age, f.Skipped = max(0, time.Since(f.captured)), skipped
@@ -170,7 +170,7 @@ func (f *Frame) answered(c *Call) {
 }
 
 // By names the frame that superseded the one with the error err, as JSON text: its number, or the
-// request's id if it has none; "" if it has neither, or err is another error.
+// request's id if it has no number; "" if it has neither, or if err is another error.
 func By(err error) string {
 	e, ok := errors.AsType[*scheduler.SupersededError](err)
 	if ok && e.Seq >= 0 {

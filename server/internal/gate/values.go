@@ -38,8 +38,8 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		}
 		list, ok = list[0].([]any)
 	}
-	// The capacity is not taken from the shape: that describes the first lists only, and a short
-	// text may claim a huge one.
+	// The capacity is not taken from the shape: the shape describes the first lists only, and a
+	// short text may claim a huge one.
 	leaves, err := flatten(nil, value, shape)
 	if err != nil {
 		return tensor.Tensor{}, err
@@ -66,7 +66,7 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		if err != nil {
 			return tensor.Tensor{}, err
 		}
-		// A few decimals stand for the nearest value of a short float.
+		// Decimal text stands for the nearest value of a short float.
 		switch numbers[i] = v; d {
 		case tensor.Float32:
 			numbers[i] = float64(float32(v))
@@ -99,8 +99,8 @@ func float(leaf any) (float64, error) {
 	return 0, fmt.Errorf("expected numbers, got %v", leaf)
 }
 
-// integers makes a tensor of a type with more integers than a float64 has. A number in another form
-// than digits, such as 1e3, is accepted as far as a float64 represents every integer.
+// integers makes a tensor of a type with more integers than a float64 has. A number not written as
+// plain digits, such as 1e3, is accepted in the range where a float64 represents every integer.
 func integers[T int64 | uint64](shape tensor.Shape, leaves []any, parse func(string) (T, error)) (tensor.Tensor, error) {
 	values := make([]T, len(leaves))
 	for i, leaf := range leaves {

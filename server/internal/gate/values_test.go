@@ -69,8 +69,8 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion
-// elements cost no memory for it.
+// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion elements
+// do not allocate memory for one.
 func TestFromJSONTakesWhatIsThere(t *testing.T) {
 	const n = 1 << 18
 	wide := make([]any, n)

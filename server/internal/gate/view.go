@@ -4,8 +4,8 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// A View is the gate as an identity sees it. What the identity may neither use nor see does not
-// exist there, neither in lists nor in errors that name what there is.
+// A View is the gate as an identity sees it. Models that the identity may neither use nor see do
+// not exist there: neither in lists nor in errors that list names.
 type View struct {
 	gate *Gate
 	who  *identity.Identity
@@ -14,7 +14,7 @@ type View struct {
 // As returns the gate as who sees it; nil sees everything.
 func (g *Gate) As(who *identity.Identity) View { return View{g, who} }
 
-// Who is the identity of the view.
+// Who returns the identity of the view.
 func (v View) Who() *identity.Identity { return v.who }
 
 // Names lists the names of models and applications, sorted.
@@ -25,7 +25,7 @@ func (v View) table() *Table { return v.gate.table(v.who) }
 // A visible is a table derived from another for one identity.
 type visible struct{ of, table *Table }
 
-// table returns the routes of an identity. They are made when it first asks after a change of the
+// table returns the routes of an identity. They are made at its first request after a change of the
 // routes, so that a request costs two loads.
 func (g *Gate) table(who *identity.Identity) *Table {
 	all := g.routes.Load()
@@ -40,7 +40,7 @@ func (g *Gate) table(who *identity.Identity) *Table {
 	return v.table
 }
 
-// visibleTo is the part of a table that an identity may use or see.
+// visibleTo returns the part of a table that an identity may use or see.
 func (t *Table) visibleTo(who *identity.Identity) *Table {
 	v := &Table{
 		who:      who,

@@ -38,7 +38,7 @@ const (
 
 var fields = []field{commonName, subject, dnsName, email, uri, ip}
 
-// Bounds of the names of a certificate. One above them belongs to nobody.
+// Bounds of the names of a certificate. A certificate above them belongs to nobody.
 const (
 	maxNames     = 100
 	maxNameBytes = 1 << 10
@@ -81,8 +81,8 @@ func NewCertificate(c *x509.Certificate) *Certificate {
 }
 
 // unusable says what is wrong with the names of a certificate. One program may take a control
-// character for the end of a name where another reads on, so a certificate with such a name belongs
-// to nobody.
+// character for the end of a name where another program reads on, so a certificate with such a name
+// belongs to nobody.
 func unusable(names map[field][]string) string {
 	all := 0
 	for _, f := range fields {
@@ -109,13 +109,13 @@ func unusable(names map[field][]string) string {
 	return ""
 }
 
-// A pattern matches certificates of an identity: "cn:camera-*".
+// A pattern matches the certificates of an identity, such as "cn:camera-*".
 type pattern struct {
 	field field
 	text  string // as path.Match takes it
 }
 
-// parsePattern reads one element of certificate.
+// parsePattern parses one element of the setting certificate.
 func parsePattern(text string) (p pattern, err error) {
 	for _, f := range fields {
 		name, ok := strings.CutPrefix(text, string(f)+":")
@@ -150,8 +150,8 @@ func (p pattern) matches(c *Certificate) bool {
 	return false
 }
 
-// overlaps reports whether two patterns certainly match a common name: they are equal, or one
-// without wildcards matches the other. Two patterns with wildcards may overlap undetected;
+// overlaps reports whether two patterns certainly match a common name: they are equal, or one has
+// no wildcards and the other matches it. Two patterns with wildcards may overlap undetected;
 // Registry.Who refuses certificates that match both.
 func (p pattern) overlaps(other pattern) bool {
 	if p.field != other.field {
@@ -182,7 +182,7 @@ func SameCertificate(list []Declaration) (i int, mine, theirs string) {
 	return -1, "", ""
 }
 
-// A holder is the identity that a table has for a certificate.
+// A holder is the identity that a table gives a certificate.
 type holder struct {
 	table *table
 	who   *Identity
@@ -194,8 +194,8 @@ type claim struct {
 	who *Identity
 }
 
-// holder returns the identity of a certificate, or nobody. It is nil if there is no certificate, or
-// no identity is declared with one, so that a certificate says nothing.
+// holder returns the identity of a certificate, or nobody. It returns nil if there is no
+// certificate, or if no identity is declared with certificates, so that they identify no client.
 func (t *table) holder(c *Certificate) *Identity {
 	if c == nil || len(t.claims) == 0 {
 		return nil

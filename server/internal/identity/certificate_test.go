@@ -21,7 +21,7 @@ func certificate(change func(*x509.Certificate)) *Certificate {
 	if change != nil {
 		change(c)
 	}
-	// As the parser has it.
+	// As the parser returns it.
 	c.Subject.Names = nil
 	for _, cn := range strings.Split(c.Subject.CommonName, "|") {
 		if cn != "" {
@@ -50,7 +50,7 @@ func TestCertificatePatterns(t *testing.T) {
 	}
 }
 
-// What a certificate and a token say together, and what holds after another table.
+// The identity from a certificate together with a token, also after a change of the table.
 func TestWhoHoldsCertificates(t *testing.T) {
 	c := certificate(nil)
 	with := func(c *Certificate, token string) *Shown {
@@ -98,7 +98,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 		t.Errorf("a token and a certificate of one identity: %+v", got)
 	}
 	r.Replace([]Declaration{known("cams", "cn:cam*"), known("sevens", "cn:*7"), declare("token", "one", "infer")})
-	for range 3 { // a connection each
+	for range 3 { // one connection each
 		c = certificate(nil)
 		if got := r.Who(with(c, "")); !errors.Is(got.Enter(), ErrUnauthenticated) || strings.Contains(got.Enter().Error(), "sevens") {
 			t.Errorf("of two identities: %v", got.Enter())
@@ -116,7 +116,8 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	}
 }
 
-// A certificate whose names two programs could read in two ways is nobody's, whatever else it has.
+// A certificate whose names two programs could read differently belongs to nobody, whatever else it
+// has.
 func TestUnusableNames(t *testing.T) {
 	r := registry(known("a", "cn:*", "dns:*", "email:*", "subject:*"))
 	for what, change := range map[string]func(*x509.Certificate){
@@ -144,7 +145,7 @@ func TestUnusableNames(t *testing.T) {
 	}
 }
 
-// Requests of a connection that has shown a certificate allocate nothing for it.
+// Requests on a connection with a client certificate allocate nothing for it.
 func TestCertificateAllocates(t *testing.T) {
 	r, c := registry(known("a", "cn:camera-*")), certificate(nil)
 	if n := testing.AllocsPerRun(100, func() {

@@ -113,17 +113,17 @@ func SameToken(list []Declaration) int {
 }
 
 // An Identity is an authenticated client or container. Except for Routes it is immutable; a reload
-// makes new ones.
+// makes new identities.
 type Identity struct {
 	name   string
 	grants [rights][]grant
 	all    []grant // in the order of the file
 	nobody string  // not "": the identity is nobody, for this reason
-	place  Place   // of Anonymous: where no token was shown
+	place  Place   // of Anonymous: where no token was presented
 
 	account *quota.Account // nil for nobody
 
-	// Routes belongs to the gate: its routes that the identity may use.
+	// Routes belongs to the gate: the routes that the identity may use.
 	Routes atomic.Value
 }
 
@@ -157,7 +157,7 @@ func (i *Identity) Account() *quota.Account {
 }
 
 // Payers are the accounts that pay for requests of the identity from an address: its own, and the
-// address's if nothing else is known of the client.
+// address's if nothing else is known about the client.
 func (i *Identity) Payers(address *quota.Account) quota.Payers {
 	switch {
 	case i == nil || i.account == nil:
@@ -170,7 +170,7 @@ func (i *Identity) Payers(address *quota.Account) quota.Payers {
 
 // A Description is what an identity is told about itself.
 type Description struct {
-	// Identity is its name; empty: the server declares no identities, and everybody may do
+	// Identity is its name; empty: the server declares no identities, and every client may do
 	// everything.
 	Identity string   `json:"identity,omitempty"`
 	May      []string `json:"may"` // its rights in the words of the configuration
@@ -192,8 +192,8 @@ func (i *Identity) Describe() Description {
 	return d
 }
 
-// May reports whether the identity has a right for a name, which is ignored for the admin rights
-// and is "name/version" for Serve.
+// May reports whether the identity has a right for a name. The name is ignored for the admin
+// rights, and is "name/version" for Serve.
 func (i *Identity) May(r Right, name string) bool {
 	holds := func(g grant) bool { return g.matches(name) }
 	return i == nil || slices.ContainsFunc(i.grants[r], holds) || r == AdminRead && i.May(AdminWrite, "")
@@ -202,14 +202,14 @@ func (i *Identity) May(r Right, name string) bool {
 // MayAny reports whether the identity has a right for some name.
 func (i *Identity) MayAny(r Right) bool { return i == nil || len(i.grants[r]) > 0 }
 
-// Sees reports whether the identity may know of a model or application: it may use it, or has
-// admin:read.
+// Sees reports whether the identity may know of a model or application: it has a right to use that
+// one, or has admin:read.
 func (i *Identity) Sees(name string) bool {
 	return i.May(Infer, name) || i.May(Feedback, name) || i.May(Load, name) || i.May(AdminRead, "")
 }
 
-// Check returns an error if the identity lacks a right for a name. It does not depend on whether
-// anything of that name exists.
+// Check returns an error if the identity lacks a right for a name. The result does not depend on
+// whether anything of that name exists.
 func (i *Identity) Check(r Right, name string) error {
 	if i.May(r, name) {
 		return nil

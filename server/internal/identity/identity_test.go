@@ -46,7 +46,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// Who shows what, and what holds after the table is another.
+// The identity for each kind of credentials, also after a change of the table.
 func TestWho(t *testing.T) {
 	var none *Identity
 	if err := errors.Join(none.Enter(), none.Check(AdminWrite, ""), none.Check(Serve, "m/1"), none.CheckAny(Load), none.CheckSees("m")); err != nil {
@@ -98,7 +98,7 @@ func TestUnmatched(t *testing.T) {
 	}
 }
 
-// What is asked for each request allocates nothing.
+// The checks made for each request allocate nothing.
 func TestWhoAllocates(t *testing.T) {
 	r := registry(declare("a", "one", "infer:cat*"))
 	shown := Token("one")

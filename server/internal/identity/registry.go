@@ -25,16 +25,16 @@ type table struct {
 	tokens  map[hash]*Identity
 	claims  []claim // on certificates, in the order of the file
 	list    []*Identity
-	silent  [places]*Identity // of clients that present nothing there
-	unknown *Identity         // of those with an undeclared token
-	unfit   [places]*Identity // of those with something that cannot be a token
-	torn    *Identity         // of those with the token of one and the certificate of another
+	silent  [places]*Identity // for clients that present no token there
+	unknown *Identity         // for clients with an undeclared token
+	unfit   [places]*Identity // for clients with a malformed token
+	torn    *Identity         // for a token of one identity and a certificate of another
 
 	ambiguous ambiguous
 }
 
-// Replace installs the declarations, which must have no Faults. Open connections are looked up
-// again at their next request.
+// Replace installs the declarations, which must have no Faults. The identity of an open connection
+// is looked up again at its next request.
 func (r *Registry) Replace(list []Declaration) {
 	limits := make(map[string]quota.Limits, len(list))
 	for _, d := range list {
@@ -80,7 +80,7 @@ func (r *Registry) Replace(list []Declaration) {
 	r.table.Store(t)
 }
 
-// Declared reports whether identities are declared. Otherwise everybody may do everything.
+// Declared reports whether identities are declared. Otherwise every client may do everything.
 func (r *Registry) Declared() bool { return r.table.Load() != nil }
 
 // Usage returns what identities have used of their quotas, by name.
@@ -99,7 +99,7 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 	return all
 }
 
-// Strangers is the identity of clients that present nothing.
+// Strangers returns the identity of clients that present nothing.
 func (r *Registry) Strangers() *Identity {
 	if t := r.table.Load(); t != nil {
 		return t.silent[InMessage]
@@ -107,7 +107,8 @@ func (r *Registry) Strangers() *Identity {
 	return nil
 }
 
-// A Place is where a door looks for a token. Refusals name it, since a token elsewhere is none.
+// A Place is where a door looks for a token. Refusals name it, since a token anywhere else does not
+// count.
 type Place uint8
 
 // The places, by the doors.
@@ -126,16 +127,16 @@ func (p Place) String() string {
 	}[p]
 }
 
-// Shown are the credentials that a client has presented. The zero Shown has none, over Shiva. It is
-// for one goroutine at a time.
+// Shown holds the credentials that a client has presented. The zero Shown has none, over Shiva.
+// Only one goroutine at a time may use it.
 type Shown struct {
 	Certificate *Certificate // of the connection; nil: none
-	Place       Place        // of the token, or where there is none
+	Place       Place        // where the token is, or was expected
 
 	kind  kind
 	token hash
 
-	table *table // where who was looked up; nil: not yet
+	table *table // the table that who is from; nil: none yet
 	who   *Identity
 }
 
@@ -144,7 +145,7 @@ type kind uint8
 const (
 	nothing kind = iota
 	aToken
-	unfit // something that cannot be a token
+	unfit // text that cannot be a token
 )
 
 // maxToken bounds a token, in bytes. Longer texts are not hashed.
@@ -185,7 +186,7 @@ func (s *Shown) Same(other *Shown) bool {
 
 // Who returns the current identity of a client that has presented s, which may be nil. It costs an
 // atomic load unless the configuration has changed since the last call. The result is nil only if
-// no identities are declared; Enter reports whether it is nobody.
+// no identities are declared; Enter reports whether the result is nobody.
 func (r *Registry) Who(s *Shown) *Identity {
 	if s == nil {
 		return r.Strangers()
@@ -217,7 +218,7 @@ func (t *table) find(s *Shown) *Identity {
 	case holder != nil && holder.nobody == "" && holder != i:
 		return t.torn
 	default:
-		// Also if its certificate belongs to nobody: it may serve the handshake alone.
+		// Also if the certificate belongs to nobody: it may serve only the handshake.
 		return i
 	}
 }

@@ -14,12 +14,12 @@ type Right uint8
 
 // The rights. Those up to Serve apply to names, by pattern.
 const (
-	Infer      Right = iota // ask a model or an application
+	Infer      Right = iota // send requests to a model or an application
 	Feedback                // tell an application the outcome of a request
 	Load                    // load and unload a model
 	Serve                   // register as a container of a version of a model
 	AdminRead               // see what the admin door shows
-	AdminWrite              // change what it changes, and see it
+	AdminWrite              // change what the admin door changes, and see it
 	rights     = iota
 )
 
@@ -33,10 +33,10 @@ func (r Right) named() bool { return r <= Serve }
 // A grant is one right of an identity and the names that it applies to: "infer:cat*".
 type grant struct {
 	right   Right
-	pattern string // for path.Match, of names, or "name/version" for Serve; "": all
+	pattern string // for path.Match: of names, or "name/version" for Serve; "": all
 }
 
-// parse parses one element of may.
+// parse parses one element of the setting may.
 func parse(text string) (grant, error) {
 	for r := range Right(rights) {
 		pattern, given := "", false

@@ -11,10 +11,10 @@ import (
 // A Clock times the arrival of one message. The zero Clock has not begun.
 type Clock struct {
 	Began time.Time // when the first byte arrived
-	Bytes int64     // received so far, or the message's size if that is known
+	Bytes int64     // received so far, or the size of the message if known
 }
 
-// Due is when the message must be complete under a door's message_timeout; zero: never.
+// Due returns when the message must be complete under a door's message_timeout; zero: never.
 func (c Clock) Due(timeout time.Duration) time.Time {
 	if timeout <= 0 || c.Began.IsZero() {
 		return time.Time{}
@@ -28,7 +28,7 @@ func (c Clock) Late(now time.Time, timeout time.Duration) bool {
 	return !due.IsZero() && !now.Before(due)
 }
 
-// Error is the refusal of a message that is late.
+// Error returns the refusal of a late message.
 func (c Clock) Error(door string, now time.Time, timeout time.Duration) error {
 	return fmt.Errorf("%w: %d bytes of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
 		scheduler.ErrDeadlineExceeded, c.Bytes, now.Sub(c.Began).Round(time.Millisecond), door, timeout)

@@ -12,43 +12,43 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A Conn is a connection that was admitted. Its bytes and the reason why it ends are counted.
+// A Conn is an admitted connection. Its bytes and the reason for its end are counted.
 type Conn struct {
 	net.Conn
 	listener *Listener
 	door     net.Addr
 	host     Host
 	peer     net.Addr
-	why      atomic.Int32 // a metrics.Closed, and 1; 0: it is not known yet
+	why      atomic.Int32 // a metrics.Closed plus 1; 0: not known yet
 	left     atomic.Bool
-	lingers  atomic.Bool    // the listener closes it later
-	turn     atomic.Int64   // when the goroutine that reads last waited, or let others go first
-	account  *quota.Account // of the host; nil: there are no quotas
+	lingers  atomic.Bool    // the listener will close the connection
+	turn     atomic.Int64   // when the reading goroutine last waited or yielded
+	account  *quota.Account // of the host; nil: no quotas
 	claims   quota.Claims
 	rests    bool // see Rest
 
 	socket      net.Conn
-	*encryption // nil: it is plain
+	*encryption // nil: a plain connection
 }
 
-// An encryption is what a connection to an address of TLS has besides. begin sets it.
+// An encryption has the additional fields of a connection to a TLS address. begin sets it.
 type encryption struct {
 	wire        *wire
 	tls         *tls.Conn
 	certificate *x509.Certificate
 }
 
-// Host is the host that the connection is counted for.
+// Host returns the host that the connection counts for.
 func (c *Conn) Host() Host { return c.host }
 
 // RemoteAddr is the client's address. On a Unix socket it names the client's process,
 // "uid=1000,pid=4711", and its network is "unix".
 func (c *Conn) RemoteAddr() net.Addr { return c.peer }
 
-// Door is the listening address that the client has connected to.
+// Door is the listening address that the client connected to.
 func (c *Conn) Door() net.Addr { return c.door }
 
-// Account is the quota account of the client's host; nil: there is none.
+// Account is the quota account of the client's host; nil if there is none.
 func (c *Conn) Account() *quota.Account { return c.account }
 
 // Claim counts the connection for an identity's account as well, until it ends; nil is no account.
@@ -66,17 +66,17 @@ func (c *Conn) Again(of func() quota.Payers, now time.Time) *quota.Error {
 	return c.claims.Again(of, now)
 }
 
-// Pause is how long the caller, who reads the connection, must wait before the next read. It is 0
-// unless many requests on the connection exceed a rate. Each call takes one of so many parts of a
-// turn (see package quota).
+// Pause returns how long the reader of the connection must wait before the next read. It is 0
+// unless many requests on the connection exceed a rate. Each call takes one of the given number of
+// parts of a turn (see package quota).
 func (c *Conn) Pause(parts int) time.Duration { return c.claims.Pause(parts) }
 
-// Read reads and counts. It yields the processor when the client always has more to be read, such
-// as 10,000 pipelined requests: a goroutine that never waits keeps its processor for the 10 ms of
-// the runtime's time slice, and all other clients wait for several of those.
+// Read reads and counts the bytes. It yields the processor while the client always has more input
+// ready, such as 10,000 pipelined requests: a goroutine that never waits keeps its processor for
+// the 10 ms of the runtime's time slice, and all other clients wait for several such slices.
 func (c *Conn) Read(p []byte) (int, error) {
 	const (
-		waited = 20 * time.Microsecond  // and did not just copy
+		waited = 20 * time.Microsecond  // longer than a copy takes
 		turn   = 200 * time.Microsecond // without waiting
 	)
 	began := time.Now()
@@ -107,14 +107,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 // CloseWrite closes the writing side.
 func (c *Conn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 
-// A halfCloser can close its writing side alone, as TCP connections can.
+// A halfCloser can close only its writing side, as TCP connections can.
 type halfCloser interface{ CloseWrite() error }
 
-// Because records why the connection ends. The first reason counts.
+// Because records why the connection ends. Later reasons are ignored.
 func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(0, int32(why)+1) }
 
-// HandOver returns the connection below, for a door that goes on with its descriptor and closes it.
-// It is not kept: it is more memory than the rest of an idle connection here.
+// HandOver returns the connection below, for a door that continues with its descriptor and closes
+// it. The Conn drops its reference: the connection below takes more memory than the rest of an idle
+// Conn.
 func (c *Conn) HandOver() net.Conn {
 	below := c.socket
 	c.Conn, c.socket = nil, nil

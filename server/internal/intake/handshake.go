@@ -19,20 +19,20 @@ import (
 )
 
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine
-// here until its handshake is done, and then the door gets it.
+// here until its handshake is done; then it goes to the door.
 
-// turns limit handshakes to half of the processors, so that the other half serves clients. A
-// handshake takes up to two milliseconds of computing (RSA): a thousand at once would occupy every
-// processor.
+// turns limits handshakes to half of the processors, so that the other half serves clients. A
+// handshake takes up to two milliseconds of processor time (RSA): a thousand at once would occupy
+// every processor.
 var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
 
 // A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
-// input has arrived, and gives it up before it waits for more, or for room to write: the server's
-// flight may be larger than the socket's buffer, for example if it names thousands of authorities,
-// and a client that does not read it would keep all others waiting.
+// input has arrived, and gives the turn up before it waits for more input or for room to write: the
+// server's flight may be larger than the socket's buffer, for example if it names thousands of
+// authorities, and a client that does not read it would keep all other clients waiting.
 type wire struct {
 	net.Conn
-	turn bool // it has a turn
+	turn bool // holds a turn
 	done bool // the handshake is done
 	peer patience
 }
@@ -52,7 +52,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write gives up the turn: the computing is done, and writing may wait.
+// Write gives up the turn: the computation is done, and the write may block.
 func (w *wire) Write(p []byte) (int, error) {
 	w.give()
 	if w.done {
@@ -64,12 +64,13 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 // patience sums up how long a peer has been waited for in its handshake. The time in which the peer
-// waits for its turn is not counted, so that among thousands of handshakes those that go on are
-// told from those that do not, and a byte now and then makes nobody look busy.
+// waits for its turn is not counted. So among thousands of handshakes, those that make progress are
+// distinguished from those that do not, and a peer that sends a byte now and then does not look
+// busy.
 type patience struct {
 	mu     sync.Mutex
 	waited time.Duration
-	since  time.Time // when the present wait began; zero: the peer is not waited for
+	since  time.Time // when the current wait began; zero: not waiting for the peer
 }
 
 func (p *patience) waits() {
@@ -87,7 +88,7 @@ func (p *patience) met() {
 	p.since = time.Time{}
 }
 
-// by is how long the peer has been waited for at a time.
+// by returns how long the peer has been waited for by that time.
 func (p *patience) by(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +138,7 @@ func (l *Listener) shake(c *Conn) bool {
 }
 
 // fail ends a connection whose handshake has failed. A client that does not speak TLS is told so in
-// the door's own protocol; others have been sent an alert and get time to read it.
+// the door's own protocol; other clients have been sent an alert and get time to read it.
 func (l *Listener) fail(c *Conn, err error) {
 	switch e, ok := errors.AsType[tls.RecordHeaderError](err); {
 	case ok && e.Conn != nil && l.Refusal != nil:
@@ -152,8 +153,8 @@ func (l *Listener) fail(c *Conn, err error) {
 	}
 }
 
-// MayLog limits the log to one failed connection a second, since anybody can cause them. others is
-// how many have not been logged since the last one that was.
+// MayLog limits the log to one failed connection a second, since any client can cause them. others
+// is how many have gone unlogged since the last one logged.
 func (l *Listener) MayLog() (others int, may bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,10 +168,10 @@ func (l *Listener) MayLog() (others int, may bool) {
 }
 
 // begin registers a handshake, which waits for its peer from now on. If there are too many, it
-// closes the one whose peer has been waited for longest, of the host that has the most: if new ones
-// were refused instead, silent clients could keep everybody else out; and if the oldest gave way, a
-// crowd that keeps coming would end those that are only waiting for their turn. It reports false
-// once the listener is closed.
+// picks the host with the most and closes its handshake whose peer has been waited for longest. If
+// new ones were refused instead, silent clients could keep all other clients out; and if the oldest
+// were closed, a steady stream of new ones would end those that are only waiting for their turn.
+// begin reports false once the listener is closed.
 func (l *Listener) begin(c *Conn) bool {
 	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
 	c.wire.peer.waits()
@@ -189,7 +190,7 @@ func (l *Listener) begin(c *Conn) bool {
 	return true
 }
 
-// slowestLocked is the handshake that gives way.
+// slowestLocked returns the handshake to close.
 func (l *Listener) slowestLocked() *Conn {
 	crowd := map[Host]int{}
 	for _, c := range l.unfinished {
@@ -214,7 +215,7 @@ func (l *Listener) dropLocked(c *Conn) {
 	}
 }
 
-// PeerCertificate is the client's verified certificate; nil: it has shown none.
+// PeerCertificate returns the client's verified certificate; nil if it presented none.
 func (c *Conn) PeerCertificate() *x509.Certificate {
 	if c.encryption == nil {
 		return nil
@@ -222,12 +223,12 @@ func (c *Conn) PeerCertificate() *x509.Certificate {
 	return c.certificate
 }
 
-// Socket is the *net.TCPConn or *net.UnixConn below the connection.
+// Socket returns the *net.TCPConn or *net.UnixConn below the connection.
 func (c *Conn) Socket() net.Conn { return c.socket }
 
-// TLS returns the connection's TLS layer, or nil if it is plain, and has it read and write carrier
-// in place of the socket. It is for a door that polls its sockets itself, which calls it before the
-// first Read.
+// TLS returns the connection's TLS layer, or nil if the connection is plain, and makes that layer
+// read and write carrier in place of the socket. It is for a door that polls its sockets itself.
+// Call it before the first Read.
 func (c *Conn) TLS(carrier net.Conn) *tls.Conn {
 	if c.encryption == nil {
 		return nil

@@ -23,7 +23,7 @@ import (
 
 const mostHandshakes = 4
 
-// A guarded listener is one of TLS, with the authority of its server and of its clients.
+// A guarded listener is a TLS listener, with the authority for its server and its clients.
 type guarded struct {
 	*Listener
 	authority *certtest.Authority
@@ -58,7 +58,7 @@ func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []b
 	return g
 }
 
-// plain is a client's connection without a handshake.
+// plain returns a client's connection without a handshake.
 func (g *guarded) plain(t *testing.T) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", g.Addr().(secure.Addr).TCPAddr.String())
@@ -70,7 +70,7 @@ func (g *guarded) plain(t *testing.T) net.Conn {
 	return c
 }
 
-// says is what a client reads after its handshake, until the end.
+// says returns everything that a client reads after its handshake.
 func (g *guarded) says(t *testing.T, own ...certtest.Issue) (string, error) {
 	t.Helper()
 	cfg := &tls.Config{RootCAs: g.authority.Pool(), ServerName: "localhost"}
@@ -85,7 +85,7 @@ func (g *guarded) says(t *testing.T, own ...certtest.Issue) (string, error) {
 	return string(text), err
 }
 
-// greet tells a client what of its certificate is known, and closes the connection.
+// greet tells a client the name in its certificate, and closes the connection.
 func greet(c *Conn) {
 	name := "nobody"
 	if cert := c.PeerCertificate(); cert != nil {
@@ -95,8 +95,8 @@ func greet(c *Conn) {
 	c.Linger()
 }
 
-// A client is let in by a certificate that is good, and is known by it; others are told by TLS what
-// is wrong with theirs.
+// A client with a good certificate is admitted and identified by it; other clients are told by TLS
+// what is wrong with theirs.
 func TestPeerCertificates(t *testing.T) {
 	var revoked certtest.Issue
 	required := newGuarded(t, secure.AuthRequired, func(a *certtest.Authority) []byte {
@@ -132,8 +132,8 @@ func TestPeerCertificates(t *testing.T) {
 	budgettest.Until(t, "connections to end", func() bool { return required.Open() == 0 && optional.Open() == 0 })
 }
 
-// A client that does not speak TLS is told so on the door's wire, and one above a limit reads why
-// after its handshake.
+// A client that does not speak TLS is told so on the door's wire, and a client above a limit reads
+// the reason after its handshake.
 func TestRefusalsOfTLS(t *testing.T) {
 	g := newGuarded(t, secure.AuthNone, nil, greet)
 	c := g.plain(t)
@@ -149,8 +149,8 @@ func TestRefusalsOfTLS(t *testing.T) {
 	}
 }
 
-// Handshakes that are not done are bounded in number and time, those of a crowd give way first, and
-// the listener's end is theirs.
+// Unfinished handshakes are bounded in number and time, those of the host with the most are closed
+// first, and they end with the listener.
 func TestUnfinishedHandshakes(t *testing.T) {
 	g := newGuarded(t, secure.AuthNone, nil, greet)
 	var silent []net.Conn
@@ -182,7 +182,7 @@ func TestUnfinishedHandshakes(t *testing.T) {
 	}
 }
 
-// A socket that is only closed.
+// A closing is a socket that can only be closed.
 type closing struct {
 	net.Conn
 	closed bool
@@ -193,18 +193,18 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// When there are too many, one of the host that has the most gives way: not the oldest of all, and
-// never one that has just come.
+// When there are too many handshakes, one of the host with the most is closed: not the oldest of
+// all, and never one that has just begun.
 func TestWhoseHandshakeGivesWay(t *testing.T) {
 	l := newListener(config(&Settings{Handshakes: 4}))
 	var all []*Conn
 	for _, c := range []struct {
 		host  byte
-		given int // which of all gives way for it; -1: none
+		given int // index of the handshake that is closed for it; -1: none
 	}{
-		{1, -1}, {2, -1}, {2, -1}, {2, -1}, // 1 is the oldest, and 2 the crowd
-		{3, 1}, {1, 2}, // of 1 are two now
-		{4, 0}, {2, 3}, // of 2 were no more than of others, and the one that is left was the oldest
+		{1, -1}, {2, -1}, {2, -1}, {2, -1}, // host 1 is the oldest, host 2 the crowd
+		{3, 1}, {1, 2}, // host 1 has two now
+		{4, 0}, {2, 3}, // host 2 has no more than the others, and its last one is the oldest
 	} {
 		one := &Conn{host: Host{addr: netip.AddrFrom4([4]byte{10, 0, 0, c.host})}, socket: new(closing), listener: l}
 		all = append(all, one)
@@ -226,9 +226,9 @@ func TestWhoseHandshakeGivesWay(t *testing.T) {
 	}
 }
 
-// Of a host's handshakes that one gives way whose client has been waited for longest, whenever it
-// began: a client that waits for its turn is not to blame for that, and one that sends a byte now
-// and then has been waited for all the same.
+// Among a host's handshakes the one whose client has been waited for longest is closed, whenever it
+// began: the time that a client waits for its turn does not count against it, and the waits for a
+// client that sends a byte now and then add up.
 func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListener(config(&Settings{Handshakes: 3}))
@@ -240,7 +240,7 @@ func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 			return c
 		}
 		busy := begin()
-		busy.wire.peer.met() // it waits for its turn
+		busy.wire.peer.met() // waiting for its turn
 		time.Sleep(time.Second)
 		dribbles := begin()
 		for range 10 {
@@ -265,11 +265,11 @@ func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 	})
 }
 
-// A handshake has so much time and no more, and what comes after it has no limit by it.
+// A handshake has a time limit, which does not apply after it.
 func TestHandshakeTimeout(t *testing.T) {
 	const timeout = 10 * time.Second
 	meet := func(t *testing.T, speak func(net.Conn, *certtest.Authority)) (*Conn, bool) {
-		authority := certtest.New(t, "authority") // of virtual time
+		authority := certtest.New(t, "authority") // in virtual time
 		pair := authority.Server(nil).Pair(t)
 		l := newListener(config(&Settings{Total: 1, Handshakes: 4, HandshakeTimeout: timeout,
 			TLS: &secure.Config{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}}))
@@ -294,7 +294,7 @@ func TestHandshakeTimeout(t *testing.T) {
 			if client.Handshake() != nil {
 				return // the other end says why
 			}
-			go func() { _, _ = io.Copy(io.Discard, client) }() // until the end: what else TLS has to say
+			go func() { _, _ = io.Copy(io.Discard, client) }() // discard further TLS messages
 			time.Sleep(2 * timeout)
 			_, _ = io.WriteString(client, "late")
 		})
@@ -312,7 +312,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// A watched connection looks at the turns that are taken while a handshake reads or writes.
+// A watched connection checks that a handshake holds no turn while it reads or writes.
 type watched struct {
 	net.Conn
 	t *testing.T
@@ -332,8 +332,8 @@ func (w watched) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// A handshake calculates in its turn, and waits for its client without one: for what it says, and
-// for it to read. What is read after it takes no turn.
+// A handshake computes in its turn, and waits for its client without one, both to read and to
+// write. Reads after the handshake take no turn.
 func TestTurnsOfHandshakes(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	near, far := net.Pipe()

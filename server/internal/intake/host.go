@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// A Host is the unit in which connections are counted: an IPv4 address, an IPv6 /64 network, all
-// of which one machine may use, or on a Unix socket a user. The zero Host stands for connections of
+// A Host is the unit in which connections are counted: an IPv4 address, an IPv6 /64 network (all of
+// which one machine may use), or on a Unix socket a user. The zero Host stands for connections of
 // which neither is known.
 type Host struct {
 	addr netip.Addr
@@ -37,7 +37,7 @@ func (h Host) String() string {
 	return h.addr.String()
 }
 
-// PeerAddr is the address of the other end. On a Unix socket it names the client's process,
+// PeerAddr returns the address of the other end. On a Unix socket it names the client's process,
 // "uid=1000,pid=4711".
 func PeerAddr(c net.Conn) net.Addr {
 	_, peer := peerOf(c)
@@ -53,7 +53,7 @@ func peerOf(c net.Conn) (Host, net.Addr) {
 	return Host{addr: addrOf(at)}, at
 }
 
-// addrOf is the address that a client is counted by; zero if it has no IP address.
+// addrOf returns the address that a client counts under; zero if it has no IP address.
 func addrOf(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}
@@ -76,7 +76,8 @@ type process string
 func (process) Network() string  { return "unix" }
 func (p process) String() string { return string(p) }
 
-// userOf asks the kernel who has connected. Client ends of Unix sockets have no name.
+// userOf asks the kernel for the user and the process of the client. Client ends of Unix sockets
+// have no name.
 func userOf(c *net.UnixConn) (Host, net.Addr) {
 	var cred *syscall.Ucred
 	raw, err := c.SyscallConn()

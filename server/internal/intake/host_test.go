@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// A host is shown by what it is counted by, and errors name it in these words.
+// A host is shown as the unit that it counts under, and errors name it in these words.
 func TestHosts(t *testing.T) {
 	for _, c := range []struct {
 		host       Host
@@ -31,8 +31,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// The other end of a Unix socket is its user and its process, as the kernel knows them, as long as
-// the connection is there; any other end is its address.
+// The peer of a Unix socket is a user and a process, as reported by the kernel, for as long as the
+// connection exists; any other peer is an address.
 func TestPeers(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

@@ -32,7 +32,7 @@ func TestAddrOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The standard library's address may have another text than it was made of.
+		// The standard library's address may have another text than the one it was made from.
 		for _, one := range []net.Addr{at, shivatest.Addr(text)} {
 			if got := addrOf(one).String(); got != want {
 				t.Errorf("%T %s counts as %s, want %s", one, text, got, want)
@@ -44,7 +44,7 @@ func TestAddrOf(t *testing.T) {
 	}
 }
 
-// config is that of a door called "door" whose limits a test changes meanwhile.
+// config returns the Config of a door called "door", whose limits a test may change meanwhile.
 func config(limits *Settings) Config {
 	return Config{
 		Door: "door", Settings: func() Settings { return *limits },
@@ -79,7 +79,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 
-	// Other limits hold for the connections that were there before them.
+	// New limits also count the connections from before the change.
 	if limits = (Settings{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
@@ -110,7 +110,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// open is a listener on a real socket, whose connections are accepted and given to let.
+// open returns a listener on a real socket, whose connections are accepted and passed to let.
 func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Helper()
 	leaktest.Goroutines(t)
@@ -150,8 +150,8 @@ func dial(t *testing.T, l *Listener) net.Conn {
 	return c
 }
 
-// A client that sends more than the sockets hold before it reads finds the refusal, and then the
-// end, and no reset.
+// A client that sends more than the socket buffers hold before it reads gets the refusal, and then
+// the end of the stream, but no reset.
 func TestRefusalIsRead(t *testing.T) {
 	cfg := config(&Settings{})
 	cfg.Refusal = func(err error) []byte { return []byte("refused: " + err.Error()) }
@@ -166,7 +166,7 @@ func TestRefusalIsRead(t *testing.T) {
 	}
 }
 
-// Those that linger are bounded, and the listener's end is theirs.
+// Lingering connections are bounded, and end with the listener.
 func TestLingeringIsBounded(t *testing.T) {
 	cfg := config(&Settings{})
 	cfg.Refusal = func(error) []byte { return []byte("no") }
@@ -189,7 +189,7 @@ func TestLingeringIsBounded(t *testing.T) {
 	}
 }
 
-// Without words of the wire a connection above a limit is closed at once.
+// Without a Refusal a connection above a limit is closed at once.
 func TestRefusalWithoutWords(t *testing.T) {
 	l := open(t, config(&Settings{}), func(c *Conn) { t.Error("let in") })
 	if n, err := dial(t, l).Read(make([]byte, 1)); n != 0 || err == nil {
@@ -197,7 +197,7 @@ func TestRefusalWithoutWords(t *testing.T) {
 	}
 }
 
-// What leaves makes room, once, however it leaves, and the first reason for it counts.
+// A connection that leaves makes room, once, however it leaves, and the first reason for it counts.
 func TestLeave(t *testing.T) {
 	in := make(chan *Conn, 1)
 	m := metrics.New("test")
@@ -242,7 +242,7 @@ func (n *noDescriptors) Close() error {
 	return nil
 }
 
-// When nothing can be accepted the pauses grow to a second, and the end of the listener ends one.
+// While nothing can be accepted the pauses grow to a second, and Close interrupts a pause.
 func TestAcceptPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}

@@ -14,15 +14,16 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// lingeringNow is how many connections linger.
+// lingeringNow returns how many connections linger.
 func (l *Listener) lingeringNow() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.lingering)
 }
 
-// A client that neither sends nor goes is closed when its time is over. While as many linger as
-// may, and where a connection cannot end one direction alone, a refused one is closed at once.
+// A lingering connection whose client neither sends nor closes is closed after lingerTime. While
+// the most connections linger, and if a connection cannot close only its writing side, a refused
+// one is closed at once.
 func TestLingeringEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&Settings{})
@@ -62,7 +63,7 @@ func TestLingeringEnds(t *testing.T) {
 	})
 }
 
-// A standstill is a connection of a machine that stood still until the deadlines of some writes.
+// A standstill is a connection of a machine that stalls past the deadlines of its first writes.
 type standstill struct {
 	*shivatest.Link
 	times int
@@ -75,7 +76,7 @@ func (s *standstill) Write(p []byte) (int, error) {
 	return s.Link.Write(p)
 }
 
-// A refusal is read although the machine stood still; who takes nothing is not waited for.
+// A refusal is read even if the machine stalled; a client that reads nothing is not waited for.
 func TestRefusalAfterAStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&Settings{})
@@ -90,7 +91,7 @@ func TestRefusalAfterAStandstill(t *testing.T) {
 			}
 		}
 		near, far := wire.Pair("near", "far")
-		if _, err := near.Write(make([]byte, 64<<10)); err != nil { // as much as it takes
+		if _, err := near.Write(make([]byte, 64<<10)); err != nil { // fill the buffer
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -102,8 +103,8 @@ func TestRefusalAfterAStandstill(t *testing.T) {
 	})
 }
 
-// A connection that lingers has left the counts, and its client reads the last bytes and may go on
-// sending, although nothing of that is read. Close does not cut that short.
+// A lingering connection has left the counts; its client can read the last bytes and keep sending,
+// although the server ignores the input. Close does not cut that short.
 func TestLingerOfAnAdmittedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&Settings{Total: 1})
@@ -137,8 +138,8 @@ func TestLingerOfAnAdmittedConnection(t *testing.T) {
 	})
 }
 
-// Anybody can make handshakes fail, so at most one a second is in the log, with the number of the
-// others since.
+// Any client can make handshakes fail, so at most one a second is logged, with the number of
+// unlogged ones.
 func TestLogOfHandshakesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

@@ -1,4 +1,4 @@
-// Package intake is what every door does before it serves a connection, and while a message
+// Package intake does what every door must do before it serves a connection, and while a message
 // arrives on it.
 //
 //	Listener.Accept ──┬──→ Conn, counted until it is closed or Leave is called
@@ -41,14 +41,14 @@ type Settings struct {
 	PerAddress int  // of these, from one Host; 0: half of Total, at least one
 	Loopback   bool // PerAddress applies to clients on this machine, too
 
-	TLS *secure.Config // of the addresses with TLS; nil: there are none
+	TLS *secure.Config // of the TLS addresses; nil: there are none
 	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
 	// long one may take.
 	Handshakes       int
 	HandshakeTimeout time.Duration
 }
 
-// perAddress is the limit of one host; free means that it has none.
+// perAddress returns the limit of one host; free means that the host has none.
 func (l Settings) perAddress(host Host) (most int, free bool) {
 	return cmp.Or(l.PerAddress, max(l.Total/2, 1)), host == Host{} || host.here() && !l.Loopback
 }
@@ -57,8 +57,8 @@ func (l Settings) perAddress(host Host) (most int, free bool) {
 // [secure.Addr].
 type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
 
-// An Entrance is what all doors are opened with. All fields must be set but Access, Open and
-// Addresses.
+// An Entrance holds the settings that all doors are opened with. All fields except Access, Open and
+// Addresses must be set.
 type Entrance struct {
 	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
 	// packages secure and unixsocket).
@@ -71,13 +71,13 @@ type Entrance struct {
 	Addresses *quota.Addresses
 }
 
-// Config of a Listener. All fields must be set but Refusal.
+// Config configures a Listener. All fields except Refusal must be set.
 type Config struct {
 	Entrance
 	Door     string          // its section of the configuration, such as "tcp"
 	Settings func() Settings // for the next connection
-	// Refusal encodes the error that a connection above a limit is sent before it is closed. nil:
-	// it is sent nothing.
+	// Refusal encodes the error that is sent on a connection above a limit before it is closed.
+	// nil: nothing is sent.
 	Refusal func(error) []byte
 }
 
@@ -96,7 +96,7 @@ type Listener struct {
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 
-	unfinished []*Conn   // connections in their handshake, in the order in which they came
+	unfinished []*Conn   // connections in their handshake, in order of arrival
 	logged     time.Time // when a failed handshake was last logged
 	unlogged   int       // failed handshakes since then
 }
@@ -126,7 +126,7 @@ func newListener(cfg Config, listeners ...net.Listener) *Listener {
 	}
 }
 
-// start begins to accept.
+// start begins accepting connections.
 func (l *Listener) start() {
 	for _, one := range l.listeners {
 		l.accepting.Go(func() { l.accept(one) }) // ends with the listener, and Close waits for it
@@ -142,7 +142,7 @@ func (l *Listener) All() []net.Addr {
 	return list
 }
 
-// Addr is the first of All, for net.Listener.
+// Addr returns the first of All, for net.Listener.
 func (l *Listener) Addr() net.Addr { return l.listeners[0].Addr() }
 
 // Open returns how many admitted connections are open.
@@ -164,8 +164,8 @@ func (l *Listener) Accept() (*Conn, error) {
 }
 
 // accept admits the connections of one address, and refuses those above a limit. When the process
-// has no descriptor left it tries again after a growing pause, since without one it would busy a
-// core.
+// has no descriptor left it tries again after a growing pause, since without the pause it would
+// busy a core.
 func (l *Listener) accept(from net.Listener) {
 	const first, longest = 5 * time.Millisecond, time.Second
 	for pause := first; ; {
@@ -225,7 +225,7 @@ func (l *Listener) offer(c *Conn) {
 	}
 }
 
-// enter counts a connection, or returns why it is above a limit.
+// enter counts a connection, or returns which limit it is above.
 func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	limits := l.Settings()
 	l.mu.Lock()
@@ -251,8 +251,8 @@ func (l *Listener) leave(host Host) {
 	}
 }
 
-// Close closes the listener, connections in their handshake and those that linger. Those that
-// Accept has returned stay open.
+// Close closes the listener, the connections in their handshake and the lingering ones. Connections
+// that Accept has returned stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.closed {

@@ -18,7 +18,8 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// inMemory has a door listen on a network in memory, whose clients' addresses a test chooses.
+// inMemory makes a door listen on a network in memory, on which a test chooses the clients'
+// addresses.
 func inMemory(t *testing.T, cfg Config, addrs ...string) (*Listener, *shivatest.Net) {
 	t.Helper()
 	wire := new(shivatest.Net)
@@ -63,8 +64,8 @@ func TestSeveralAddresses(t *testing.T) {
 	}
 }
 
-// Each limit has its own reason in the metrics and its own words for the client, and of one host
-// that is the first that counts. What is refused is counted as opened and as closed.
+// Each limit has its own reason in the metrics and its own text for the client, and for one host
+// its own limit comes first. Refused connections count as opened and as closed.
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
@@ -109,8 +110,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 	})
 }
 
-// Whoever has been let in and that nobody has fetched when the door closes is closed, with a
-// reason. That a door closes is no fault, and not in the log.
+// A connection that is admitted but not yet accepted when the door closes is closed, with a reason.
+// The end of a door is no fault, and not logged.
 func TestCloseBeforeAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -137,7 +138,7 @@ func TestCloseBeforeAccept(t *testing.T) {
 	})
 }
 
-// Close waits for nobody: neither for those that linger nor for those in their handshake.
+// Close does not wait for clients: neither for lingering connections nor for handshakes.
 func TestCloseWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(&Settings{Handshakes: 1})
@@ -164,8 +165,8 @@ func TestCloseWaitsForNobody(t *testing.T) {
 	})
 }
 
-// The accounts of hosts are there as long as their connections, and the machine's own is not
-// bounded unless the settings say so.
+// The accounts of hosts exist as long as their connections, and that of this machine is not bounded
+// unless the settings say so.
 func TestAccountsOfHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all quota.Addresses
@@ -199,7 +200,7 @@ func TestAccountsOfHosts(t *testing.T) {
 	})
 }
 
-// A flaky listener fails some times before each connection.
+// A flaky listener fails a few times before each connection.
 type flaky struct {
 	net.Listener
 	fails int
@@ -228,7 +229,7 @@ func (f *flaky) Close() error {
 	return nil
 }
 
-// A door that could accept again forgets how long it had to wait.
+// After a successful accept the pauses start over.
 func TestPausesBeginAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{fails: 3, gone: make(chan struct{})}

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxLingering = 16 // connections that were refused or told to leave, and are not yet closed
+	maxLingering = 16 // refused or dismissed connections that are not yet closed
 	lingerTime   = time.Second
 	lingerBytes  = 4 << 20
 )
@@ -20,8 +20,8 @@ func (l *Listener) refuse(c net.Conn, err error) {
 	if l.Refusal != nil {
 		_ = c.SetDeadline(time.Time{})
 		text := l.Refusal(err)
-		// The empty send buffer of a new socket takes it at once, unless the machine stands still
-		// until the deadline, after which nothing is tried.
+		// The empty send buffer of a new socket takes the text at once, unless the machine stalls
+		// past the deadline, and then Write does not even try. Hence the repetition.
 		for range 3 {
 			_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 			if n, err := c.Write(text); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -37,9 +37,9 @@ func (l *Listener) refuse(c net.Conn, err error) {
 
 // linger closes the writing side, discards what the client sends for a while, and then closes the
 // connection. If it closed at once, with unread input, the kernel would send a reset and the client
-// would lose the last bytes written; without reading, a client that sends more than the sockets
-// hold would block until that reset. linger reports false if the connection cannot linger or too
-// many do: each is a descriptor above the limit.
+// would lose the last bytes written; without reading, a client that sends more than the socket
+// buffers hold would block until that reset. linger reports false if the connection cannot linger,
+// or too many already do: each holds a descriptor above the limit.
 func (l *Listener) linger(c net.Conn) bool {
 	half, ok := c.(halfCloser)
 	if !ok || half.CloseWrite() != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// Lump is how many bytes that arrive on a connection that is not read for now are reported
-// nevertheless, so that the kernel does not hold all of a large message.
+// Lump is how many unread bytes the kernel reports even on a resting connection, so that it need
+// not hold all of a large message.
 const Lump = 16 << 10
 
-// Rest waits until d has passed or over is closed, before the next Read. With a d of 0 it returns
-// at once. Only the goroutine that reads the connection may call it.
+// Rest waits until d has passed or over is closed, before the next Read. With d of 0 it returns at
+// once. Only the goroutine that reads the connection may call it.
 //
-// Go's poller is woken by each segment that arrives, whether or not anybody waits for it: 2,000
-// times a second by a client whose connections were read 400 times. So the kernel reports less than
-// a lump (SO_RCVLOWAT) only of connections that are read without a rest.
+// Each segment that arrives wakes Go's poller, even if no goroutine waits for it: 2,000 times a
+// second for a client whose connections were read 400 times. So the kernel reports less than a lump
+// (SO_RCVLOWAT) only on connections that are read without a rest.
 func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
 	if t, ok := c.socket.(*net.TCPConn); ok && c.rests != (d > 0) {
 		c.rests = d > 0
@@ -28,7 +28,7 @@ func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
 	wake.After(d, over)
 }
 
-// report has the kernel report lumps only, or each byte.
+// report makes the kernel report lumps only, or each byte.
 func report(t *net.TCPConn, lumps bool) {
 	least := 1
 	if lumps {
@@ -41,7 +41,7 @@ func report(t *net.TCPConn, lumps bool) {
 	}
 }
 
-// readAfterRest reads what has arrived during a rest. If that is nothing, it waits as Read does.
+// readAfterRest reads what arrived during a rest. If nothing arrived, it waits as Read does.
 func (c *Conn) readAfterRest(p []byte) (int, error) {
 	t := c.socket.(*net.TCPConn)
 	if c.encryption == nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A connection that rests reads all that has come meanwhile, and waits for a single byte as ever.
-// Only while it rests is the poller told of lumps alone.
+// A connection that rests reads all input that arrived meanwhile, and then waits for a single byte
+// as usual. Only while it rests does the poller get only lumps.
 func TestRest(t *testing.T) {
 	for name, encrypted := range map[string]bool{"plain": false, "tls": true} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRest(t *testing.T) {
 			read("a")
 			c.Rest(time.Millisecond, over)
 			go send("b")
-			read("b") // whether or not it came during the rest
+			read("b") // whether or not it arrived during the rest
 			c.Rest(0, over)
 			if n := least(); n != 1 {
 				t.Errorf("when it does not rest it is told of %d bytes, expected 1", n)
@@ -72,7 +72,7 @@ func TestRest(t *testing.T) {
 			send("c")
 			read("c")
 
-			// There is nothing to read: the deadline holds, and what comes later is read.
+			// There is nothing to read: the deadline applies, and later input is read.
 			c.Rest(time.Millisecond, over)
 			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 			if _, err := c.Read(p); err == nil {
@@ -81,7 +81,7 @@ func TestRest(t *testing.T) {
 			if n := least(); n != 1 {
 				t.Errorf("while it waits it is told of %d bytes, expected 1", n)
 			}
-			if !encrypted { // a timeout ends a connection of TLS
+			if !encrypted { // a timeout ends a TLS connection
 				send("d")
 				read("d")
 			}

@@ -1,8 +1,8 @@
 // Package journal keeps the last lines of the server's log, so that operators can read them at the
 // admin door without access to the file or service that the log goes to.
 //
-// It keeps level info and above, whatever level the log is set to; no request is logged at those
-// levels.
+// It keeps level info and above, whatever level the log is set to; requests are never logged at
+// those levels.
 package journal
 
 import (
@@ -26,8 +26,8 @@ type Entry struct {
 	Attributes []Attribute `json:"attributes"` // in the order of the line
 }
 
-// An Attribute is a key and value of a line. The names of its groups stand before the key,
-// separated by dots.
+// An Attribute is a key and value of a line. The names of its groups precede the key, separated by
+// dots.
 type Attribute struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -158,7 +158,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &more
 }
 
-// flatten appends an attribute, or those of a group, up to mostAttributes.
+// flatten appends an attribute, or the attributes of a group, up to mostAttributes.
 func flatten(list []Attribute, prefix string, a slog.Attr) []Attribute {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {

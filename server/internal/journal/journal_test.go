@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// What is of info or above is kept, whatever the log writes, with the attributes of its part of
-// the log; the log itself has what it had before.
+// Entries of level info or above are kept, whatever the log writes, with the attributes of their
+// logger; the log's own output does not change.
 func TestKeepsWhatIsLogged(t *testing.T) {
 	var text bytes.Buffer
 	j := New()
@@ -46,7 +46,7 @@ func TestKeepsWhatIsLogged(t *testing.T) {
 	}
 }
 
-// A list is the newest entries of those that are asked for; IDs go up however fast lines come.
+// A list has the newest of the requested entries; IDs increase however fast lines arrive.
 func TestList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // where time stands still
 		j := New()

@@ -11,32 +11,31 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// count is how many requests Drive makes: each test's own number keeps "make test" short, and
-// "make mutants" asks for a million.
+// count is how many requests Drive makes: the default of each test keeps "make test" short; "make
+// mutants" requests a million.
 var count = flag.Int("mutants", 0, "requests that tests make of random choices; 0: as many as each test says")
 
-// budget is what one request may take. Most take less than a millisecond.
+// budget is how long one request may take. Most take less than a millisecond.
 const budget = 5 * time.Second
 
-// Within begins the budget of time of one request, which done ends. When it is over before
-// that, the process ends with the stacks of its goroutines and with what says which request it
-// was.
+// Within starts the time budget of one request; done ends it. If the budget runs out first, the
+// process exits and prints the stacks of its goroutines and the result of what, which identifies
+// the request.
 func Within(what func() string) (done func()) { return budgettest.Within(budget, what) }
 
-// A Tally counts the answers to what a test makes, by what kind of answer they are. It is for
-// one goroutine.
+// A Tally counts the answers to a test's requests by kind. Only one goroutine may use it.
 type Tally struct {
 	kinds                  map[string]int
 	good, refused, answers int
 }
 
-// Good counts an answer that has what was asked for.
+// Good counts an answer that has the requested result.
 func (t *Tally) Good(kind any) { t.good++; t.note(kind) }
 
 // Refused counts an answer that says what is wrong with the request.
 func (t *Tally) Refused(kind any) { t.refused++; t.note(kind) }
 
-// Other counts any other answer, such as that of a deadline.
+// Other counts any other answer, such as an exceeded deadline.
 func (t *Tally) Other(kind any) { t.note(kind) }
 
 // String says how many answers there were of each kind.
@@ -50,9 +49,10 @@ func (t *Tally) note(kind any) {
 	t.answers++
 }
 
-// Drive runs run with n strings of random choices, the same in every run, or with as many as
-// [budgettest.Rounds] or the flag -mutants says. If nearly all that run has counted were refused,
-// or nearly none, the requests were not nearly right: that fails t as well.
+// Drive calls run with n strings of random choices, the same in every test run, or with as many as
+// [budgettest.Rounds] or the flag -mutants says. If nearly all the answers that run counted were
+// refusals, or nearly none were, the requests were not close enough to right ones: that fails t as
+// well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
 	n = budgettest.Rounds(n)
@@ -73,9 +73,9 @@ func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	}
 }
 
-// Fuzz runs run with choices that the fuzzer makes of those that begin with lead and then
-// choose one of n samples. Each run has the budget of an input, and the t that its failures are
-// reported to.
+// Fuzz calls run with choices that the fuzzer derives from seeds: each is lead, followed by a
+// choice of one of n samples. Each call has the time budget of one input, and reports its failures
+// to its t.
 func Fuzz(f *testing.F, n int, lead []byte, run func(*testing.T, Choices)) {
 	for i := range n {
 		f.Add(append(lead[:len(lead):len(lead)], byte(i)))

@@ -7,23 +7,24 @@ import (
 	"strings"
 )
 
-// A Frame is what makes a request one of a stream: the keys of server/PARAMETERS.md that it has,
-// with their values as JSON.
+// A Frame holds what makes a request a frame of a stream: the keys of server/PARAMETERS.md that it
+// has, with their values as JSON.
 type Frame struct {
 	Keys []Key
-	ID   string // of the request, as JSON; "": it has none
-	// Right: no value is wrong, and it names its stream. Otherwise the request must be refused,
-	// unless it is Stray.
+	ID   string // of the request, as JSON; "": none
+	// Right means that no value is wrong and the frame names its stream. Otherwise the request must
+	// be refused, unless it is Stray.
 	Right bool
-	// Stray: no value is wrong, but it names no stream. A door accepts it if it has one for it.
+	// Stray means that no value is wrong, but the frame names no stream. A door accepts the frame
+	// if it has a stream for it.
 	Stray bool
 }
 
 // A Key has a value, as JSON.
 type Key struct{ Name, Text string }
 
-// The streams are few, so that most frames have others of their stream beside them; numbers go
-// back as often as on. null is not among the values: to some doors it is absent.
+// There are few streams, so that most frames have others of the same stream around them; numbers go
+// back as often as forward. null is not among the values: some doors treat it as absent.
 var frameKeys = []struct {
 	name         string
 	right, wrong []string
@@ -34,7 +35,8 @@ var frameKeys = []struct {
 	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"}, []string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},
 }
 
-// ChooseFrame chooses a frame. One in five or so is wrong: in a value, or as it names no stream.
+// ChooseFrame chooses a frame. About one in five is wrong: it has a wrong value, or names no
+// stream.
 func ChooseFrame(c *Choices) *Frame {
 	f := &Frame{ID: One(c, []string{"", `"one"`, `"two"`})}
 	wrong := false
@@ -42,7 +44,7 @@ func ChooseFrame(c *Choices) *Frame {
 		switch n := c.N(24); {
 		case n == 23:
 			f.Keys, wrong = append(f.Keys, Key{k.name, One(c, k.wrong)}), true
-		case i == 0 && n == 22: // which the others need
+		case i == 0 && n == 22: // the other keys need a stream
 			f.Stray = true
 		case i == 0 || n < 16 || i == 3 && len(f.Keys) == 0:
 			f.Keys = append(f.Keys, Key{k.name, One(c, k.right)})
@@ -54,7 +56,7 @@ func ChooseFrame(c *Choices) *Frame {
 
 func (f *Frame) String() string { return fmt.Sprintf("%v, id %q", f.Keys, f.ID) }
 
-// Value is that of a key, "" if the frame has none.
+// Value returns the value of a key; "" if the frame does not have the key.
 func (f *Frame) Value(name string) string {
 	for _, k := range f.Keys {
 		if k.Name == name {
@@ -64,17 +66,17 @@ func (f *Frame) Value(name string) string {
 	return ""
 }
 
-// By reports whether one of others may be the newer frame that f was told of by by: JSON of its
-// number or, if it has none, of its request's id; "" if it has neither. nil among others may be any
-// frame.
+// By reports whether one of others may be the newer frame that by names to f. by is the JSON of its
+// number or, if it has none, of its request's id; "" if it has neither. nil among others stands for
+// any frame.
 func (f *Frame) By(by string, others []*Frame) bool {
 	return slices.ContainsFunc(others, func(o *Frame) bool {
 		return o == nil || o != f && (o.Right || o.Stray) && o.Value("stream") == f.Value("stream") && by == cmp.Or(o.Value("seq"), o.ID)
 	})
 }
 
-// SetFrame gives an object the keys and the id of f, in the place of those that it has. Other
-// values it leaves, and reports false.
+// SetFrame gives an object the keys and the id of f, in place of those that it has. It leaves
+// values that are not objects unchanged, and reports false.
 func (v *Value) SetFrame(f *Frame) bool {
 	if v.kind != '{' {
 		return false
@@ -115,7 +117,7 @@ func (v *Value) setID(f *Frame) {
 	}
 }
 
-// take takes all members of a name out of an object, and returns the first; nil: it has none.
+// take removes all members of a name from an object, and returns the first; nil: there is none.
 func (v *Value) take(name string) (first *Value) {
 	for i := slices.Index(v.names, name); i >= 0; i = slices.Index(v.names, name) {
 		if first == nil {

@@ -1,16 +1,15 @@
-// Package jsontest makes wrong JSON of right JSON, and drives the tests of what reads requests
-// (Drive, Fuzz).
+// Package jsontest makes wrong JSON from right JSON, and drives the tests of code that reads
+// requests (Drive, Fuzz).
 //
 //	Choices ──► Value.Mutate ──► Value.Append ──► Spoil ──► text
 //	bytes       other types, shapes, counts,      cut, one byte
 //	            names, nesting, twins             more or other
 //
-// Bytes that change at random seldom get past a parser: what is beyond it then sees the few
-// values that its tests thought of. So the changes here are those of the tree, and most of what
-// they make is JSON.
+// Random changes of bytes seldom get past a parser: the code behind it then sees only the few
+// values that its tests list. So the changes here are made to the tree, and most results are JSON.
 //
-// What is changed how is taken from a string of bytes, the choices. A fuzzer that changes these
-// bytes changes decisions, and what it finds is repeated by the same bytes.
+// A string of bytes, the choices, determines what is changed and how. A fuzzer that changes these
+// bytes changes decisions, and the same bytes reproduce a finding.
 package jsontest
 
 import (
@@ -21,7 +20,8 @@ import (
 	"testing"
 )
 
-// Choices are bytes that decide. When they have come to their end, the choice is always the first.
+// Choices are the bytes that determine decisions. When they are used up, the choice is always the
+// first.
 type Choices []byte
 
 // N chooses a number from 0 to n-1, where n is 65,536 at most.
@@ -34,10 +34,10 @@ func (c *Choices) N(n int) int {
 	return v % n
 }
 
-// One chooses one of several, the first when there is nothing left to choose by.
+// One chooses one of several; the first when the choices are used up.
 func One[T any](c *Choices, list []T) T { return list[c.N(len(list))] }
 
-// A Value is JSON, or nearly.
+// A Value is JSON, or nearly JSON.
 type Value struct {
 	kind  byte     // '{', '[', or 0 for a literal
 	text  string   // of a literal
@@ -45,7 +45,7 @@ type Value struct {
 	items []*Value
 }
 
-// Parse reads right JSON.
+// Parse parses right JSON.
 func Parse(t testing.TB, text string) *Value {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))
@@ -104,7 +104,7 @@ func (v *Value) Append(b []byte) []byte {
 	return append(b, v.kind+2) // the closing bracket, in ASCII
 }
 
-// Clone copies v and all in it.
+// Clone returns a deep copy of v.
 func (v *Value) Clone() *Value {
 	c := *v
 	c.names = slices.Clone(v.names)
@@ -115,7 +115,7 @@ func (v *Value) Clone() *Value {
 	return &c
 }
 
-// all are v and all in it.
+// all appends v and all values in it to list.
 func (v *Value) all(list []*Value) []*Value {
 	list = append(list, v)
 	for _, item := range v.items {
@@ -124,7 +124,7 @@ func (v *Value) all(list []*Value) []*Value {
 	return list
 }
 
-// literals are values that readers are seldom asked to read in the place of another.
+// literals are values that seldom occur in place of another.
 var literals = []string{
 	"null", "true", "false", "{}", "[]", `""`, `"a"`, "0", "1", "-1", "2", "7", "-0", "0.5", "1e2", "1E-2", "1e400", "-1e400", "255", "256", "65536", "2147483648", "4294967296",
 	"9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "18446744073709551615", "18446744073709551616", "1" + strings.Repeat("0", 400),
@@ -133,7 +133,7 @@ var literals = []string{
 	"NaN", "-Infinity", "nul", "01", "1.", ".5", "+1", "'a'", `"`, "\"\xff\"", "\"\n\"", "[1,]", "[1 2]", `{"a"}`, `{"a":1,}`, "undefined", "",
 }
 
-// names that say something to those who read several of our requests.
+// names are keys that have a meaning in several of our requests.
 var names = []string{
 	"id", "name", "inputs", "outputs", "shape", "datatype", "data", "parameters", "binary_data", "binary_data_size", "classification", "priority", "timeout", "user",
 	"uid", "input", "input_batch", "label", "loss", "losses", "reward", "models", "policy", "params", "slo", "default", "version", "format", "settings", "", "a", "__proto__", "ID",
@@ -143,14 +143,14 @@ var names = []string{
 // mostBytes bounds what one change adds.
 const mostBytes = 64 << 10
 
-// Mutate changes something in v. What is changed how is chosen by c.
+// Mutate changes something in v. c chooses what is changed and how.
 func (v *Value) Mutate(c *Choices) {
 	all := v.all(nil)
 	at := One(c, all)
 	switch c.N(12) {
 	case 0, 1:
 		*at = Value{text: One(c, literals)}
-	case 2: // what stands elsewhere
+	case 2: // a copy of another value
 		*at = *One(c, all).Clone()
 	case 3: // deeper
 		for range []int{1, 2, 3, 31, 200}[c.N(5)] {
@@ -213,7 +213,7 @@ func (v *Value) Mutate(c *Choices) {
 	}
 }
 
-// name is that of an item; "" in an array.
+// name returns the name of an item; "" in an array.
 func (v *Value) name(i int) string {
 	if v.kind == '{' {
 		return v.names[i]
@@ -235,7 +235,7 @@ func (v *Value) remove(i int) {
 	}
 }
 
-// Spoil changes a byte of a text or cuts it; most of what comes of it is no JSON.
+// Spoil changes a byte of a text or cuts the text; most results are not JSON.
 func Spoil(c *Choices, text []byte) []byte {
 	if len(text) == 0 {
 		return text

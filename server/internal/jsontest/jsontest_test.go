@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// Most of what is made is JSON, and not what it was; and the same choices make the same.
+// Most mutants are JSON and differ from the original; and the same choices make the same mutant.
 func TestMutate(t *testing.T) {
 	const text = `{"id":"a","inputs":[{"name":"x","shape":[1,4],"data":[[1,2.5,-3,4e9]]},{"name":"y","parameters":{"n":null}}],"b":true}`
 	seed := Parse(t, text)

@@ -13,7 +13,7 @@ type Applications struct{ Store *Store }
 
 // List returns all applications, by name.
 func (as Applications) List() ([]admin.App, error) {
-	// What is not known yet is not nothing.
+	// An unread store is an error, not an empty list.
 	if _, err := as.Store.State().List("apps/"); err != nil {
 		return nil, refusal(err)
 	}
@@ -24,13 +24,13 @@ func (as Applications) List() ([]admin.App, error) {
 	return list, nil
 }
 
-// Check lists all that is wrong with an application.
+// Check returns everything that is wrong with an application.
 func (as Applications) Check(a admin.App) error {
 	_, err := as.Store.Apps().Check(apps.Definition(a))
 	return refusal(err)
 }
 
-// Create creates an application. It fails if there is one of that name.
+// Create creates an application. It fails if the name is taken.
 func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
 	made, err := as.Store.Apps().Create(ctx, apps.Definition(a))
 	if err != nil {
@@ -39,7 +39,7 @@ func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, erro
 	return admin.App(made.Definition), nil
 }
 
-// Change modifies an application in one atomic step, for which change may be called several times.
+// Change modifies an application in one atomic step, which may call change several times.
 func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
 	made, err := as.Store.Apps().Change(ctx, name, func(d *apps.Definition) error {
 		a, err := change(admin.App(*d))

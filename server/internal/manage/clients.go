@@ -45,7 +45,8 @@ func (r *Report) clients() []admin.Client {
 	return out
 }
 
-// overQuota says who was refused lately. It appears at every model, since such requests reach none.
+// overQuota says which payers were refused lately. Every model shows it, since such requests reach
+// no model.
 func (r *Report) overQuota() (out []string) {
 	for _, u := range r.payers() {
 		for k := range quota.Kind(quota.Kinds) {
@@ -60,7 +61,7 @@ func (r *Report) overQuota() (out []string) {
 
 func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// IdentityGauges is what the metrics read of identities.
+// IdentityGauges returns the figures of identities for the metrics.
 func (r *Report) IdentityGauges() []metrics.IdentityGauges {
 	var out []metrics.IdentityGauges
 	for name, u := range r.Identities.Usage() {
@@ -72,7 +73,7 @@ func (r *Report) IdentityGauges() []metrics.IdentityGauges {
 	return out
 }
 
-// AddressGauges is what the metrics read of all addresses together.
+// AddressGauges returns the figures of all addresses together for the metrics.
 func (r *Report) AddressGauges() []metrics.QuotaGauges {
 	refused := r.Addresses.Refused()
 	return quotas(func(k quota.Kind) metrics.QuotaGauges { return metrics.QuotaGauges{Refused: refused[k]} })

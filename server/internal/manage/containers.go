@@ -67,8 +67,8 @@ func (cs Containers) failing(model string) bool {
 	return stats.Live > 0 && stats.Failing == stats.Live
 }
 
-// connected reports whether there is an established session with the container that is dialed at an
-// address, rather than one that is being dialed or has been told to leave.
+// connected reports whether there is an established session with the container dialed at an
+// address, rather than one that is being dialed or was told to leave.
 func connected(sessions []admin.Session, address string) bool {
 	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
 }
@@ -78,7 +78,7 @@ func (cs Containers) Start(ctx context.Context, name string) error {
 	return refusal(cs.Processes.Start(ctx, name))
 }
 
-// Stop ends the processes of a container and waits for it.
+// Stop stops the processes of a container and waits until they have ended.
 func (cs Containers) Stop(_ context.Context, name string) error {
 	return refusal(cs.Processes.Stop(name))
 }
@@ -89,7 +89,7 @@ func (cs Containers) Restart(ctx context.Context, name string) error {
 	return refusal(cs.Processes.Restart(ctx, name))
 }
 
-// Repository is the models that clients load and unload.
+// Repository holds the models that clients load and unload.
 type Repository struct{ Service *predict.Service }
 
 // Load starts the processes of a model and waits until it is ready.
@@ -97,7 +97,7 @@ func (r Repository) Load(ctx context.Context, who *identity.Identity, by audit.S
 	return refusal(r.Service.As(who).Load(ctx, predict.Caller{Source: by}, model, nil))
 }
 
-// Unload ends the processes of a model and waits for it.
+// Unload stops the processes of a model and waits until they have ended.
 func (r Repository) Unload(who *identity.Identity, by audit.Source, model string) error {
 	return refusal(r.Service.As(who).Unload(predict.Caller{Source: by}, model))
 }

@@ -18,26 +18,27 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// Servers that share a store in Redis tell each other there what load each has of each model, so
-// that any of them can say what all of them need together. A server has one key, which it writes
-// while it has any load, and deletes when it has none. One that died is believed for demandLife.
+// Servers that share a store in Redis use it to tell each other their load of each model, so that
+// any of them can report what they all need together. A server has one key, which it writes while
+// it has any load, and deletes when it has none. The last value of a dead server counts for
+// demandLife.
 //
-// What others have written is read when somebody asks, and otherwise now and then. With a thousand
-// servers some key changes every few milliseconds: to read all of them each time was a tenth of a
-// core in each server, for nobody.
+// The values of other servers are read on demand, and otherwise now and then. With a thousand
+// servers some key changes every few milliseconds: reading all of them at each change took a tenth
+// of a core in each server, and nothing used the result.
 const (
 	demandPrefix = "demand/"
-	demandEvery  = 5 * time.Second  // between two writings
-	demandAgain  = 20 * time.Second // and if nothing has changed
+	demandEvery  = 5 * time.Second  // between two writes
+	demandAgain  = 20 * time.Second // between two writes if nothing has changed
 	demandLife   = 60 * time.Second
-	demandDead   = 10 * demandLife // after which the key of one that died is deleted
-	demandWait   = time.Second     // for the store, so that a slow one does not make it late
+	demandDead   = 10 * demandLife // after which the key of a dead server is deleted
+	demandWait   = time.Second     // for the store, so that a slow one does not delay a write
 )
 
-// loads are those of models, "name/version", as [scheduler.Need.Load] has them.
+// loads are the loads of models, by "name/version", as [scheduler.Need.Load] has them.
 type loads map[string]float64
 
-// Demand is how many replicas models need.
+// Demand computes how many replicas models need.
 type Demand struct {
 	store *Store
 	sched *scheduler.Scheduler
@@ -45,16 +46,17 @@ type Demand struct {
 	log   *slog.Logger
 
 	mu    sync.Mutex
-	own   string          // the key of this server; "": it shares nothing
+	own   string          // the key of this server; "": nothing is shared
 	peers map[string]peer // by key
 
 	// Owned by the goroutine of Run.
 	written loads
-	at      time.Time // when
-	strange time.Time // when an unknown model was logged last; guarded by mu
+	at      time.Time // when written was stored
+	strange time.Time // when an unknown model was last logged; guarded by mu
 }
 
-// A peer is what another server has said, and when that was first seen: clocks may differ.
+// A peer is the value that another server has written, and when it was first seen here: clocks may
+// differ.
 type peer struct {
 	revision uint64
 	seen     time.Time
@@ -62,14 +64,14 @@ type peer struct {
 	loads    loads
 }
 
-// NewDemand makes the demand of the models of a scheduler. It is of this server alone until Run.
+// NewDemand returns the Demand of the models of a scheduler. It covers only this server until Run.
 func NewDemand(store *Store, sched *scheduler.Scheduler, g *gate.Gate, log *slog.Logger) *Demand {
 	return &Demand{store: store, sched: sched, gate: g, log: log, peers: map[string]peer{}}
 }
 
-// Needed is how many replicas a model needs, all of its versions if version is "", for what arrives
-// at all servers. A model that nobody knows needs one: only a container that has registered shows
-// what it is, and without it no request would ever count.
+// Needed returns how many replicas a model needs, or all of its versions if version is "", for the
+// requests that arrive at all servers. A model that no server knows needs one: only a registered
+// container shows what it is, and without one no request would ever count.
 func (d *Demand) Needed(model, version string) (int, error) {
 	if t, err := d.gate.Target(model, ""); err == nil && t.Application != nil {
 		return 0, fmt.Errorf("%w: %q is an application: expected one of its models", scheduler.ErrInvalidInput, model)
@@ -105,7 +107,7 @@ func (d *Demand) Needed(model, version string) (int, error) {
 	return int(math.Ceil(sum - 1e-9)), nil
 }
 
-// here are the loads of this server.
+// here returns the loads of this server.
 func (d *Demand) here() loads {
 	all := loads{}
 	for _, m := range d.sched.Models() {
@@ -114,8 +116,8 @@ func (d *Demand) here() loads {
 	return all
 }
 
-// Run tells the other servers of a shared store the loads of this one, named server, and notices
-// which of them have gone, until stopping is closed.
+// Run shares the loads of this server, under the name server, with the other servers of a store,
+// and watches for dead ones, until stopping is closed.
 func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	if !d.store.at.Shared() {
 		return
@@ -131,7 +133,7 @@ func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	d.write(loads{})
 }
 
-// read takes over what other servers have written.
+// read reads the values that other servers have written.
 func (d *Demand) read() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,7 +142,7 @@ func (d *Demand) read() {
 	}
 	list, err := d.store.State().List(demandPrefix)
 	if err != nil {
-		return // what was read last counts
+		return // the last values read count
 	}
 	before := d.peers
 	d.peers = make(map[string]peer, len(list))
@@ -159,7 +161,7 @@ func (d *Demand) read() {
 	}
 }
 
-// write stores the loads of this server if they have changed, or what is stored grows old.
+// write stores the loads of this server if they have changed, or if the stored value gets old.
 func (d *Demand) write(now loads) {
 	maps.DeleteFunc(now, func(_ string, load float64) bool { return load == 0 })
 	same := maps.EqualFunc(now, d.written, func(a, b float64) bool { return math.Abs(a-b) <= 0.01*b })
@@ -179,7 +181,7 @@ func (d *Demand) write(now loads) {
 	}
 }
 
-// clear deletes the keys of servers that have not renewed them for long.
+// clear deletes the keys of servers that have not renewed them for a long time.
 func (d *Demand) clear() {
 	d.mu.Lock()
 	dead := map[string][]byte{}
@@ -195,7 +197,7 @@ func (d *Demand) clear() {
 			if bytes.Equal(now, value) {
 				return nil, nil
 			}
-			return now, nil // it lives again
+			return now, nil // the server lives again
 		})
 		cancel()
 	}

@@ -23,7 +23,7 @@ type sharedStore struct{ state.Store }
 
 func (sharedStore) Close() error { return nil }
 
-// An asking is a server whose model m/1 takes 20 ms for a row, and is asked 55 times a second.
+// An asking is a server whose model m/1 takes 20 ms for a row, and gets 55 requests a second.
 type asking struct {
 	demand *Demand
 	sched  *scheduler.Scheduler
@@ -52,7 +52,7 @@ func newAsking(t *testing.T, store state.Store, name string) *asking {
 	}
 	t.Cleanup(func() {
 		s.cancel()
-		time.Sleep(time.Second) // whoever asks has noticed
+		time.Sleep(time.Second) // until the requester has noticed
 		sched.Close()
 		at.Close()
 	})
@@ -60,7 +60,7 @@ func newAsking(t *testing.T, store state.Store, name string) *asking {
 	return s
 }
 
-// add adds the replica, and asks it until stop or the test's end.
+// add adds the replica, and sends it requests until stop or the test's end.
 func (s *asking) add(t *testing.T) (stop func()) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1}}}
 	spec := scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}
@@ -82,8 +82,9 @@ func (s *asking) add(t *testing.T) (stop func()) {
 	return stop
 }
 
-// TestDemand: servers that share a store say how many replicas they need together, without those of
-// one that has gone; one that died counts for a minute; what nobody knows needs one.
+// TestDemand: servers that share a store report how many replicas they need together, without the
+// load of a server that has stopped; a dead server counts for a minute; a model that no server
+// knows needs one.
 func TestDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, err := state.NewMemory(state.Options{})
@@ -132,7 +133,7 @@ func TestDemand(t *testing.T) {
 		}
 		time.Sleep(demandLife - time.Second)
 		needs(a, "", 7)
-		time.Sleep(time.Second + demandEvery) // it was seen so late at most
+		time.Sleep(time.Second + demandEvery) // the latest time at which it was seen
 		needs(a, "", 2)
 		stopA()
 		time.Sleep(demandDead)
@@ -142,7 +143,7 @@ func TestDemand(t *testing.T) {
 	})
 }
 
-// BenchmarkNeeded is what it costs to say what a thousand servers need together.
+// BenchmarkNeeded measures the cost of computing what a thousand servers need together.
 func BenchmarkNeeded(b *testing.B) {
 	store, err := state.NewMemory(state.Options{})
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package manage is what operators see of a server and change in it. It implements the interfaces
-// of package admin: the state of the server ([Report]), its settings ([Settings]), applications
-// ([Applications]) and what their policies have learned ([Learning]), containers ([Containers]),
-// history ([History]) and the document of all that ([Documents]). It has no door of its own:
-// admin's is one user of it, the functions of package server another.
+// Package manage provides what operators see of a server and change in it. It implements the
+// interfaces of package admin: the state of the server ([Report]), its settings ([Settings]),
+// applications ([Applications]) and what their policies have learned ([Learning]), containers
+// ([Containers]), history ([History]) and one document of all that ([Documents]). It has no door of
+// its own: the admin door is one user of it, the functions of package server are another.
 //
-// What must survive a restart is in the state store ([Store]), which several servers may share.
-// It opens after the types here are made; until then, what needs it fails with an admin.Error of
-// status 503.
+// What must survive a restart is in the state store ([Store]), which several servers may share. It
+// opens after the types here are made; until then, operations that need it fail with an admin.Error
+// of status 503.
 //
-// An error that is for the client is an admin.Error (refusal); any other is a bug, and the door
-// logs it.
+// An error meant for the client is an admin.Error (see refusal); any other error is a bug, and the
+// door logs it.
 package manage

@@ -40,7 +40,7 @@ func (ds Documents) Export() (admin.Document, error) {
 			ds.Log.Warn("a policy state is not exported", "key", e.Key, "error", err)
 			continue
 		}
-		if r.App(p.Application) == nil { // taught after its end, and about to go
+		if r.App(p.Application) == nil { // taught after its deletion, and about to be deleted
 			continue
 		}
 		d.Policies = append(d.Policies, p)
@@ -60,16 +60,16 @@ func policyState(e state.Entry) (p admin.PolicyState, err error) {
 	return admin.PolicyState{Application: app, User: user, State: e.Value}, nil
 }
 
-// Check lists all that is wrong with the contents of a document.
+// Check lists everything that is wrong with the contents of a document.
 func (ds Documents) Check(d admin.Document) (faults []string, err error) {
 	_, faults, err = ds.planImport(d)
 	return faults, err
 }
 
-// A plan is what an import would write: entries, and each as the admin door shows it.
+// A plan is what an import would write: the entries, and each of them as the admin door shows it.
 type plan struct {
 	entries []state.Entry
-	changes []admin.Change // of the same index; what only tidies up has no name
+	changes []admin.Change // by the same index; a change that only tidies up has no name
 }
 
 func (p *plan) add(what, name, key string, value []byte) {
@@ -100,7 +100,8 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 		if seen[a.Name] {
 			faults = append(faults, fmt.Sprintf("application %q is there twice", a.Name))
 		} else if !known[a.Name] {
-			// What another of that name had learned is not this one's.
+			// Delete what an earlier application of that name had learned: it does not belong to
+			// this one.
 			left, err := store.List(state.Key("policy", a.Name) + "/")
 			if err != nil {
 				return p, nil, refusal(err)
@@ -169,8 +170,8 @@ func (ds Documents) planSettings(p *plan, store state.Store, settings map[string
 // importTimeout bounds how long the store may take for an import.
 const importTimeout = time.Minute
 
-// Import replaces what a document names, all of it in one step or nothing; what it does not name
-// stays.
+// Import replaces everything that a document names, in one step or not at all; the rest of the
+// store stays as it is.
 func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
 	p, faults, err := ds.planImport(d)
 	if err == nil {
@@ -186,7 +187,7 @@ func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) (
 		if err != nil {
 			return nil, refusal(err)
 		}
-		if json.Valid(e.Value) { // what cannot be read has nothing to show
+		if json.Valid(e.Value) { // an unreadable value cannot be shown
 			c.Before = e.Value
 		}
 		if c.What == "policy" {

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Explain says of every version of a model, or of an application, what it does and why.
+// Explain describes for every version of a model, or for an application, what it does and why.
 func (r *Report) Explain(model string) []admin.Explanation {
 	var all []admin.Explanation
 	if about := r.explainApplication(model); about != nil {
@@ -34,7 +34,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	return all
 }
 
-// scaled says of the containers of a model how many processes each has, and why.
+// scaled says how many processes each container of a model has, and why.
 func (r *Report) scaled(model string) (out []string) {
 	for _, name := range r.Processes.Containers(model) {
 		s, ok := r.Processes.Scaled(name)
@@ -50,7 +50,7 @@ func (r *Report) scaled(model string) (out []string) {
 	return out
 }
 
-// shapes says why a model's batches have one row for good, if they do.
+// shapes says why a model's batches always have one row, if they do.
 func shapes(t *gate.Target) []string {
 	if t.Spec.Batched() {
 		return nil
@@ -87,7 +87,7 @@ func sentences(s scheduler.Stats) []string {
 	return out
 }
 
-// needed says how many replicas there should be, and by what.
+// needed says how many replicas there should be, and why.
 func needed(s scheduler.Stats) []string {
 	n := s.Need
 	switch {
@@ -103,8 +103,8 @@ func needed(s scheduler.Stats) []string {
 	return []string{text + fmt.Sprintf(". A replica is counted on for four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
 }
 
-// elsewhere says that containers of a model have sessions with some servers only, and how many of
-// them it takes.
+// elsewhere says that containers of a model have sessions with some servers only, and from how many
+// containers on hardly any server is without one.
 func (r *Report) elsewhere(s scheduler.Stats) []string {
 	l := r.Sessions.Listener()
 	if l == nil {
@@ -114,8 +114,8 @@ func (r *Report) elsewhere(s scheduler.Stats) []string {
 	if !chooses {
 		return nil
 	}
-	// With three sessions a server in the mean hardly any is without for long; see "Which servers"
-	// in containers/DESIGN.md.
+	// With a mean of three sessions per server, hardly any server is without one for long; see
+	// "Which servers" in containers/DESIGN.md.
 	enough := (3*subset.Servers + subset.Size - 1) / subset.Size
 	have := fmt.Sprintf("%d live replicas here are", s.Live)
 	switch s.Live {
@@ -128,7 +128,7 @@ func (r *Report) elsewhere(s scheduler.Stats) []string {
 		s.ID, subset.Size, subset.Servers, have, enough)}
 }
 
-// span is how long ago the recent past began, for people.
+// span returns how long ago the recent past began, rounded for display.
 func span(s scheduler.Stats) time.Duration {
 	if s.Span < 10*time.Second {
 		return round(s.Span)
@@ -136,12 +136,12 @@ func span(s scheduler.Stats) time.Duration {
 	return s.Span.Round(time.Second)
 }
 
-// mostRows is the most that the strategy would send to one of the replicas now.
+// mostRows returns the most rows that the strategy would send to one of the replicas now.
 func mostRows(s scheduler.Stats) int {
 	return greatest(s, func(r scheduler.ReplicaStats) int { return r.Limit })
 }
 
-// greatest is the most that one of the replicas has of something; 0 while there is none.
+// greatest returns the highest value of a figure among the replicas; 0 while there is no replica.
 func greatest(s scheduler.Stats, of func(scheduler.ReplicaStats) int) (n int) {
 	for _, r := range s.Replicas {
 		n = max(n, of(r))
@@ -160,14 +160,14 @@ func whySmall(s scheduler.Stats) (out []string) {
 	return out
 }
 
-// frequent are the keys of counts, the most frequent first.
+// frequent returns the keys of counts, the most frequent first.
 func frequent[K cmp.Ordered](counts map[K]uint64) []K {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b K) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 }
 
-// because is the end of a sentence about batches that were closed for a reason.
+// because returns the end of a sentence about batches that were closed for a reason.
 func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	c := s.Config
 	switch r {
@@ -264,7 +264,7 @@ func throughput(s scheduler.Stats) (out []string) {
 	return out
 }
 
-// fuller says what allows larger batches than the largest allowed now.
+// fuller says what would allow larger batches than the largest allowed now.
 func fuller(s scheduler.Stats) string {
 	declared := greatest(s, func(r scheduler.ReplicaStats) int { return r.Declared })
 	switch most := mostRows(s); {
@@ -276,7 +276,7 @@ func fuller(s scheduler.Stats) string {
 	return "neither the container nor max_batch says what it takes. Set max_batch, if that is more"
 }
 
-// bounds are the settings that keep batches, or the replicas' work, smaller than they could be.
+// bounds returns the settings that keep batches, or the replicas' work, smaller than they could be.
 func bounds(s scheduler.Stats) (by []string) {
 	matters := func(r scheduler.CloseReason) bool {
 		return 10*s.Recent.Closed[r] >= s.Recent.Batches && s.Recent.Closed[r] > 0
@@ -324,7 +324,7 @@ func sick(s scheduler.Stats) (out []string) {
 	return out
 }
 
-// lastFailures names the replicas that have failed recently and are not sick.
+// lastFailures names the replicas that have failed recently but are not sick.
 func lastFailures(s scheduler.Stats) (text string) {
 	for _, r := range s.Replicas {
 		if r.State == scheduler.ReplicaLive && r.LastError != nil && r.LastFailed <= s.Span {
@@ -373,7 +373,7 @@ func percent(n, of uint64) string {
 	return fmt.Sprintf("%.3g %%", 100*float64(n)/float64(max(of, 1)))
 }
 
-// round leaves three digits or so.
+// round keeps about three digits.
 func round(d time.Duration) time.Duration {
 	for _, unit := range []time.Duration{time.Microsecond, 10 * time.Microsecond, 100 * time.Microsecond} {
 		if d < 1000*unit {

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// explainApplication says what an application answers, and why with its default or without a model;
-// nil if there is no such application. What is counted is counted since the server started.
+// explainApplication says what an application answers, and why with its default or without some
+// model; nil if there is no such application. All counts start when the server starts.
 func (r *Report) explainApplication(name string) (out []string) {
 	a := r.Store.Apps().App(name)
 	if a == nil {
@@ -62,7 +62,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 	return out
 }
 
-// heard says how often a model had no part in the answers of applications.
+// heard says how often a model did not contribute to the answers of applications.
 func heard(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
 		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the part of %s.", n, t.ID)}

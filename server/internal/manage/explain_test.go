@@ -9,13 +9,13 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// TestSentences: each situation is told by the sentence that an operator needs.
+// TestSentences: each situation has the sentence that an operator needs.
 func TestSentences(t *testing.T) {
 	base := func(change func(*scheduler.Stats)) scheduler.Stats {
 		s := scheduler.Stats{
 			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Span: time.Minute,
 			Config: scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
-			// All that was before a minute ago must not be spoken of.
+			// Nothing from before the last minute may be mentioned.
 			Counts: scheduler.Counts{Submitted: 1 << 40, Peak: 999, Batches: 1 << 30, Rows: 1 << 40, BatchesDone: 1 << 30, BatchesFailed: 1 << 20, Suspected: 77,
 				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeMemory: 1 << 40}, Closed: map[scheduler.CloseReason]uint64{scheduler.CloseShape: 1 << 30}},
 			Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 100, BatchesDone: 50,

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// health says how well every version of a model, and every application, serves its requests: the
-// first of them, if there are more than most.
+// health reports how well every version of a model, and every application, serves its requests:
+// only the first ones if there are more than most.
 func (r *Report) health(most int) []admin.Health {
 	all := []admin.Health{}
 	for _, target := range r.Gate.Targets() {
@@ -71,14 +71,14 @@ func (r *Report) dead() string {
 	return "every replica fails on every batch of " + strings.Join(names, ", ")
 }
 
-// What is worth a warning.
+// Thresholds of the warnings.
 const (
-	worrying  = 0.1              // share of answers that are the default, or lack a voice
+	worrying  = 0.1              // share of answers that are the default, or lack a model
 	fewAnswer = 10               // answers before a share means anything
-	longBatch = 10 * time.Second // without an answer, or with memory that was replaced
+	longBatch = 10 * time.Second // without an answer, or with replaced memory
 )
 
-// warnings are what an operator should look at.
+// warnings returns what an operator should look at.
 func warnings(s admin.Status) []string {
 	out := []string{}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -93,7 +93,7 @@ func warnings(s admin.Status) []string {
 				say("%s: %s", title(c), c.Reason)
 			}
 		case "serving":
-			if c.Reason != "" { // what was seen of it before, and it has not answered since
+			if c.Reason != "" { // an earlier observation, with no answer since
 				say("%s: %s", title(c), c.Reason)
 			}
 			if c.Oldest >= longBatch.Seconds() {
@@ -125,7 +125,7 @@ func warnings(s admin.Status) []string {
 	return out
 }
 
-// expiring are the warnings of certificates, by door.
+// expiring returns the warnings about certificates, by door.
 func expiring(doors map[string]time.Time) (out []string) {
 	for _, door := range slices.Sorted(maps.Keys(doors)) {
 		verb := "expires"
@@ -137,7 +137,7 @@ func expiring(doors map[string]time.Time) (out []string) {
 	return out
 }
 
-// title is a container in a sentence.
+// title names a container within a sentence.
 func title(c admin.Session) string {
 	name := "a container"
 	if c.Model != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// TestWarnsOfReplacedMemory: a container that keeps memory that was replaced is named, unless a
-// batch explains why.
+// TestWarnsOfReplacedMemory: a container that keeps replaced memory is named, unless a batch
+// explains why.
 func TestWarnsOfReplacedMemory(t *testing.T) {
 	const keeps = "container of m/1 at 127.0.0.1:5 keeps 4096 bytes of shared memory that was replaced 12s ago: it should have unmapped its segment"
 	for name, c := range map[string]struct {

@@ -22,25 +22,27 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// The state store has the history of each model and application under one key: a list of events,
-// oldest first, of what served when, who registered it and who changed it. A version that serves is
-// one event with a beginning and an end, whatever its replicas do meanwhile; if it is back within
-// historyGap, the event continues. So a container that comes and goes writes one event. No name has
-// more than maxEvents, and no store more than maxHistories.
+// The state store holds the history of each model and application under one key: a list of events,
+// oldest first, that tells what served when, who registered it and who changed it. The time that a
+// version serves is one event with a beginning and an end, whatever its replicas do meanwhile; if
+// the version is back within historyGap, the event continues. So a container that keeps
+// reconnecting writes one event. No name has more than maxEvents, and no store more than
+// maxHistories.
 const (
 	historyPrefix = "history/"
 	maxEvents     = 100
 	maxHistories  = 256
 	historyGap    = time.Minute
 
-	historyDelay = 100 * time.Millisecond // until a change is written: containers come in groups
-	historyPause = 300 * time.Millisecond // at least, from one writing to the next
-	historyEach  = 20 * time.Millisecond  // more of it for each name that was written
+	historyDelay = 100 * time.Millisecond // from change to write: containers register in groups
+	historyPause = 300 * time.Millisecond // at least, from one write to the next
+	historyEach  = 20 * time.Millisecond  // added to the pause for each name written
 	historyRetry = 5 * time.Second        // while the store is unavailable
-	historyWait  = time.Second            // for the store when the server ends
+	historyWait  = time.Second            // for the store when the server stops
 )
 
-// History records what served when, and who changed it. It holds what is not yet written.
+// History records what served when, and who changed it. It holds the events that are not yet
+// written.
 type History struct {
 	store    *Store
 	settings *Settings
@@ -52,37 +54,37 @@ type History struct {
 	poke chan struct{} // holds one: something changed
 
 	mu      sync.Mutex
-	pending map[string]*pending // by name: what is not written yet
+	pending map[string]*pending // by name
 
 	// Owned by the goroutine of Run.
-	server  string             // how events name this one
+	server  string             // how events name this server
 	written map[string]serving // by name
-	begun   bool               // what an earlier life of this server left open has been closed
+	begun   bool               // events left open by an earlier run of this server are closed
 }
 
-// A pending is what has become known of a name since its history was last written.
+// A pending holds what has happened to a name since its history was last written.
 type pending struct {
 	arrivals map[string]arrival // by version
 	changes  []admin.Event
 }
 
-// An arrival is the registrations of a version.
+// An arrival counts the registrations of a version.
 type arrival struct {
 	by    string
 	times int
 }
 
-// A serving is what is served by a name.
+// A serving is what a name serves.
 type serving struct {
-	versions map[string]bool // that have a live replica
-	standard string          // the default, if it has one; "" else
+	versions map[string]bool // versions that have a live replica
+	standard string          // the default version; "" if there is none
 }
 
 func (s serving) equal(other serving) bool {
 	return s.standard == other.standard && maps.Equal(s.versions, other.versions)
 }
 
-// NewHistory makes a history of what the gate has. Until stopping is closed Run writes it.
+// NewHistory returns the history of what the gate serves. Run writes it until stopping is closed.
 func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{}, log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
 		poke: make(chan struct{}, 1), pending: map[string]*pending{}, written: map[string]serving{}}
@@ -91,7 +93,7 @@ func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Tim
 // Look makes Run look for changes to write. Any goroutine may call it; it does not block.
 func (h *History) Look() { wake.Up(h.poke) }
 
-// Arrived records who registered.
+// Arrived records a registration.
 func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 	by := conn.RemoteAddr().String()
 	if i.Label != "" {
@@ -108,12 +110,12 @@ func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 	})
 }
 
-// tell records what somebody did.
+// tell records an event in the history of a name.
 func (h *History) tell(name string, e admin.Event) {
 	h.note(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
 }
 
-// note changes the pending record of a name and has it written. Names above maxHistories are
+// note changes the pending record of a name and makes Run write it. Names above maxHistories are
 // ignored.
 func (h *History) note(name string, change func(*pending)) {
 	h.mu.Lock()
@@ -129,10 +131,10 @@ func (h *History) note(name string, change func(*pending)) {
 	h.Look()
 }
 
-// newest is as many events as a history may have.
+// newest returns the latest events, as many as a history may have.
 func newest(events []admin.Event) []admin.Event { return events[max(0, len(events)-maxEvents):] }
 
-// Changed notes a change that an operator or a client has made.
+// Changed records a change that an operator or a client has made.
 func (h *History) Changed(by, what, name, detail string) {
 	switch what {
 	case "container":
@@ -149,11 +151,11 @@ func (h *History) Changed(by, what, name, detail string) {
 	h.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: gate.Cut(what+": "+detail, most)})
 }
 
-// Run writes the history until the server ends, and then that nothing is served any more. server
-// names this server among those that share its store; it must be the same after a restart.
+// Run writes the history until the server stops, and finally that nothing is served any more.
+// server names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
 	h.server = server
-	h.Look() // an earlier life may have left something open
+	h.Look() // an earlier run may have left events open
 	failing := false
 	for h.recording() {
 		ctx, cancel := context.WithTimeout(context.Background(), historyRetry)
@@ -174,10 +176,10 @@ func (h *History) Run(server string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
 	defer cancel()
-	_, _ = h.write(ctx, nil, time.Now()) // Run has logged what is wrong
+	_, _ = h.write(ctx, nil, time.Now()) // Run has logged the error
 }
 
-// recording waits until there is something to write; false when the server ends.
+// recording waits until there is something to write; false when the server stops.
 func (h *History) recording() bool {
 	select {
 	case <-h.poke:
@@ -187,7 +189,7 @@ func (h *History) recording() bool {
 	}
 }
 
-// served is what is served now, by name.
+// served returns what is served now, by name.
 func (h *History) served() map[string]serving {
 	now := map[string]serving{}
 	for _, m := range h.gate.Models() {
@@ -206,8 +208,8 @@ func (h *History) served() map[string]serving {
 	return now
 }
 
-// write writes what is not yet written, and returns the number of names written. After an error the
-// rest is kept for the next time.
+// write writes the pending events, and returns the number of names written. After an error the rest
+// is kept for the next time.
 func (h *History) write(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
 	store := h.store.State()
 	h.mu.Lock()
@@ -241,7 +243,7 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 		}
 		_, err = store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
 			var events []admin.Event
-			_ = json.Unmarshal(old, &events) // what cannot be read is begun anew
+			_ = json.Unmarshal(old, &events) // an unreadable history starts over
 			if !h.begun {
 				h.closeEarlier(events, h.started.UTC())
 			}
@@ -264,7 +266,7 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 	return n, forgetHistories(ctx, store, now)
 }
 
-// putBack keeps what was not written for the next time.
+// putBack keeps the unwritten events for the next time.
 func (h *History) putBack(waiting map[string]*pending) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -279,8 +281,8 @@ func (h *History) putBack(waiting map[string]*pending) {
 	}
 }
 
-// closeEarlier ends the events that an earlier run of this server has left open because it was
-// killed, at a time before this run began.
+// closeEarlier ends the events that an earlier run of this server left open because it was killed.
+// Their end is the start of this run, the latest possible time.
 func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	for i := range events {
 		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
@@ -291,7 +293,7 @@ func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 
 // follow brings events up to what is served now.
 func (h *History) follow(events []admin.Event, now serving, arrivals map[string]arrival, at time.Time) []admin.Event {
-	last := map[string]int{} // place of the event of a version
+	last := map[string]int{} // index of the last event of a version
 	standard := ""
 	for i := range events {
 		e := &events[i]
@@ -308,7 +310,7 @@ func (h *History) follow(events []admin.Event, now serving, arrivals map[string]
 			standard = e.Version
 		}
 	}
-	for version, a := range arrivals { // those that are gone already as well
+	for version, a := range arrivals { // including versions that no longer serve
 		if _, known := now.versions[version]; !known {
 			events, last[version] = h.come(events, last, version, a, at)
 			events[last[version]].Until = &at
@@ -323,8 +325,8 @@ func (h *History) follow(events []admin.Event, now serving, arrivals map[string]
 	return events
 }
 
-// come returns the event of a version that serves, a new one if the last has ended for good,
-// and its place.
+// come makes sure that the events have an open one for a version, a new one if its last has ended
+// for good. It returns the events and the index of that one.
 func (h *History) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
@@ -341,7 +343,7 @@ func (h *History) come(events []admin.Event, last map[string]int, version string
 	return events, i
 }
 
-// signed returns the events with this server's name.
+// signed sets this server's name in the events and returns them.
 func (h *History) signed(events []admin.Event) []admin.Event {
 	for i := range events {
 		events[i].Server = h.server
@@ -349,7 +351,7 @@ func (h *History) signed(events []admin.Event) []admin.Event {
 	return events
 }
 
-// forgetHistories deletes histories above maxHistories: first those of names that nobody serves,
+// forgetHistories deletes histories above maxHistories: first those of names that are not served,
 // longest without an event first.
 func forgetHistories(ctx context.Context, store state.Store, now map[string]serving) error {
 	entries, err := store.List(historyPrefix)
@@ -358,7 +360,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 	}
 	type history struct {
 		key    string
-		served int // 1 if a version of it is
+		served int // 1 if a version is served
 		last   time.Time
 	}
 	var list []history
@@ -388,7 +390,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 	return nil
 }
 
-// Of is the history of a name as the admin door shows it.
+// Of returns the history of a name as the admin door shows it.
 func (h *History) Of(name string) (admin.History, error) {
 	out := admin.History{Name: name, Events: []admin.Event{}}
 	e, err := h.store.State().Get(state.Key("history", name))

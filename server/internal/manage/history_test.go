@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// However much comes and goes, a name has no more than its hundred events, and the store no more
-// than its names; those that serve stay.
+// However much changes, a name has at most a hundred events, and the store at most maxHistories
+// names; names that are served stay.
 func TestHistoryIsBounded(t *testing.T) {
 	store, err := state.NewMemory(state.Options{})
 	if err != nil {
@@ -23,7 +23,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	defer store.Close()
 	opening := NewStore(config.State{}, OpenState, nil)
 	opening.opened.Store(&opened{store: store})
-	// Run is not called: nobody else writes.
+	// Run is not called: nothing else writes.
 	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler))
 	count := func(name string) int {
 		e, err := store.Get(state.Key("history", name))
@@ -38,7 +38,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	echo := serving{versions: map[string]bool{"1": true}, standard: "1"}
 	at := time.Now()
-	// A version that is back after more than the gap, again and again.
+	// A version that returns after more than the gap, again and again.
 	for i := range 3 * maxEvents {
 		at = at.Add(2 * historyGap)
 		now := map[string]serving{"echo": echo, "rolled": {versions: map[string]bool{"1": i%2 == 0}}}

@@ -6,10 +6,10 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// worstStreams is how many of a version's a watch shows.
+// worstStreams is how many streams of a version a watch shows.
 const worstStreams = 20
 
-// Batches are those of every version of every model, by name and then the newest first.
+// Batches returns the batches of every version of every model, by name, the newest version first.
 func (r *Report) Batches() []admin.Batches {
 	all := []admin.Batches{}
 	for _, target := range r.Gate.Targets() {
@@ -30,8 +30,8 @@ func (r *Report) Batches() []admin.Batches {
 	return all
 }
 
-// Insights tell of an application, or of every version of a model, how it works and why so; none of
-// a name that nothing has.
+// Insights describes how an application, or every version of a model, works and why; it is empty
+// for an unknown name.
 func (r *Report) Insights(name string) []admin.Insight {
 	all := []admin.Insight{}
 	streams := map[string]admin.VersionStreams{}

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Learning is what the policies of applications have learned, and the way to teach them.
+// Learning shows what the policies of applications have learned, and teaches them.
 type Learning struct {
 	Store *Store
 	Gate  *gate.Gate
@@ -48,7 +48,7 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 	return out, nil
 }
 
-// First is what an application's policy has learned for the first of its users; nil: nothing.
+// First returns what an application's policy has learned for the first of its users; nil: nothing.
 func (l Learning) First(name string) (*admin.LearnedUser, error) {
 	r := l.Store.Apps()
 	a := r.App(name)
@@ -93,8 +93,8 @@ func (l Learning) Policies() []admin.Policy {
 	return list
 }
 
-// Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is
-// the value of the only input, or an object of values by name.
+// Feedback takes an object in the form of the metadata of name/update. Tensors are in JSON: "input"
+// is the value of the only input, or an object of values by name.
 func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
 	var q struct {
 		ID    json.RawMessage `json:"id"`
@@ -132,7 +132,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 	return json.RawMessage(reply), nil
 }
 
-// fromJSON makes the inputs of a model.
+// fromJSON makes the inputs of a model from JSON.
 func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 	value, err := gate.DecodeJSON(text)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// What is kept of the past.
+// Bounds of the past that is kept.
 const (
 	pastEvery   = 5 * time.Second
 	pastSamples = 120 // ten minutes
 	pastModels  = 200 // versions and applications, the first by name: 3 KiB each
 )
 
-// A Past keeps how models and applications did in the last minutes, for who looks later.
+// A Past keeps how models and applications did in the last minutes, for later viewers.
 type Past struct {
 	Report   *Report
 	Learning Learning
@@ -31,14 +31,14 @@ type Past struct {
 type pastKey struct{ name, version string }
 
 type pastModel struct {
-	before admin.Health // as of the last sample
-	at     float64      // when that was
+	before admin.Health // counters as of the last sample
+	at     float64      // time of the last sample
 	// Each series has a value for each of the times.
 	series [measures]admin.Series
 	shares map[string]admin.Series // of an application, by name/version
 }
 
-// What is measured of a model.
+// The figures that are measured for a model.
 const (
 	measuredRequests = iota
 	measuredFailed
@@ -49,7 +49,7 @@ const (
 	measures
 )
 
-// nan stands for a value that there was not.
+// nan stands for a missing value.
 var nan = float32(math.NaN())
 
 // Run takes the samples until stopping is closed.
@@ -68,11 +68,11 @@ func (p *Past) look() {
 			shares[h.Name] = p.shares(h.Name)
 		}
 	}
-	// The time is as a status has it, so that what the page sees goes on where this ends.
+	// The time is the same as in a status, so that the page can continue where these samples end.
 	p.add(float64(p.Report.Started.UnixMilli())/1000+time.Since(p.Report.Started).Seconds(), health, shares)
 }
 
-// add keeps a sample: shares are by application, and then by model.
+// add stores a sample: shares are by application, and then by model.
 func (p *Past) add(now float64, health []admin.Health, shares map[string]map[string]float32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *Past) add(now float64, health []admin.Health, shares map[string]map[str
 	}
 	p.times = append(p.times, now)
 	was := p.of
-	p.of = make(map[pastKey]*pastModel, len(health)) // what has gone is forgotten
+	p.of = make(map[pastKey]*pastModel, len(health)) // those no longer there are forgotten
 	for _, h := range health {
 		key := pastKey{h.Name, h.Version}
 		m := was[key]
@@ -108,7 +108,7 @@ func (p *Past) add(now float64, health []admin.Health, shares map[string]map[str
 	}
 }
 
-// put appends the value of the last of the times. A series that has come later begins with none.
+// put appends the value for the latest time. A series that starts later is padded with nan.
 func (p *Past) put(s admin.Series, v float32) admin.Series {
 	for len(s) < len(p.times)-1 {
 		s = append(s, nan)
@@ -116,7 +116,7 @@ func (p *Past) put(s admin.Series, v float32) admin.Series {
 	return append(s, v)
 }
 
-// drop lets go of the first sample, and of models that have no share since.
+// drop removes the first sample, and the models that have had no share since.
 func (p *Past) drop() {
 	p.times = slices.Delete(p.times, 0, 1)
 	for _, m := range p.of {
@@ -132,13 +132,13 @@ func (p *Past) drop() {
 	}
 }
 
-// since is what has happened since the last sample, so many seconds ago.
+// since returns what has happened since the last sample, which was that many seconds ago.
 func (m *pastModel) since(h admin.Health, seconds float64) (values [measures]float32) {
 	for i := range values {
 		values[i] = nan
 	}
 	values[measuredWaiting] = float32(h.QueueRows)
-	if seconds <= 0 || h.Requests < m.before.Requests { // it is the first, or counted anew
+	if seconds <= 0 || h.Requests < m.before.Requests { // first sample, or counters restarted
 		return values
 	}
 	n := h.Requests - m.before.Requests
@@ -158,8 +158,8 @@ func (m *pastModel) since(h admin.Health, seconds float64) (values [measures]flo
 	return values
 }
 
-// quantile is the time within which that share of requests was answered, in seconds. Within a class
-// they are spread evenly over the logarithm.
+// quantile returns the time within which that share of requests was answered, in seconds. Within a
+// class, requests count as spread evenly over the logarithm.
 func quantile(classes []admin.DurationClass, share float64) float32 {
 	rank := 0.0
 	for _, c := range classes {
@@ -180,7 +180,7 @@ func quantile(classes []admin.DurationClass, share float64) float32 {
 	return nan
 }
 
-// shares are what part each model has in the answers of an application; nil: nothing is learned.
+// shares returns the share of each model in the answers of an application; nil: nothing is learned.
 func (p *Past) shares(application string) map[string]float32 {
 	u, err := p.Learning.First(application)
 	if err != nil || u == nil {
@@ -193,7 +193,7 @@ func (p *Past) shares(application string) map[string]float32 {
 	return shares
 }
 
-// Since is what there is of the time after that, in seconds since 1970.
+// Since returns the samples after a time, in seconds since 1970.
 func (p *Past) Since(at float64) admin.Past {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// The last ten minutes are kept and no more: rates and quantiles of what came in each span, nothing
-// for a time at which a model was not there, and nothing of a model that has gone.
+// Only the last ten minutes are kept: rates and quantiles of the requests in each span, no value
+// for a time at which a model did not exist, and nothing for a removed model.
 func TestPast(t *testing.T) {
 	p := &Past{}
 	const first = 1_764_000_000
@@ -64,7 +64,8 @@ func TestPast(t *testing.T) {
 		t.Errorf("shares %+v", past.Applications)
 	}
 
-	// What a client has seen it is not told again, and a model that is counted anew has no rate.
+	// A client is not sent samples that it has seen, and a model whose counters restart has no
+	// rate.
 	p.add(first+5*200, []admin.Health{{Name: "old", Version: "1", Requests: 3}}, nil)
 	past = p.Since(first + 5*199)
 	if text, err := json.Marshal(past); err != nil || string(text) != fmt.Sprintf(`{"times":[%d],"models":[{"name":"old","version":"1","requests":[null],"failed":[null],"in_time":[null],"p50":[null],"p99":[null],"waiting":[0]}],"applications":[]}`, first+5*200) {
@@ -75,7 +76,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// The page makes the same of counts while it looks (history.js).
+// The page computes the same from counts while it is open (history.js).
 func TestQuantile(t *testing.T) {
 	classes := []admin.DurationClass{{Above: 0, UpTo: 0.001, Requests: 10}, {Above: 0.001, UpTo: 0.01, Requests: 80}, {Above: 0.01, Requests: 10}}
 	got := []float32{quantile(classes, 0.05), quantile(classes, 0.5), quantile(classes, 0.99), quantile(nil, 0.5)}

@@ -7,9 +7,9 @@ import (
 )
 
 // awaited returns the models that must be served for the server to be ready: those of every
-// [[container]] and the required ones, except those whose processes an operator or a client has
+// [[container]] and the required ones, except models whose processes an operator or a client has
 // stopped. Models whose containers connect by themselves count only if they are required: the
-// server cannot tell whether one that is missing will come back.
+// server cannot tell whether a missing container will come back.
 func (r *Report) awaited() []string {
 	loaded, unloaded := r.Processes.Awaited()
 	for _, c := range r.Settings.File().Supervised {
@@ -27,8 +27,8 @@ func (r *Report) awaited() []string {
 	return slices.Compact(loaded)
 }
 
-// Awaited says why a model is not there, "name" or "name/version", that the configuration has: to
-// clients it is Unavailable. "": the configuration has it not.
+// Awaited says why a model of the configuration, "name" or "name/version", is not there yet: to
+// clients it is Unavailable. "": the configuration does not have the model.
 func (r *Report) Awaited(id string) (why string) {
 	for _, one := range r.awaited() {
 		if name, _, _ := strings.Cut(one, "/"); one == id || name == id {

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// refusal is err as the admin door answers it, with the status that requests get for the same
+// refusal returns err as the admin door answers it, with the status that requests get for the same
 // condition.
 func refusal(err error) error {
 	if err == nil {

@@ -27,7 +27,7 @@ type Report struct {
 	Started   time.Time
 	Phase     func() string // admin.Starting, Serving, Draining
 	Listening func() admin.Addresses
-	Expiring  func() map[string]time.Time // certificates that are worth a warning, by door
+	Expiring  func() map[string]time.Time // certificates that need a warning, by door
 
 	Settings  *Settings
 	Store     *Store
@@ -68,7 +68,7 @@ func (r *Report) Ready() admin.Readiness {
 	return a
 }
 
-// Models describes every version of every model, by name and then the newest first, as the gate
+// Models describes every version of every model, by name, the newest version first, as the gate
 // routes to them.
 func (r *Report) Models() []admin.Model {
 	var out []admin.Model
@@ -111,7 +111,7 @@ func (r *Report) cache(t *gate.Target) *admin.Cache {
 	}
 }
 
-// effective returns a model's settings, with the actual values of those that were left to the
+// effective returns a model's settings, with the actual values of settings that were left to the
 // server or the container.
 func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
 	m := r.Settings.Now().Model(model)
@@ -120,7 +120,8 @@ func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
 	return m
 }
 
-// maxBatch is the largest that one of a model's replicas takes; 0 while there is none.
+// maxBatch returns the largest batch that one of a model's replicas takes; 0 while there is no
+// replica.
 func maxBatch(s scheduler.Stats) int {
 	return greatest(s, func(r scheduler.ReplicaStats) int { return r.MaxBatch })
 }
@@ -171,7 +172,7 @@ func (r *Report) Status() admin.Status {
 	return st
 }
 
-// shared is the memory that containers on this machine share.
+// shared describes the memory that containers on this machine share.
 func (r *Report) shared() admin.Shared {
 	u := r.Arena()
 	return admin.Shared{
@@ -179,7 +180,7 @@ func (r *Report) shared() admin.Shared {
 	}
 }
 
-// clientRegions is the shared memory of clients.
+// clientRegions describes the shared memory of clients.
 func clientRegions(u regions.Usage) admin.Regions {
 	refused := uint64(0)
 	for _, n := range u.Refused {
@@ -188,7 +189,7 @@ func clientRegions(u regions.Usage) admin.Regions {
 	return admin.Regions{Used: u.Regions, Limit: u.Limit, Bytes: u.Bytes, Refused: refused}
 }
 
-// Stats are the scheduler's figures for every version of every model.
+// Stats returns the scheduler's figures for every version of every model.
 func (r *Report) Stats() []scheduler.Stats {
 	models := r.Scheduler.Models()
 	out := make([]scheduler.Stats, len(models))

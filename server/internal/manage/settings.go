@@ -25,16 +25,16 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Settings of models that were changed while running are in the store, one key for each model: an
-// object of texts with the keys of [model.NAME] in the file. They override the file's, in every
-// server that shares the store. A server ignores and logs those that contradict its file: the store
-// may become reachable after the start, and servers with different files may share it, so refusing
-// to start would stop one server because of a change made at another.
+// Model settings that were changed at run time are in the store, one key for each model: an object
+// of texts with the keys of [model.NAME] in the file. They override the file's, in every server
+// that shares the store. A server ignores and logs settings that contradict its file: the store may
+// become reachable after the start, and servers with different files may share it, so refusing to
+// start would stop one server because of a change made at another.
 
 const settingsPrefix = "settings/"
 
-// Settings are the configuration in effect: the file's, overridden by what was changed in the
-// store. All methods may be called from any goroutine.
+// Settings are the configuration in effect: the file's, overridden by the settings in the store.
+// All methods may be called from any goroutine.
 type Settings struct {
 	store     *Store
 	gate      *gate.Gate
@@ -55,10 +55,10 @@ func NewSettings(file config.Config, store *Store, g *gate.Gate, sched *schedule
 	return s
 }
 
-// File is the configuration that was last loaded.
+// File returns the last loaded configuration.
 func (s *Settings) File() *config.Config { return s.base.Load() }
 
-// Now is the configuration in effect.
+// Now returns the configuration in effect.
 func (s *Settings) Now() *config.Config { return s.now.Load() }
 
 // Replace installs a loaded configuration and returns the one before.
@@ -70,7 +70,8 @@ func (s *Settings) Replace(file config.Config) (before *config.Config) {
 	return before
 }
 
-// Access says who may use the admin door. The host that it listens on counts among its names.
+// Access returns who may use the admin door. The host that the door listens on counts among its
+// names.
 func (s *Settings) Access() admin.Access {
 	c := s.Now().Admin
 	a := admin.Access{Hosts: c.Hosts, Profiling: c.Profiling, ImportBytes: int64(c.ImportBytes)}
@@ -89,7 +90,7 @@ func (s *Settings) Access() admin.Access {
 func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if settings[key] == nil { // the others are checked with their values
+		if settings[key] == nil { // the other settings are checked with their values
 			if err := config.Changeable(key); err != nil {
 				faults = append(faults, key+": "+err.Error())
 			}
@@ -107,7 +108,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 		}
 		if old != nil {
 			if err := json.Unmarshal(old, &stored); err != nil {
-				stored = map[string]string{} // it holds nowhere
+				stored = map[string]string{} // unreadable: in effect nowhere
 			}
 		}
 		for key, value := range settings {
@@ -155,7 +156,7 @@ func (s *Settings) inEffect(model string, settings map[string]*string) map[strin
 	return all
 }
 
-// faultsOf are the faults of an error of package config, one sentence each.
+// faultsOf returns the faults in an error of package config, one sentence each.
 func faultsOf(err error) (list []string) {
 	if e, ok := errors.AsType[*config.Error](err); ok {
 		for _, f := range e.Faults {
@@ -188,8 +189,8 @@ func (s *Settings) Read() {
 	s.sessions.Changed()
 }
 
-// storedSettings are those of all models in a store. Entries that cannot be read are left out and
-// told to unusable.
+// storedSettings returns the settings of all models in a store. Unreadable entries are left out and
+// passed to unusable.
 func storedSettings(store state.Store, unusable func(state.Entry, error)) (map[string]map[string]string, error) {
 	entries, err := store.List(settingsPrefix)
 	all := map[string]map[string]string{}
@@ -210,7 +211,7 @@ func storedSettings(store state.Store, unusable func(state.Entry, error)) (map[s
 	return all, err
 }
 
-// Follow applies what other servers change, until stop is closed.
+// Follow applies the changes of other servers, until stop is closed.
 func (s *Settings) Follow(stop <-chan struct{}) {
 	changed := make(chan struct{}, 1)
 	defer s.store.State().Watch(settingsPrefix, changed)()
@@ -219,7 +220,8 @@ func (s *Settings) Follow(stop <-chan struct{}) {
 	}
 }
 
-// serves says what is wrong with a version that has no live replica, and names those that have.
+// serves says what is wrong with a version that has no live replica, and names the versions that
+// have one.
 func (s *Settings) serves(model, version string) []string {
 	var live []string
 	for _, m := range s.gate.Models() {

@@ -20,8 +20,8 @@ import (
 )
 
 // A Store is the state store and the registry of the applications in it, which open after the
-// server was made. Its methods may be called from any goroutine, but only after Open, except
-// Registry.
+// server was made. Its methods may be called from any goroutine; all except Registry only after
+// Open.
 type Store struct {
 	at   config.State
 	open Opener
@@ -74,7 +74,7 @@ func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 	return nil
 }
 
-// Close ends what Open has begun.
+// Close closes what Open has opened.
 func (s *Store) Close() error {
 	o := s.opened.Load()
 	if o == nil {
@@ -91,7 +91,8 @@ func (s *Store) Apps() *apps.Registry { return s.opened.Load().apps }
 // State returns the store itself; like Apps, after Open.
 func (s *Store) State() state.Store { return s.opened.Load().store }
 
-// Registry is Apps for callers before Open, when its error wraps scheduler.ErrUnavailable.
+// Registry is Apps for callers that may come before Open; its error then wraps
+// scheduler.ErrUnavailable.
 func (s *Store) Registry() (*apps.Registry, error) {
 	if o := s.opened.Load(); o != nil {
 		return o.apps, nil
@@ -108,7 +109,8 @@ func (s *Store) Admit(id scheduler.ModelID) error {
 	return nil
 }
 
-// Linked reports whether an application asks that version of a model even if it is not the default.
+// Linked reports whether an application links to that version of a model even when it is not the
+// default.
 func (s *Store) Linked(model, version string) bool {
 	return slices.ContainsFunc(s.Apps().Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Streams lists the streams of every version of a model, at most that many of each; nil: there is
-// no such model.
+// Streams lists the streams of every version of a model, at most that many per version; nil: there
+// is no such model.
 func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
 	for _, target := range r.Gate.TargetsOf(model) {
 		v := admin.VersionStreams{Name: model, Version: target.ID.Version, Known: target.Model.Stats().Streams, Streams: []admin.Stream{}}
@@ -28,14 +28,14 @@ func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
 	return all
 }
 
-// What an explanation says of streams.
+// Limits of what an explanation says about streams.
 const (
-	named      = 3                      // of them, the worst
+	named      = 3                      // this many of the worst streams
 	worthALook = 100 * time.Millisecond // between the capture of a frame and its arrival
 )
 
-// filmed says how old the frames of a model's answers are, and why. list has its streams, worst
-// first.
+// filmed says how old the frames of a model's answers are, and why. list holds the model's streams,
+// worst first.
 func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	n := &s.Recent
 	if len(list) == 0 || n.Frames == 0 {
@@ -68,7 +68,7 @@ func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	return out
 }
 
-// source is a stream in a sentence, at its beginning.
+// source names a stream at the beginning of a sentence.
 func source(s scheduler.StreamStats) string {
 	if s.Connection != 0 {
 		return "The connection from " + s.Name
@@ -76,7 +76,7 @@ func source(s scheduler.StreamStats) string {
 	return "Stream " + gate.Cut(strconv.Quote(s.Name), 100)
 }
 
-// fresher says what to change so that a model which is too slow for its streams answers newer
+// fresher says what to change so that a model that is too slow for its streams answers newer
 // frames.
 func fresher(s scheduler.Stats, worst scheduler.StreamStats, does float64) string {
 	switch worst.Keep {

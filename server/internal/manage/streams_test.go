@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// TestSentencesOfStreams: how old the frames are that a model shows, why, and what helps.
+// TestSentencesOfStreams: how old the frames are that a model answers, why, and what helps.
 func TestSentencesOfStreams(t *testing.T) {
 	base := func() (scheduler.Stats, []scheduler.StreamStats) {
 		s := scheduler.Stats{

@@ -16,19 +16,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Trials are requests of operators, which count as those of the program itself.
+// Trials are requests of operators, which count as requests of the program itself.
 type Trials struct {
 	Gate *gate.Gate
 	Door func() *predict.Door
 }
 
 const (
-	trialTime    = 20 * time.Second // which a model without a deadline has
-	mostElements = 4096             // of an output that are shown
+	trialTime    = 20 * time.Second // timeout for a model without a deadline
+	mostElements = 4096             // shown of an output
 	mostText     = 4096             // bytes of a text
 )
 
-// Try asks, by the rights of whoever tries and at the cost of their quotas.
+// Try sends a request, with the rights of the operator and charged to the operator's quotas.
 func (t Trials) Try(ctx context.Context, q admin.Trial) (admin.Tried, error) {
 	tried, err := t.try(ctx, q, time.Now())
 	return tried, refusal(err)
@@ -110,7 +110,8 @@ func raw(value any, d tensor.DType) (t tensor.Tensor, is bool, err error) {
 	return t, true, err
 }
 
-// elements are the first of a tensor, flat, as JSON has them, and how many there are.
+// elements returns the first elements of a tensor, flat, in JSON form, and how many there are in
+// all.
 func elements(t tensor.Tensor) (list []any, all int, err error) {
 	list = []any{}
 	if t.DType == tensor.Bytes {
@@ -126,7 +127,7 @@ func elements(t tensor.Tensor) (list []any, all int, err error) {
 	first := tensor.Tensor{DType: t.DType, Shape: tensor.Shape{n}, Data: t.Data[:n*size]}
 	switch t.DType {
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return list, all, nil // shown by its shape
+		return list, all, nil // shown only by its shape
 	case tensor.Bool:
 		for _, b := range first.Data {
 			list = append(list, b != 0)
@@ -145,7 +146,7 @@ func elements(t tensor.Tensor) (list []any, all int, err error) {
 	return list, all, err
 }
 
-// numbers has null for what JSON has no number for.
+// numbers returns null for values that JSON cannot write as numbers.
 func numbers[T int64 | uint64 | float32 | float64](t tensor.Tensor) ([]any, error) {
 	values, err := tensor.Values[T](t)
 	list := make([]any, len(values))

@@ -5,19 +5,19 @@ import "github.com/shivad/shivad/scheduler"
 // A Key is a row of the table.
 type Key struct {
 	Name    string // as clients write it
-	On      Wire   // who may say it: on all other wires it is the container's
-	Default string // of a request without it
+	On      Wire   // wires that have the key; on all others it goes to the container
+	Default string // for a request without the key
 	Means   string // for documents; a sentence or two
 	kind    kind   // of the value: its type, unit, range and place in Values
 
 	wire Wire // the one of On that this copy reads
 }
 
-// Read puts the value of the key into v. The error is an *Error. It does not allocate, but for
-// texts and lists.
+// Read puts the value of the key into v. The error is an *Error. It allocates only for texts and
+// lists.
 func (k *Key) Read(v *Values, value Value) error {
 	if k.wire != Shiva && string(value.json) == "null" {
-		return nil // serializers write what is not set so
+		return nil // serializers write unset values like this
 	}
 	if k.kind.read(v, value) {
 		return nil
@@ -28,7 +28,7 @@ func (k *Key) Read(v *Values, value Value) error {
 // TakesText reports whether any text is a value of the key.
 func (k *Key) TakesText() bool { return k.kind.anyText }
 
-// Expected says what a value of the key is.
+// Expected describes the values that the key takes.
 func (k *Key) Expected() string { return k.kind.expected }
 
 func (k *Key) unexpected(value Value) error {
@@ -39,12 +39,12 @@ func (k *Key) unexpected(value Value) error {
 	return &Error{noun, k.Name, k.Expected(), value.String()}
 }
 
-// An Error is a value that a key does not take. It wraps [scheduler.ErrInvalidInput].
+// An Error reports a value that a key does not take. It wraps [scheduler.ErrInvalidInput].
 type Error struct {
-	Noun     string // what the wire calls a key
+	Noun     string // the wire's word for a key
 	Key      string
 	Expected string // type, unit and range
-	Got      string // cut to what is read at a glance
+	Got      string // cut to a readable length
 }
 
 func (e *Error) Error() string {

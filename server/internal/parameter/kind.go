@@ -10,16 +10,16 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// A kind is what a key's value is, and where it goes.
+// A kind describes the value of a key, and stores it in Values.
 type kind struct {
 	expected string                    // type, unit and range in words
-	schema   string                    // likewise in the words of JSON Schema: members of an object
-	read     func(*Values, Value) bool // false: the value is none of the kind
-	anyText  bool                      // any text is one
+	schema   string                    // the same in JSON Schema: members of an object
+	read     func(*Values, Value) bool // false: the value is not of the kind
+	anyText  bool                      // any text is a value of the kind
 }
 
-// reads makes the function of a kind: how a value is read, which values of that type are taken
-// (nil: all), and where they go.
+// reads makes the read function of a kind: as reads a value, takes selects the accepted values of
+// that type (nil: all), and set stores them.
 func reads[T any](as func(Value) (T, bool), takes func(T) bool, set func(*Values, T)) func(*Values, Value) bool {
 	return func(v *Values, value Value) bool {
 		got, ok := as(value)
@@ -58,7 +58,7 @@ func names(most int, set func(*Values, []string)) kind {
 	}
 }
 
-// whole is a whole number from 0 to most. Its unit may be "".
+// whole is a whole number from 0 to most. The unit may be "".
 func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 	schema := `"type": "integer", "minimum": 0`
 	if most != math.MaxUint64 {
@@ -71,7 +71,7 @@ func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 	}
 }
 
-// number is one above 0.
+// number is a number above 0.
 func number(unit string, set func(*Values, float64)) kind {
 	return kind{
 		expected: fmt.Sprintf("a number%s above 0", of(unit)),
@@ -80,10 +80,11 @@ func number(unit string, set func(*Values, float64)) kind {
 	}
 }
 
-// firstMoment is in 1973; as many seconds end in 5138.
+// firstMoment is in 1973; as a number of seconds it would be in 5138.
 const firstMoment = 100_000_000_000
 
-// moment is a time in milliseconds since 1970. Seconds are refused: they would be in January 1970.
+// moment is a time in milliseconds since 1970. Seconds are refused: read as milliseconds they would
+// be in January 1970.
 func moment(set func(*Values, time.Time)) kind {
 	return kind{
 		expected: fmt.Sprintf("a whole number of milliseconds since 1970, at least %d", firstMoment),

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// OpenAPI puts the keys of wires into an OpenAPI document. In the properties of a schema a member
+// OpenAPI puts the keys of wires into an OpenAPI document. In the properties of a schema, a member
 // `"$parameters": "HTTP"` stands for all keys of that wire.
 func OpenAPI(document []byte) []byte {
 	for _, w := range Wires {
@@ -17,7 +17,7 @@ func OpenAPI(document []byte) []byte {
 	return document
 }
 
-// properties are the schemas of a wire's keys, in the order of the table.
+// properties returns the schemas of a wire's keys, in the order of the table.
 func (w Wire) properties() (list []string) {
 	for _, k := range Table {
 		if k.On&w == 0 {
@@ -25,12 +25,12 @@ func (w Wire) properties() (list []string) {
 		}
 		means, err := json.Marshal(k.Means + " Default: " + k.Default + ".")
 		if err != nil {
-			panic(err) // a text cannot fail
+			panic(err) // marshalling a text cannot fail
 		}
 		list = append(list, fmt.Sprintf(`%q: {%s, "description": %s}`, k.Name, k.kind.schema, means))
 	}
 	return list
 }
 
-// Schema is what a value of the key is in JSON Schema, a JSON object.
+// Schema returns the JSON Schema of the key's value, a JSON object.
 func (k *Key) Schema() string { return "{" + k.kind.schema + "}" }

@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the page instead of comparing it")
 
-// page is what users read of the table.
+// page returns the page that shows users the table.
 func page() string {
 	var b strings.Builder
 	b.WriteString(`# Parameters of requests
@@ -54,7 +54,7 @@ the key, what is expected and what came.
 	return b.String()
 }
 
-// The page says what the table says.
+// The page agrees with the table.
 func TestPage(t *testing.T) {
 	const file = "../../PARAMETERS.md"
 	if *update {
@@ -67,7 +67,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// A key stands once on a wire, and has all that documents say of it.
+// A key occurs once on a wire, and has everything that documents show of it.
 func TestTable(t *testing.T) {
 	seen := map[string]Wire{}
 	for _, k := range Table {
@@ -154,7 +154,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The door of raw TCP reads metadata for every request.
+// The raw TCP door reads metadata for every request.
 func TestReadAllocatesNothing(t *testing.T) {
 	rows, name, text := Shiva.Keys(), []byte("timeout_ms"), []byte("12.5")
 	v := new(Values)

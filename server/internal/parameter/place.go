@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// A Place is where a tensor lies that is not in its message: part of a region of shared memory. The
-// zero Place is none.
+// A Place is the location of a tensor that is not in its message: part of a region of shared
+// memory. The zero Place is no location.
 type Place struct {
 	Region       string
 	Offset, Size int64 // in the region
 	sized        bool
 }
 
-// placePrefix begins the parameters of a tensor that are its place.
+// placePrefix begins the parameters of a tensor that give its place.
 const placePrefix = "shared_memory_"
 
-// PlaceKey reports whether a tensor's parameter says something of its place, and what.
+// PlaceKey reports whether a tensor's parameter is about its place, and returns the key.
 func PlaceKey(name string) (key string, ok bool) { return strings.CutPrefix(name, placePrefix) }
 
-// Read puts the value of a key into p. What was expected instead is "" if it could.
+// Read puts the value of a key into p. On a wrong value it returns what was expected; otherwise "".
 func (p *Place) Read(key string, v Value) (expected string) {
 	switch key {
 	case "region":
@@ -43,10 +43,10 @@ func (p *Place) Read(key string, v Value) (expected string) {
 	return "shared_memory_region, shared_memory_offset or shared_memory_byte_size"
 }
 
-// MaxOffset is the largest offset and size of a place: the sum of two is a number still.
+// MaxOffset is the largest offset and size of a place: the sum of two does not overflow.
 const MaxOffset = 1 << 62
 
-// Lacks is what is missing of a place that is given in part; "" = nothing.
+// Lacks returns what is missing from a partly given place; "" = nothing.
 func (p *Place) Lacks() string {
 	switch {
 	case p.Region == "" && (p.Offset != 0 || p.sized):
@@ -57,7 +57,7 @@ func (p *Place) Lacks() string {
 	return ""
 }
 
-// Parameters are those of an output whose data is there.
+// Parameters returns the parameters of an output whose data is at p.
 func (p Place) Parameters() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		_ = yield(placePrefix+"region", p.Region) && yield(placePrefix+"offset", p.Offset) && yield(placePrefix+"byte_size", p.Size)

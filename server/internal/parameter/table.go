@@ -8,30 +8,30 @@ import (
 	"github.com/shivad/shivad/server/internal/trace"
 )
 
-// Values are the parameters of one request. The zero Values are those of a request without any.
+// Values holds the parameters of one request. The zero Values belongs to a request without any.
 type Values struct {
 	Timeout    time.Duration // the client's deadline, from the request's arrival; 0 = the model's
 	Priority   int           // 1, the highest, to Priorities; 0 = DefaultPriority
-	User       string        // whose request it is; "" = nobody in particular
+	User       string        // whose request it is; "" = no particular user
 	Candidates []string      // applications: "name" or "name/version" to choose among; nil = all
-	Fresh      bool          // the caches are neither asked nor told
-	Salt       string        // requests that differ in it are not equal to a cache
+	Fresh      bool          // the caches are neither read nor filled
+	Salt       string        // requests with different salts are not equal to a cache
 	Batch      bool          // models without declared tensors: the first dimension counts rows
-	Timing     bool          // the answer says where the time went
-	Form       Form          // of outputs whose form the request does not give one by one
-	InOrder    bool          // it executes after earlier ones of its stream that are in order too
-	Stream     string        // of which the request is a frame; "" = none
-	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
+	Timing     bool          // the answer says where the time was spent
+	Form       Form          // of outputs for which the request gives no form
+	InOrder    bool          // it executes after earlier such requests of its stream
+	Stream     string        // the request is a frame of it; "" = none
+	Seq        uint64        // the client's number of the frame, plus 1; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
-	Parent     trace.Context // the client's span, whose child the request's is; zero = none
-	TraceState string        // what others keep of that span's trace; "" = nothing
+	Parent     trace.Context // the client's span, parent of the request's; zero = none
+	TraceState string        // tracestate of that span's trace; "" = none
 }
 
-// CandidateModels is a key that errors speak of elsewhere, too.
+// CandidateModels is a key that errors elsewhere mention, too.
 const CandidateModels = "candidate_models"
 
-// Table is every parameter there is. Where two wires differ in a value, the key has a row for each.
+// Table lists all parameters. Where two wires differ in a value, the key has a row for each.
 var Table = []Key{
 	{
 		Name: "timeout_ms", On: Shiva,

@@ -9,17 +9,17 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A Value is what a request says for a key, as its wire writes it.
+// A Value is a request's value for a key, as its wire encodes it.
 type Value struct {
 	json  []byte // nil: typed
 	typed any
 }
 
-// JSON is a value whose valid JSON text is given, which is not retained.
+// JSON returns the value of a valid JSON text, which is not retained.
 func JSON(text []byte) Value { return Value{json: text} }
 
-// Typed is a value where values have types: bool, int64, uint64, float64, string or []string, which
-// is not copied; nil is none.
+// Typed returns a value of a wire whose values have types: bool, int64, uint64, float64, string or
+// []string, which is not copied; nil is no value.
 func Typed(v any) Value { return Value{typed: v} }
 
 func (v Value) boolean() (b, ok bool) {
@@ -31,7 +31,7 @@ func (v Value) boolean() (b, ok bool) {
 	return b, b || string(v.json) == "false"
 }
 
-// Whole is a whole number of 0 or more.
+// Whole returns a whole number of 0 or more.
 func (v Value) Whole() (uint64, bool) {
 	switch n := v.typed.(type) {
 	case int64:
@@ -43,7 +43,7 @@ func (v Value) Whole() (uint64, bool) {
 	return n, err == nil
 }
 
-// number is one of JSON: no key of a typed wire takes any.
+// number returns a JSON number: no key of a typed wire takes numbers other than whole ones.
 func (v Value) number() (float64, bool) {
 	f, err := strconv.ParseFloat(string(v.json), 64)
 	return f, err == nil
@@ -57,7 +57,7 @@ func (v Value) text() (string, bool) {
 	return jsontext.Unquote(v.json)
 }
 
-// names is a list, or a text with commas between them for wires that have no lists.
+// names returns a list of names, which is a text with commas between them on wires without lists.
 func (v Value) names() ([]string, bool) {
 	if s, ok := v.text(); ok {
 		list := strings.Split(s, ",")
@@ -73,7 +73,7 @@ func (v Value) names() ([]string, bool) {
 	return list, len(v.json) > 0 && json.Unmarshal(v.json, &list) == nil
 }
 
-// String is the value in an error.
+// String formats the value for an error.
 func (v Value) String() string {
 	s := string(v.json)
 	if v.json == nil {

@@ -2,7 +2,7 @@ package parameter
 
 import "github.com/shivad/shivad/scheduler/setting"
 
-// MaxTimeout is the longest Timeout: what asks for more gets this.
+// MaxTimeout is the longest Timeout: longer ones are cut to this.
 const MaxTimeout = setting.MaxWait
 
 // MaxCandidates is how many models an application links to at most.
@@ -17,7 +17,7 @@ const (
 	DefaultPriority = 6
 )
 
-// Level is the priority as the scheduler counts: 0, the highest, to Priorities-1.
+// Level returns the priority as the scheduler counts: 0, the highest, to Priorities-1.
 func (v *Values) Level() int {
 	if v.Priority == 0 {
 		return DefaultPriority - 1
@@ -25,10 +25,10 @@ func (v *Values) Level() int {
 	return v.Priority - 1
 }
 
-// SetPriority sets the priority; a lower one than there is becomes the lowest.
+// SetPriority sets the priority; any number beyond the lowest becomes the lowest.
 func (v *Values) SetPriority(n uint64) { v.Priority = int(min(n, Priorities)) }
 
-// A Form is how outputs travel.
+// A Form is how outputs are encoded.
 type Form uint8
 
 // Forms of outputs.

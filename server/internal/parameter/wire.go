@@ -6,7 +6,7 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A Wire is a place where clients say parameters. Several make a set.
+// A Wire is a place where clients give parameters. Wires combine into sets.
 type Wire uint8
 
 // Wires.
@@ -27,7 +27,7 @@ const (
 	predict    = HTTP | GRPC | Stream | Clipper | Feedback | Library // in Predict Protocol units
 )
 
-// Wires are all there are, by what documents call them.
+// Wires lists all wires, with their names in documents.
 var Wires = []struct {
 	Wire Wire
 	Name string
@@ -36,7 +36,7 @@ var Wires = []struct {
 	{Clipper, "Clipper"}, {Feedback, "feedback"}, {Library, "library"},
 }
 
-// keys are the rows of each wire, by their names.
+// keys holds the rows of each wire, by name.
 var keys = func() map[Wire]map[string]*Key {
 	all := make(map[Wire]map[string]*Key)
 	for _, w := range Wires {
@@ -52,12 +52,12 @@ var keys = func() map[Wire]map[string]*Key {
 	return all
 }()
 
-// Keys are the rows of one wire, by their names. The map is shared, and not to be changed.
+// Keys returns the rows of one wire, by name. The map is shared: do not modify it.
 func (w Wire) Keys() map[string]*Key { return keys[w] }
 
-// Members reads those members of a JSON object that are parameters on the wire, and hands every
-// other one to other, if that is not nil. The first error is returned; the members behind it are
-// read all the same.
+// Members reads the members of a JSON object that are parameters on the wire, and passes every
+// other member to other, if other is not nil. It returns the first error, but still reads the
+// members after it.
 func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (err error) {
 	rows := w.Keys()
 	for key, value := range jsontext.Members(object) {

@@ -11,9 +11,9 @@ import (
 )
 
 // classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row
-// its k highest values in descending order, or all if there are fewer. Each is "value:index:label",
-// with the index into the row, or "value:index" if labels has no text for it. Of equal values the
-// lower index comes first; NaN comes last.
+// its k highest values in descending order, or all if there are fewer. Each element is
+// "value:index:label", with the index into the row, or "value:index" if labels has no text for it.
+// Among equal values the lower index comes first; NaN comes last.
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Extensions are those that both doors have. Each door adds its own.
+// Extensions are the extensions that both doors have. Each door adds its own.
 var Extensions = []string{
 	"classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
 }
@@ -29,7 +29,8 @@ type ServerMetadata struct {
 }
 
 // Server describes the server to clients of the door at that address, with that door's extensions
-// besides [Extensions]. model_repository is left out where clients may not load and unload models.
+// in addition to [Extensions]. model_repository is left out where clients may not load and unload
+// models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := s.extensions(slices.Concat(Extensions, extensions))
 	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Listener: door}) != nil {
@@ -85,8 +86,8 @@ func metadata(specs []tensor.Spec) []TensorMetadata {
 	return out
 }
 
-// properties returns the members of a JSON object as strings; a value that is no string is its JSON
-// text.
+// properties returns the members of a JSON object as strings; for a value that is not a string, its
+// JSON text.
 func properties(object []byte) map[string]string {
 	var members map[string]json.RawMessage
 	if len(object) == 0 || json.Unmarshal(object, &members) != nil {
@@ -120,10 +121,10 @@ type ModelConfig struct {
 	Transaction TransactionPolicy    `json:"model_transaction_policy"`
 }
 
-// VersionPolicy is which versions are served.
+// VersionPolicy tells which versions are served.
 type VersionPolicy struct {
 	Specific struct {
-		Versions []int64 `json:"versions"` // those that are numbers
+		Versions []int64 `json:"versions"` // versions that are numbers
 	} `json:"specific"`
 }
 
@@ -133,7 +134,7 @@ type TensorConfig struct {
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
 	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE.
-	// Outputs have none. Every input has one, since Triton's example clients read it of every
+	// Outputs have none. Every input has one, since Triton's example clients read it for every
 	// model.
 	Format   string `json:"format,omitempty"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
@@ -223,8 +224,8 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	return c, nil
 }
 
-// list is a JSON list of labels. Triton's configuration has the name of a file there, which is of
-// no use to a client.
+// list returns labels as a JSON list. Triton's configuration has the name of a file there, which is
+// of no use to a client.
 func list(labels []string) string {
 	b := []byte{'['}
 	for i, label := range labels {
@@ -236,8 +237,8 @@ func list(labels []string) string {
 	return string(append(b, ']'))
 }
 
-// maxBatch is the largest batch, in rows, that a replica takes. Without a replica it is what the
-// model declared, or 1.
+// maxBatch returns the largest batch, in rows, that a replica takes. Without a replica it is what
+// the model declared, or 1.
 func maxBatch(t *gate.Target) int {
 	rows := 0
 	for _, r := range t.Model.Stats().Replicas {
@@ -261,7 +262,7 @@ func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
 // formatNone is the format of an input that does not declare one.
 const formatNone = "FORMAT_NONE"
 
-// configType is a dtype's name in a model configuration.
+// configType returns a dtype's name in a model configuration.
 func configType(d tensor.DType) string {
 	switch d {
 	case tensor.Bytes:

@@ -1,5 +1,5 @@
-// Package predict is the Predict Protocol V2 independent of its wires: what clients may ask and
-// what is answered, over HTTP as over gRPC.
+// Package predict is the Predict Protocol V2 independent of its wires: the requests and answers,
+// over HTTP as over gRPC.
 //
 //	server/rest, server/grpc --Question--> Door.Infer --> gate --> scheduler
 //	                         <--Answer---
@@ -15,6 +15,6 @@
 // Memory: Infer takes over a Question's inputs when it is called. An Answer's outputs live until
 // its Release.
 //
-// Sources: the protocol's text (Predict Protocol, version 2), and where it is silent Triton's
-// documentation of the extensions, on which clients rely.
+// Sources: the protocol's text (Predict Protocol, version 2), and where it is silent, Triton's
+// documentation of the extensions, which clients rely on.
 package predict

@@ -13,9 +13,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback has an application learn how a request turned out: the request with that id, a JSON text
-// or number, or otherwise q's inputs, for which its models then predict again. q.Parameters is the
-// verdict, a JSON object as for gate's feedback. The answer is a JSON object.
+// Feedback makes an application learn how a request turned out: the request with that id, a JSON
+// text or number, or without an id q's inputs, for which the models then predict again.
+// q.Parameters is the verdict, a JSON object in the form of gate's feedback. The answer is a JSON
+// object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
 	defer q.Release()
@@ -34,7 +35,7 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
 	if err != nil {
 		if _, unknown := d.gate.As(q.Who).Target(q.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
-			err = unknown // in the words of this protocol
+			err = unknown // in the terms of this protocol
 		}
 		return nil, err
 	}
@@ -42,14 +43,14 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	return gate.Learn(ctx, f)
 }
 
-// Input makes the only input of a model from a JSON value as Clipper's clients send it: numbers,
-// texts or lists of them, or base64 for UINT8.
+// Input makes the only input of a model from a JSON value in the form that Clipper's clients send:
+// numbers, texts or lists of them, or base64 for UINT8.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 	target, err := s.view.Known(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
-	if target.Model == nil { // an application none of whose models has declared inputs
+	if target.Model == nil { // an application none of whose models has declared its inputs
 		if t, err := input(value, tensor.Float64); err == nil {
 			return t, nil
 		}

@@ -21,14 +21,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Door is the Service of one door, with its counts.
+// A Door is the Service of one door, with its metrics.
 type Door struct {
 	*Service
 	metrics *metrics.Door
 	sources atomic.Uint64
 }
 
-// Door returns the service of a door that counts with m.
+// Door returns the service of a door that counts in m.
 func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
 
 // NewSource numbers a connection, for fairness between connections: see [Question]. Its numbers
@@ -46,7 +46,7 @@ type Question struct {
 	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one row
 	// without it. Infer takes over the references, even if it fails.
 	Inputs []tensor.Tensor
-	// Outputs are the requested ones, in the order of the answer; none requests all.
+	// Outputs are the requested outputs, in the order of the answer; an empty list requests all.
 	Outputs []Output
 
 	// Values are the server's own parameters. The context's deadline holds as well as Timeout.
@@ -56,13 +56,13 @@ type Question struct {
 	Parameters []byte
 
 	Arrived time.Time          // when the request was complete
-	Source  uint64             // the connection's, from NewSource
-	Client  string             // the machine at its other end (gate.ClientOf); "" = this program
-	Who     *identity.Identity // whose rights apply; nil: all rights
+	Source  uint64             // number of the connection, from NewSource
+	Client  string             // the machine at the other end (gate.ClientOf); "" = this program
+	Who     *identity.Identity // identity whose rights apply; nil: all rights
 	Outbox  Outbox             // bounds the client's unread answers; nil: it reads one at a time
-	Use     *quota.Use         // what the request has taken of quotas; nil: none applies
+	Use     *quota.Use         // what the request has charged to quotas; nil: none applies
 
-	// Submitted is called once the request has its place in the queue; nil: nobody waits for that.
+	// Submitted is called once the request has its place in the queue; it may be nil.
 	Submitted func()
 
 	trace *trace.Trace // set by Infer; nil: not traced
@@ -72,7 +72,7 @@ type Question struct {
 // worthwhile.
 func (d *Door) Follows() bool { return d.gate.Follows() }
 
-// An Outbox is a client's [gate.Outbox] on which goroutines can wait for room. All requests of the
+// An Outbox is a client's [gate.Outbox] in which goroutines can wait for room. All requests of the
 // client call it, each from its own goroutine.
 type Outbox interface {
 	// Admit waits until there is room for the answer to an open call. Put replaces the reserved
@@ -83,7 +83,7 @@ type Outbox interface {
 	Take(size int)
 }
 
-// An Output is a requested one.
+// An Output is a requested output.
 type Output struct {
 	Name string
 	// Classes requests that many of the highest values of each row, as texts, instead of the tensor
@@ -98,19 +98,19 @@ type Answer struct {
 	Model, Version string
 	ID             string
 	// Outputs have names, and shapes as the client expects them: without the batch dimension if the
-	// question had none.
+	// request had none.
 	Outputs []tensor.Tensor
-	places  []parameter.Place // of those outputs whose data was written elsewhere; nil: of none
+	places  []parameter.Place // of the outputs whose data was written elsewhere; nil: none
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // how an application chose; nil for a model
-	Frame   *gate.Frame  // of a frame of a stream; else nil
+	Frame   *gate.Frame  // for a frame of a stream; else nil
 	Size    int          // counted in the question's Outbox until the caller's Take
 
 	call  *call
 	ended func() // ends the request's trace; nil: it is not traced
 }
 
-// Place is where the data of output i was written; zero: it is in the answer.
+// Place returns where the data of output i was written; zero: into the answer.
 func (a *Answer) Place(i int) parameter.Place {
 	if a.places == nil {
 		return parameter.Place{}
@@ -130,7 +130,7 @@ func (a *Answer) Release() {
 	}
 }
 
-// A call is a request of a goroutine that waits for it.
+// A call is a request whose goroutine waits for its answer.
 type call struct {
 	gate gate.Call     // the gate's side of it
 	done chan struct{} // closed when the request is complete
@@ -227,7 +227,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	}
 	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
 	if c.gate.Choice != nil {
-		// The answer is written by the declaration of the model that contributes most to it. Its
+		// The answer follows the declaration of the model that contributes most to it, whose
 		// outputs may differ from those of the application's first model.
 		target = c.gate.Target
 		a.Version = target.ID.String()
@@ -248,7 +248,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	return a, nil
 }
 
-// params are the parameters of a question to target.
+// params returns the parameters of a request to target.
 func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
 	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who, Trace: q.trace}
 	if q.ID != "" {
@@ -260,13 +260,13 @@ func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params 
 			p.Timeout = left
 		}
 	}
-	// A model with an adapter takes a tensor of any shape for one row. In this protocol, the first
-	// dimension of a matrix is rows.
+	// A model with an adapter takes a tensor of any shape as one row. In this protocol, the first
+	// dimension of a matrix counts rows.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 	return p
 }
 
-// write makes the answer's outputs of those that were chosen.
+// write makes the answer's outputs from the chosen ones.
 func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err error) {
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
@@ -304,7 +304,8 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	return size, err
 }
 
-// alone is the Outbox of a client that has one answer at a time. Only the quota looks at its size.
+// alone is the Outbox of a client that has one answer at a time. Only the quota depends on the size
+// of the answer.
 type alone struct{ box gate.Outbox }
 
 func (a *alone) Admit(_ context.Context, c *gate.Call) (expected int, err error) {

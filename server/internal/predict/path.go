@@ -8,14 +8,14 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A Path describes the server or models, over HTTP and over Shiva alike.
+// A Path describes the server or models, over both HTTP and Shiva.
 type Path struct {
 	Steps []string // "{model}" and "{version}" stand for names
-	Open  bool     // to all callers, without an identity: health
+	Open  bool     // open to all callers, without an identity: health
 	Tell  func(s *Service, model, version string) (any, error)
 }
 
-// Paths are all paths of the protocol that take no body, except the one of the server's metadata,
+// Paths are all paths of the protocol that take no body, except that of the server's metadata,
 // whose answer depends on the door.
 var Paths = func() (all []Path) {
 	add := func(path string, tell func(s *Service, model, version string) (any, error)) {
@@ -55,15 +55,15 @@ func Match(pattern, steps []string) (model, version string, ok bool) {
 	return model, version, true
 }
 
-// shivaExtensions are those that Shiva has, in the terms of its metadata: the keys "parameters",
-// "priority" and "timeout_ms", and the paths of models' configuration and statistics. Of
-// model_repository it has the index only.
+// shivaExtensions are the extensions that Shiva has, in the terms of its metadata: the keys
+// "parameters", "priority" and "timeout_ms", and the paths of models' configuration and statistics.
+// From model_repository it has only the index.
 var shivaExtensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
 
-// Describe answers a path that is asked for over Shiva: one of Paths, "v2" (Shiva's own name for it
-// is "!server"), or the index of the repository, from which onlyReady leaves out what cannot be
-// asked. The answer is the JSON object that HTTP gives; the index is its member "models", as in
-// gRPC. ok is false for any other path.
+// Describe answers a path requested over Shiva: one of Paths, "v2" (Shiva's own name for it is
+// "!server"), or the index of the repository, from which onlyReady omits models that are not ready.
+// The answer is the JSON object that HTTP gives; the index is its member "models", as in gRPC. ok
+// is false for any other path.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
 	var value any
 	switch ok, err = true, s.view.Who().Enter(); path {

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A rig is a service over a scheduler, and a pool that must be empty in the end.
+// A rig is a service over a scheduler, and a pool that must be empty at the end.
 type rig struct {
 	*predict.Service
 	sched *scheduler.Scheduler
@@ -90,7 +90,7 @@ func floats(name string, shape tensor.Shape, v ...float32) tensor.Tensor {
 	return t
 }
 
-// twoOutputs gives a float32 [-1, 3] back as y, and the first of each row as z.
+// twoOutputs returns a float32 [-1, 3] as y, and the first element of each row as z.
 var twoOutputs = scheduler.Spec{
 	Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}},
 	Outputs: []tensor.Spec{
@@ -189,7 +189,7 @@ func text(t *testing.T, o tensor.Tensor) string {
 	return s
 }
 
-// TestInputsAreInfers: whatever comes of a question, its inputs' memory goes back.
+// TestInputsAreInfers: whatever the outcome of a request, the memory of its inputs is released.
 func TestInputsAreInfers(t *testing.T) {
 	r := newRig(t)
 	r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts})
@@ -210,7 +210,7 @@ func TestInputsAreInfers(t *testing.T) {
 	}
 }
 
-// TestEnds: the ways in which a question ends without a result while its model is busy.
+// TestEnds: the ways in which a request ends without a result while its model is busy.
 func TestEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -395,7 +395,7 @@ func TestRepository(t *testing.T) {
 	for _, tc := range []struct{ what, want string }{
 		{"load mine", ""},
 		{"unload mine", ""},
-		{"load alone", ""}, // it is there, whoever started it
+		{"load alone", ""}, // it is served, no matter what started it
 		{"unload alone", "connect by themselves"},
 		{"load none", `no model "none"; those that can be loaded: ["mine"]`},
 		{"unload none", `no model "none"; those that can be unloaded: ["mine"]`},

@@ -5,10 +5,10 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
-// Regions are the shared memory regions that clients have registered.
+// Regions returns the shared memory regions that clients have registered.
 func (s *Service) Regions() *regions.Registry { return s.cfg.Regions }
 
-// extensions adds the extension of shared memory, if it is configured.
+// extensions adds the shared memory extension, if it is configured.
 func (s *Service) extensions(all []string) []string {
 	if s.cfg.Regions.Offered() {
 		all = append(all[:len(all):len(all)], regions.Extension)
@@ -16,7 +16,7 @@ func (s *Service) extensions(all []string) []string {
 	return all
 }
 
-// sharer is the client whose regions a question may name.
+// sharer returns the client whose regions the request may name.
 func (q *Question) sharer() regions.Client { return regions.Client{Address: q.Client, Who: q.Who} }
 
 // checkPlaces checks that requested outputs can be written to their places.

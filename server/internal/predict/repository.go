@@ -20,7 +20,7 @@ import (
 type Repository interface {
 	// Models returns the names of the models that it can start and stop, sorted.
 	Models() []string
-	// State is the state of one of them, and its reason.
+	// State returns the state of one of these models, and the reason for it.
 	State(model string) (state State, reason string)
 	// Load starts the processes of a model that are not running, and returns when one of them
 	// serves it, which may be at once. It fails if ctx ends, or if a process keeps ending by
@@ -30,17 +30,18 @@ type Repository interface {
 	Unload(model string) error
 }
 
-// A Caller is who requests a change. The zero value is the program itself, which has all rights.
+// A Caller identifies the origin of a requested change. The zero value is the program itself, which
+// has all rights.
 type Caller struct {
 	audit.Source
 	// Listener is the address that the client has connected to. nil: that of the admin door, which
-	// server.repository is not about.
+	// server.repository does not restrict.
 	Listener net.Addr
 }
 
-// permit is the error for a caller who may not load and unload models. If identities are declared,
-// the right to load decides, wherever the caller is; server.repository can then only forbid it to
-// all.
+// permit returns the error for a caller who may not load and unload models. If identities are
+// declared, the right to load decides, wherever the caller is; server.repository can then only
+// forbid loading to all callers.
 func (s *Service) permit(c Caller) error {
 	if c.Listener == nil {
 		return nil
@@ -55,7 +56,8 @@ func (s *Service) permit(c Caller) error {
 	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
 }
 
-// Permit is the error for a caller who may not change a model; the refusal is noted as that action.
+// Permit returns the error for a caller who may not change a model; the refusal is recorded under
+// that action.
 func (s *Service) Permit(c Caller, model, action string) error {
 	err := s.view.Who().Check(identity.Load, model)
 	if err == nil {
@@ -67,7 +69,7 @@ func (s *Service) Permit(c Caller, model, action string) error {
 	return err
 }
 
-// Refused notes that a caller was refused a change for lack of a right.
+// Refused records that a caller was refused a change for lack of a right.
 func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
 	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: gate.Text(err)})
 }
@@ -81,7 +83,7 @@ func (s *Service) managedNames() []string {
 	return slices.DeleteFunc(slices.Clone(s.cfg.Repository.Models()), func(name string) bool { return !s.view.Who().Sees(name) })
 }
 
-// Local reports whether a listener can be reached from this machine only.
+// Local reports whether a listener can be reached only from this machine.
 func Local(a net.Addr) bool {
 	if hostport, ok := secure.Cut(a.String()); ok { // of a door, or of containers
 		at, err := netip.ParseAddrPort(hostport)
@@ -93,7 +95,7 @@ func Local(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// changed notes a caller's change to a model.
+// changed records a caller's change to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
 	if c.Source == (audit.Source{}) {
 		return
@@ -107,14 +109,14 @@ func (s *Service) changed(c Caller, model, did string, err error) {
 	s.cfg.Trail.Add(e)
 }
 
-// A State is the state of a version of a model, in the words of the model_repository extension.
+// A State is the state of a version of a model, in the terms of the model_repository extension.
 type State string
 
 // The states.
 const (
 	Ready       State = "READY"       // a live replica serves it
-	Unavailable State = "UNAVAILABLE" // none does
-	Loading     State = "LOADING"     // none does yet: processes are starting
+	Unavailable State = "UNAVAILABLE" // no replica serves it
+	Loading     State = "LOADING"     // no replica serves it yet: processes are starting
 	Unloading   State = "UNLOADING"   // processes are being stopped
 )
 
@@ -175,7 +177,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 	}
 	if err := s.managed(model, "loaded"); err != nil {
 		if t, unknown := s.view.Target(model, ""); unknown == nil && t.Live > 0 {
-			return nil // it is served, whoever started it
+			return nil // served already, no matter what started it
 		}
 		return err
 	}
@@ -197,7 +199,7 @@ func (s *Service) Unload(by Caller, model string) error {
 	return err
 }
 
-// managed is the error for a model that the server cannot start and stop.
+// managed returns the error for a model that the server cannot start and stop.
 func (s *Service) managed(model, verb string) error {
 	names := s.managedNames()
 	if slices.Contains(names, model) {

@@ -11,20 +11,20 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
-// Config of a Service. All fields are required.
+// Config configures a Service. All fields are required.
 type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
 	Reach      func() string                   // who may load and unload models: server.repository
-	Settings   func(model string) config.Model // those that apply to a model
+	Settings   func(model string) config.Model // settings that apply to a model
 	Regions    *regions.Registry               // of shared memory
-	Trail      *audit.Trail                    // nil: nothing is noted
+	Trail      *audit.Trail                    // nil: nothing is recorded
 	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server
 }
 
-// A Service answers the questions of the protocol. See the package comment.
+// A Service answers the requests of the protocol. See the package comment.
 type Service struct {
 	gate *gate.Gate
 	view gate.View // what the caller may see of the gate
@@ -34,7 +34,7 @@ type Service struct {
 // New makes a Service for callers with all rights.
 func New(cfg Config) *Service { return &Service{cfg.Gate, cfg.Gate.As(nil), &cfg} }
 
-// As is the Service for callers with that identity.
+// As returns the Service for callers with that identity.
 func (s *Service) As(who *identity.Identity) *Service {
 	if who == s.view.Who() {
 		return s
@@ -63,11 +63,11 @@ func (s *Service) Ready() Readiness {
 }
 
 // ModelReady reports whether requests for a version of a model are answered: a live replica serves
-// it, or one is started for them. "" is the default. It fails if there is no such model, and none
-// is to come.
+// it, or one is started for them. "" is the default. It fails if there is no such model and none is
+// expected.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.view.Target(name, version)
-	if errors.Is(err, scheduler.ErrUnavailable) { // it is to come
+	if errors.Is(err, scheduler.ErrUnavailable) { // the model is expected
 		return Readiness{Name: name, Error: gate.Text(err)}, nil
 	}
 	if err != nil {

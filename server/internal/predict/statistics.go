@@ -8,7 +8,7 @@ import (
 // registered, through all doors.
 //
 // Source: Triton, statistics extension. Memory and decoupled responses do not exist here and are
-// left out. So are caches, whose look-ups are not timed: metrics count them.
+// omitted. So are caches, whose look-ups are not timed: the metrics count them.
 type ModelStatistics struct {
 	Name           string         `json:"name"`
 	Version        string         `json:"version"`
@@ -22,11 +22,11 @@ type ModelStatistics struct {
 // InferenceStats are the times of requests.
 type InferenceStats struct {
 	Success       Duration `json:"success"`        // from the request's last byte to its answer
-	Fail          Duration `json:"fail"`           // likewise
+	Fail          Duration `json:"fail"`           // from the request's last byte to its answer
 	Queue         Duration `json:"queue"`          // until its first row was sent to a container
 	ComputeInput  Duration `json:"compute_input"`  // 0: inputs are written in place as they arrive
 	ComputeInfer  Duration `json:"compute_infer"`  // of the batch with its last row
-	ComputeOutput Duration `json:"compute_output"` // 0: outputs are slices of the batch's
+	ComputeOutput Duration `json:"compute_output"` // 0: outputs are slices of the batch's outputs
 }
 
 // BatchStats are the times of batches of one size.
@@ -48,13 +48,13 @@ type StatisticsList struct {
 	Models []ModelStatistics `json:"model_stats"`
 }
 
-// Statistics returns those of every version of a model, of one version, or of an application:
-// requests under the name that they were sent to, batches under the model that executed them. The
-// empty name means all models and applications.
+// Statistics returns the statistics of every version of a model, of one version, or of an
+// application: requests under the name that they were sent to, batches under the model that
+// executed them. The empty name means all models and applications.
 func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
-		// Its error names what does not exist.
+		// The error names what does not exist.
 		if _, err := s.view.Target(name, version); err != nil {
 			return list, err
 		}
@@ -65,13 +65,13 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		}
 	}
 	if version != "" {
-		return list, nil // batches of a model: applications have none
+		return list, nil // applications have no versions
 	}
 	for _, a := range s.view.Applications() {
 		if name != "" && a.Name != name {
 			continue
 		}
-		// An application without candidates, or just deleted, has none.
+		// An application without candidates, or just deleted, has no statistics.
 		if t, err := s.view.Target(a.Name, ""); err == nil && t.Application != nil {
 			list.Models = append(list.Models, statistics(t))
 		}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Parameters are what an answer says besides its outputs: a bool, int64, float64 or string under
-// each name. A parameter cannot be a list, so lists of an application are texts.
+// Parameters returns what an answer carries besides its outputs: a bool, int64, float64 or string
+// under each name. A parameter cannot be a list, so lists of an application are texts.
 func (a *Answer) Parameters() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		if c := a.Choice; c != nil {

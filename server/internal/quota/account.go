@@ -14,19 +14,19 @@ import (
 type Account struct {
 	whose string    // see Error.Whose
 	began time.Time // the zero of its clocks; buckets count from here
-	pays  bool      // charged even without limits, so that operators see its figures
+	pays  bool      // charged even without limits, so that operators see its usage
 
 	limits atomic.Pointer[Limits] // nil: unlimited
 
 	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
-	expected        bucket              // RequestsPerSecond, with those that are being read
+	expected        bucket              // RequestsPerSecond, including requests that are being read
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
 	last            [Kinds]atomic.Int64   // time of the last refusal, since began
-	turns           atomic.Int64          // time of the last turn that was given out, since began
-	balance         balance               // of what exceeded a rate, see pace.go
+	turns           atomic.Int64          // time of the last turn given out, since began
+	balance         balance               // of requests that exceeded a rate, see pace.go
 }
 
 func newAccount(whose string, pays bool, l *Limits) *Account {
@@ -35,8 +35,8 @@ func newAccount(whose string, pays bool, l *Limits) *Account {
 	return a
 }
 
-// limit replaces the limits; what is in use stays charged. A rate that has changed starts with a
-// full bucket, since a debt is a time, computed with the old rate.
+// limit replaces the limits; what is in use stays charged. A changed rate starts with a full
+// bucket, since a debt is a time, computed with the old rate.
 func (a *Account) limit(l *Limits) {
 	old := a.limits.Swap(l)
 	for k := range a.rates {
@@ -47,11 +47,11 @@ func (a *Account) limit(l *Limits) {
 	a.expected.paid.Store(0)
 }
 
-// A flow counts what has begun and what has ended.
+// A flow counts amounts that have begun and amounts that have ended.
 type flow struct{ begun, ended atomic.Int64 }
 
-// begin adds n and returns the amount in flight. It reads ended last, so the result is never more
-// than the real amount.
+// begin adds n and returns the amount in flight. It reads ended last, so the result never exceeds
+// the real amount.
 func (f *flow) begin(n int64) int64 { return f.begun.Add(n) - f.ended.Load() }
 
 func (f *flow) end(n int64) {
@@ -60,8 +60,8 @@ func (f *flow) end(n int64) {
 	}
 }
 
-// inFlight reads the counters in the other order than begin: it may miss what has just begun, but
-// is never negative.
+// inFlight reads the counters in the opposite order to begin: it may miss an amount that has just
+// begun, but is never negative.
 func (f *flow) inFlight() int64 {
 	ended := f.ended.Load()
 	return f.begun.Load() - ended
@@ -70,8 +70,8 @@ func (f *flow) inFlight() int64 {
 // A bucket enforces a rate (GCRA). Its state is the time until which everything taken is paid for.
 type bucket struct{ paid atomic.Int64 } // ns since Account.began
 
-// take takes n at rate per second. It is refused while the debt of earlier takes is longer than
-// burst, and again is then when to retry.
+// take takes n at rate per second. It refuses while the debt of earlier takes is longer than burst;
+// again is then the time until a retry is worthwhile.
 func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Duration, ok bool) {
 	price := price(n, rate)
 	for {
@@ -85,7 +85,7 @@ func (b *bucket) take(n, rate int64, burst, now time.Duration) (again time.Durat
 	}
 }
 
-// wait is until a debt is shorter than burst.
+// wait returns how long until a debt is shorter than burst.
 func wait(paid int64, burst, now time.Duration) time.Duration {
 	return max(time.Duration(paid)-now-burst+1, 0)
 }
@@ -101,7 +101,7 @@ func (b *bucket) pay(n, rate int64, now time.Duration) {
 	}
 }
 
-// back returns what was taken for a request that is then refused.
+// back returns the amount taken for a request that is then refused.
 func (b *bucket) back(n, rate int64) { b.paid.Add(-int64(price(n, rate))) }
 
 // price is how long n takes at a rate: several days for the largest message at the lowest rate.
@@ -119,7 +119,7 @@ func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 	return &Error{Whose: a.whose, Kind: k, Limit: limit, Has: has}
 }
 
-// decline is refuse for what is over a rate.
+// decline is refuse for a request over a rate.
 func (a *Account) decline(d *declined, rate int64, again, now time.Duration) *Error {
 	a.balance.refused()
 	e := a.refuse(d.kind, rate, 0, now)
@@ -154,9 +154,9 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	return err
 }
 
-// more charges bytes to a request, which then has of bytes in total. The first bytes of a request
-// decide whether it is within its rate. Later ones, as of a chunked body, only pay: by then the
-// request itself may have used up the rate.
+// more charges bytes to a request, whose total is then of. The first bytes of a request decide
+// whether it is within its rate. Later bytes, as of a chunked body, only pay: by then the request
+// itself may have used up the rate.
 func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	n := a.bytes.begin(bytes)
 	if l == nil {
@@ -214,7 +214,7 @@ func (a *Account) release(k Kind, n int64) {
 	}
 }
 
-// idle reports whether the account could be replaced by a new one without anybody noticing.
+// idle reports whether replacing the account with a new one would have no visible effect.
 func (a *Account) idle(now time.Time) bool {
 	for k := range a.rates {
 		if a.rates[k].paid.Load() > int64(a.clock(now)) {

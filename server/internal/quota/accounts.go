@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Identities are the accounts of the declared identities, by name. The zero value is empty.
+// Identities holds the accounts of the declared identities, by name. The zero value is empty.
 type Identities struct {
 	mu  sync.Mutex
 	all map[string]*Account
@@ -63,15 +63,15 @@ func (i *Identities) Usage() map[string]Usage {
 	return out
 }
 
-// Addresses are the accounts of client addresses. One is forgotten when its last connection has
-// ended and its rates are paid. The zero value is empty and unlimited.
+// Addresses holds the accounts of client addresses. An account is forgotten when its last
+// connection has ended and its rates are paid. The zero value is empty and unlimited.
 type Addresses struct {
 	mu       sync.Mutex
 	all      map[string]*address
 	declared Limits
-	limits   *Limits // declared, or nil if that limits nothing
+	limits   *Limits // declared, or nil if declared limits nothing
 	loopback bool
-	sweep    int // number of addresses at which idle ones are looked for
+	sweep    int // number of addresses that triggers the next sweep
 	refused  [Kinds]atomic.Uint64
 }
 
@@ -112,7 +112,7 @@ func (d *Addresses) limitsOf(local bool) *Limits {
 }
 
 // Enter counts one more connection of an address, such as "192.0.2.1" or "uid=1000", and returns
-// its account. Leave ends it.
+// its account. Leave undoes it.
 func (d *Addresses) Enter(name string, local bool) *Account {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +137,7 @@ func (d *Addresses) Enter(name string, local bool) *Account {
 	return &a.Account
 }
 
-// Leave ends a connection of an address.
+// Leave removes a connection of an address.
 func (d *Addresses) Leave(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,9 +147,9 @@ func (d *Addresses) Leave(name string) {
 	}
 }
 
-// sweepLocked forgets idle addresses without a connection, and more of these if there are too many.
-// It runs when the number of addresses has doubled since the last sweep, so its cost for each new
-// address is constant.
+// sweepLocked forgets idle addresses without a connection, and if there are too many without a
+// connection, others of these as well. It runs when the number of addresses has doubled since the
+// last sweep, so its cost for each new address is constant.
 func (d *Addresses) sweepLocked() {
 	now := time.Now()
 	owing := 0
@@ -166,7 +166,7 @@ func (d *Addresses) sweepLocked() {
 	d.sweep = 2 * len(d.all)
 }
 
-// Refused is how often addresses were refused something, by kind of quota.
+// Refused returns how many refusals addresses had, by kind of quota.
 func (d *Addresses) Refused() (all [Kinds]uint64) {
 	for k := range all {
 		all[k] = d.refused[k].Load()
@@ -174,8 +174,8 @@ func (d *Addresses) Refused() (all [Kinds]uint64) {
 	return all
 }
 
-// Top returns up to most of the limited addresses: first those refused most, if lately, then those
-// with the most requests in flight.
+// Top returns up to most of the limited addresses: first those refused most, if refused lately,
+// then those with the most requests in flight.
 func (d *Addresses) Top(most int) []Usage {
 	d.mu.Lock()
 	var list []Usage

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Refusals cost time, too: each request wakes the server, is read, checked and answered. A client
-// that goes on sending more than its rate admits could take any amount of that time. So the
-// connections on which a payer is refused are read in turns while many of its requests exceed a
-// rate, and the rate admits as many turns as requests. What has arrived by then is admitted or
-// refused at once. A client that waits for its answers sends less. The payer's requests are counted
-// on all of its connections together: a client on a hundred of them would otherwise be refused a
-// hundred times as often before it is read in turns.
+// Refusals cost time, too: each request wakes the server and is read, checked and answered. A
+// client that keeps sending more than its rate admits could take any amount of that time. So while
+// many requests of a payer exceed a rate, the connections on which it is refused are read in turns,
+// and the rate admits as many turns as requests. Requests that have arrived by their turn are
+// admitted or refused at once. A client that waits for its answers sends less. The payer's requests
+// are counted on all of its connections together: a client on a hundred of them would otherwise be
+// refused a hundred times as often before it is read in turns.
 const (
 	// A refusal counts as much as this many admissions. A client that has one request at a time is
-	// admitted with nearly each turn: if these counted the same, it would be read without turns
-	// until as many were refused again.
+	// admitted at nearly every turn: if both counted the same, it would be read without turns until
+	// as many were refused again.
 	refusal = 4
-	// A payer is read in turns when its latest refusals count for so much more than its admissions.
-	// At most mostRefused of that is remembered, of a payer and of a connection.
+	// A payer is read in turns when its latest refusals outweigh its admissions by manyRefused. At
+	// most mostRefused is remembered, per payer and per connection.
 	manyRefused = 16 * refusal
 	mostRefused = 2 * manyRefused
 	// A connection waits for its turn for at most longestTurn, and for at most one ofBurst-th of
-	// the burst: nothing of what a client may save up is lost meanwhile.
+	// the burst: the client loses nothing of what it may save up meanwhile.
 	longestTurn = 250 * time.Millisecond
 	ofBurst     = 4
 )
@@ -34,8 +34,8 @@ type declined struct {
 	price time.Duration
 }
 
-// balance is what the latest refusals count for, less the admissions. It may miss one of several at
-// once.
+// balance is the weight of the latest refusals, less the admissions. It may miss one of several
+// concurrent updates.
 type balance struct{ atomic.Int32 }
 
 func (b *balance) refused() {
@@ -69,11 +69,11 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 	return err
 }
 
-// Again refuses a request before it is read, so that its size is not known, if the last one that
-// was refused on the connection exceeded a rate of these payers of which still nothing is left.
-// That costs less than to receive what Begin would then refuse. Otherwise it returns nil, and the
-// caller reads the request and calls Begin, which charges it. of is called only if something was
-// refused lately.
+// Again refuses a request before it is read, when its size is not known yet, if the last refused
+// request on the connection exceeded a rate of these payers and nothing of that rate is left yet.
+// That costs less than receiving a request that Begin would then refuse. Otherwise it returns nil,
+// and the caller must read the request and call Begin, which charges it. of is called only after a
+// recent refusal.
 func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 	if c.balance.Load() == 0 {
 		return nil
@@ -99,11 +99,12 @@ func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 	return err
 }
 
-// expect is when to retry a request of which a rate has nothing left, as take has it; 0: it may be
-// read. Several requests are let through before the first of them is charged, and would exceed the
-// rate together: each counts as charged from now on. One that never is, as its client has gone
-// before it was complete, costs no more than one that is. What it will take of bytes per second is
-// not known, and nothing is expected: a guess that is too high would refuse what the rate admits.
+// expect returns when to retry a request if nothing of a rate is left, as take does; 0: the request
+// may be read. Several requests can pass before the first of them is charged, and would exceed the
+// rate together, so each counts as charged from now on. A request that is never charged, because
+// its client disconnects before it is complete, costs no more than one that is. For bytes per
+// second nothing is expected, since the size of the request is not known: too high a guess would
+// refuse requests that the rate admits.
 func (a *Account) expect(k Kind, l *Limits, now time.Duration) (again time.Duration) {
 	if k == BytesPerSecond {
 		return wait(a.rates[k].paid.Load(), l.burst(), now)
@@ -120,10 +121,10 @@ func (a *Account) expect(k Kind, l *Limits, now time.Duration) (again time.Durat
 	}
 }
 
-// Pause is how long to wait before the next read of the connection, usually 0. A connection that
-// several identities share, such as a proxy's, is never paused: the others would wait for what one
-// of them does. A turn is divided into so many parts, with a read in each: more of them are less to
-// be refused at once, and more often.
+// Pause returns how long to wait before the next read of the connection, usually 0. A connection
+// that several identities share, such as a proxy's, is never paused: one identity would make the
+// others wait. A turn is divided into that many parts, with a read in each: with more parts, fewer
+// requests are refused at a time, but more often.
 //
 // There is one pause at most for each request that was charged or refused: the rest of a large
 // message is read without any.
@@ -145,8 +146,8 @@ func (c *Claims) Pause(parts int) time.Duration {
 	return last.by.turn(last.price/time.Duration(parts), time.Now())
 }
 
-// turn takes the next turn and returns the time until then. A turn follows the one before it after
-// the price of the request that was declined.
+// turn takes the next turn and returns the time until it. The interval between two turns is the
+// price of the declined request.
 func (a *Account) turn(price time.Duration, at time.Time) time.Duration {
 	l := a.limits.Load()
 	if l == nil {

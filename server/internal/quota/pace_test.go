@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A connection that asks for ten times its rate is soon read as often as the rate admits a request,
-// and those of one client all together. Who keeps to the rate, or is one of several on a
-// connection, or is over another quota, does not wait.
+// A connection that sends ten times its rate is soon read only as often as the rate admits a
+// request, and the connections of one client are counted together. A client that keeps to the rate,
+// or is one of several on a connection, or is over another quota, does not wait.
 func TestPace(t *testing.T) {
 	at := func(k Kind, n int64) *Account {
 		l := only(k, n)
@@ -25,8 +25,8 @@ func TestPace(t *testing.T) {
 		a      *Account
 		others int           // identities on the connection
 		parts  int           // of a turn
-		every  time.Duration // it asks
-		want   time.Duration // between two readings, of each of two connections
+		every  time.Duration // interval between its requests
+		want   time.Duration // interval between two reads, for each of two connections
 	}{
 		{"ten times its requests", at(RequestsPerSecond, 100), 0, 1, time.Millisecond, 20 * time.Millisecond},
 		{"ten times its bytes", at(BytesPerSecond, 10_000), 0, 1, time.Millisecond, 20 * time.Millisecond},
@@ -66,7 +66,7 @@ func TestPace(t *testing.T) {
 					}
 					time.Sleep(second)
 				}
-				// When the quota is gone nobody waits, whatever was before.
+				// When the quota is removed no connection waits, whatever happened before.
 				c.a.limit(nil)
 				if d := conns[0].Pause(1); d != 0 {
 					t.Errorf("without a quota it is read after %v", d)
@@ -82,9 +82,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A client on many connections is refused no more often before it is read in turns than one on a
-// single connection, and once more on each. A connection on which it is not refused is not held
-// back.
+// A client on many connections is refused no more often before it is read in turns than a client on
+// a single connection, plus once on each. A connection without a refusal is not held back.
 func TestPaceOfManyConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := only(RequestsPerSecond, 100)
@@ -103,7 +102,7 @@ func TestPaceOfManyConnections(t *testing.T) {
 		for range 100 { // the burst
 			ask(&conns[0])
 		}
-		var until [len(conns)]time.Time // of their pauses
+		var until [len(conns)]time.Time // ends of their pauses
 		for range 100 {
 			for i := range conns[1:] {
 				c := &conns[1+i]
@@ -124,9 +123,9 @@ func TestPaceOfManyConnections(t *testing.T) {
 	})
 }
 
-// What a client may have while it is read in turns is what it may have otherwise, also of a burst
-// that is short. Who waits for each answer is refused little more than it is admitted, and much
-// less where turns need not be shorter than its rate.
+// A client that is read in turns gets as much as it would otherwise, even with a short burst. A
+// client that waits for each answer is refused little more often than it is admitted, and much less
+// often if turns need not be shorter than its rate.
 func TestPaceCostsNoRate(t *testing.T) {
 	for burst, most := range map[time.Duration]int{0: 1000, 100 * time.Millisecond: 1000, 10 * time.Millisecond: 2250} {
 		synctest.Test(t, func(t *testing.T) {
@@ -154,8 +153,8 @@ func TestPaceCostsNoRate(t *testing.T) {
 	}
 }
 
-// A request is refused before it is read while nothing is left of the rate that the one refused
-// before it on the connection exceeded, and only then.
+// A request is refused before it is read only while nothing is left of the rate that the last
+// refused request on the connection exceeded.
 func TestAgain(t *testing.T) {
 	for _, k := range []Kind{RequestsPerSecond, BytesPerSecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -248,8 +247,8 @@ func TestNoPauseWithinAMessage(t *testing.T) {
 	})
 }
 
-// However large the message was that a rate of bytes refused last, small ones have the rate when
-// its debt is paid.
+// However large the last message was that a byte rate refused, small ones get the rate once its
+// debt is paid.
 func TestAgainAfterALargeMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, small = 1 << 10, 16

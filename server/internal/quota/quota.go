@@ -12,13 +12,14 @@
 //
 // A rate is a token bucket that a request may overdraw: it is admitted while the bucket is not
 // empty, and then pays in full. A bucket that had to cover the whole request would refuse a request
-// larger than the bucket for ever. For the same reason a payer with nothing in flight may have one
+// larger than the bucket forever. For the same reason a payer with nothing in flight may have one
 // request, and one answer, of any size.
 //
 // Counting takes no lock and allocates nothing. The amount in flight is the difference of two
 // counters that only grow, begun and ended, which also serve as totals for metrics.
 //
-// Concurrency: everything is safe for any goroutine, except that a Use belongs to one at a time.
+// Concurrency: everything is safe for any goroutine, except that a Use belongs to one goroutine at
+// a time.
 //
 // Sources: GCRA (ATM Forum TM 4.0, as in Envoy's and redis-cell's limits) for the buckets, and
 // nats-server's accounts, whose limits follow a reload under open connections.
@@ -111,7 +112,7 @@ type Error struct {
 	Has   int64         // what the payer uses now; 0 for a rate
 	Again time.Duration // when to try again; 0: when something in use has ended
 
-	declined *declined // by a rate; nil: by another quota
+	declined *declined // if a rate refused it; nil: another quota
 }
 
 func (e *Error) Error() string {
@@ -122,12 +123,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), hint)
 }
 
-// Words is the error without what its text does not say: errors of the same text have equal Words.
+// Words returns the error without the fields that its text does not show: errors with the same text
+// have equal Words.
 func (e *Error) Words() Error {
 	return Error{Whose: e.Whose, Kind: e.Kind, Limit: e.Limit, Has: e.Has, Again: e.again()}
 }
 
-// again is when to try again, as the text says it.
+// again is when to try again, as the text shows it.
 func (e *Error) again() time.Duration { return max(e.Again.Round(time.Millisecond), time.Millisecond) }
 
 // Unwrap makes the error a [scheduler.ErrOverloaded].

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// only has one quota.
+// only returns limits with one quota.
 func only(k Kind, n int64) Limits {
 	var l Limits
 	l.Of[k] = n
@@ -21,7 +21,7 @@ func only(k Kind, n int64) Limits {
 
 func payer(l Limits) *Account { return newAccount("payer", true, bound(l)) }
 
-// over is the kind that refuses; Kinds: none.
+// over returns the kind of quota that refuses; Kinds: none.
 func over(t *testing.T, err error) Kind {
 	t.Helper()
 	if err == nil {
@@ -34,7 +34,7 @@ func over(t *testing.T, err error) Kind {
 	return e.Kind
 }
 
-// Each quota has bounds, and is named by its key in the file. What is not set is not wrong.
+// Each quota has bounds, and is named by its key in the file. An unset quota is no fault.
 func TestFaults(t *testing.T) {
 	for k := range Kind(Kinds) {
 		for n, wrong := range map[int64]bool{-1: true, words[k].least - 1: words[k].least > 1, words[k].least: false, words[k].most: false, words[k].most + 1: true} {
@@ -53,7 +53,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A rate lets its burst through at once, then so much a second, and says when the next may come.
+// A rate admits its burst at once, then its amount per second, and says when the next request may
+// come.
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := only(RequestsPerSecond, 100)
@@ -98,7 +99,7 @@ func TestRates(t *testing.T) {
 	})
 }
 
-// Nothing that is taken at once is lost.
+// Nothing that is taken concurrently is lost.
 func TestConcurrentRates(t *testing.T) {
 	const each = 50_000
 	var taken, paid bucket
@@ -144,7 +145,7 @@ func TestOverdraft(t *testing.T) {
 	})
 }
 
-// What is refused by one payer, or by one quota, is taken of none.
+// A request that one payer or one quota refuses is charged to none.
 func TestAllOrNothing(t *testing.T) {
 	for k := range Kind(GRPCStreams) {
 		if k == UnreadBytes {
@@ -170,8 +171,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// Bytes that come later, and answers, are a payer's as well; one that has nothing else may have
-// one of any size.
+// Bytes that arrive later, and answers, are charged to a payer as well; a payer with nothing else
+// may have one answer of any size.
 func TestBytes(t *testing.T) {
 	a := payer(Limits{Of: [Kinds]int64{BytesInFlight: 100, UnreadBytes: 100}})
 	var one, two Use
@@ -204,7 +205,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// Other limits hold at once, and count what is in flight.
+// New limits apply at once, and count what is in flight.
 func TestLimitsChange(t *testing.T) {
 	var ids Identities
 	declare := func(n int64) *Account {
@@ -225,7 +226,7 @@ func TestLimitsChange(t *testing.T) {
 	if err := u.Begin(Payers{a}, 1, now); over(t, err) != RequestsInFlight {
 		t.Error(err)
 	}
-	// Gone and declared again, it still has what it had.
+	// Removed and declared again, the identity still has what it had.
 	ids.Replace(nil)
 	if declare(3) != a {
 		t.Fatal("another account after a pause")
@@ -241,8 +242,8 @@ func TestLimitsChange(t *testing.T) {
 	}
 }
 
-// A debt to a rate that has changed is forgiven, since it was a time at the old one; that to
-// another rate is not.
+// A debt to a changed rate is forgiven, since it was a time at the old rate; a debt to another rate
+// is not.
 func TestRateChanges(t *testing.T) {
 	for _, c := range []struct {
 		to   func(*Limits)
@@ -286,7 +287,7 @@ func TestRateChanges(t *testing.T) {
 	}
 }
 
-// An address is forgotten when it has nothing and owes nothing, and only then.
+// An address is forgotten only when it has nothing and owes nothing.
 func TestAddressesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d Addresses
@@ -320,7 +321,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 		if err := ask("10.0.0.1", 1); err != nil {
 			t.Error(err)
 		}
-		// On this machine nothing holds unless it is asked for.
+		// Clients on this machine have no limits unless configured.
 		for _, loopback := range []bool{false, true} {
 			d.Configure(only(BytesPerSecond, 1<<10), loopback)
 			if _, pays := d.Enter("127.0.0.1", true).due(); pays != loopback {
@@ -353,7 +354,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// Many at once: never more than the limit, and nothing is left.
+// Many concurrent uses: never more than the limit, and nothing is left at the end.
 func TestConcurrentUses(t *testing.T) {
 	const most, clients = 4, 16
 	a := payer(Limits{Of: [Kinds]int64{RequestsInFlight: most, UnreadBytes: 1 << 10}})
@@ -386,7 +387,7 @@ func TestConcurrentUses(t *testing.T) {
 	}
 }
 
-// Counting allocates nothing, with every quota there is.
+// Counting allocates nothing, even with every quota set.
 func TestAllocations(t *testing.T) {
 	l := Limits{}
 	for k := range l.Of {
@@ -425,8 +426,8 @@ func BenchmarkUse(b *testing.B) {
 	})
 }
 
-// Of a request whose size nobody has announced the first bytes decide, and all are paid for: it may
-// be larger than what the rate has.
+// For a request of unannounced size the first bytes decide, and all bytes are paid for: it may be
+// larger than the rate allows.
 func TestBytesThatComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := payer(only(BytesPerSecond, 1<<10))

@@ -56,7 +56,8 @@ func TestUsageIsShown(t *testing.T) {
 	})
 }
 
-// What one of two payers refuses, the other is not charged for. A missing payer refuses nothing.
+// If one of two payers refuses a request, the other is not charged for it. A missing payer refuses
+// nothing.
 func TestBothPayersOrNone(t *testing.T) {
 	limits := Limits{Of: [Kinds]int64{BytesInFlight: 100, UnreadBytes: 100, GRPCStreams: 1}}
 	rich, poor := payer(Limits{Of: [Kinds]int64{BytesInFlight: 1 << 20, UnreadBytes: 1 << 20, GRPCStreams: 100}}), payer(limits)
@@ -139,9 +140,10 @@ func TestAnswersOfAnySize(t *testing.T) {
 }
 
 // An account that only waits for its rate, holds a stream, or has a request without bytes in flight
-// is not idle: a new one in its place would have a full bucket, or be given back what it never had.
+// is not idle: a new account in its place would have a full bucket, or get back amounts that it was
+// never charged.
 func TestIdle(t *testing.T) {
-	now := time.Now().Add(time.Second) // on the clock of an account that has begun by then
+	now := time.Now().Add(time.Second) // by when the account's clock has begun
 	for name, use := range map[string]func(a *Account) (end func()){
 		"a request without bytes": func(a *Account) func() {
 			var u Use
@@ -165,8 +167,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// An address keeps its account while it has a connection, however many others come. Refusals are
-// counted of all addresses, also of those that are forgotten.
+// An address keeps its account while it has a connection, however many other addresses come.
+// Refusals count for all addresses, also for forgotten ones.
 func TestAddressesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d Addresses
@@ -184,7 +186,7 @@ func TestAddressesInUse(t *testing.T) {
 			name := strconv.Itoa(i)
 			a := d.Enter(name, false)
 			_ = a.hold(GRPCStreams, 1)
-			d.Leave(name) // it is not idle, and found to be when others come
+			d.Leave(name) // not idle yet; a later sweep finds it idle
 			a.release(GRPCStreams, 1)
 		}
 		if d.all["192.0.2.1"] == nil || len(d.all) > 2*fewAddresses+1 {
@@ -197,7 +199,7 @@ func TestAddressesInUse(t *testing.T) {
 		if n := d.Refused()[GRPCStreams]; n != 1 {
 			t.Errorf("%d refusals of all addresses, expected 1", n)
 		}
-		// Whoever is refused comes first, and a client on this machine has another name.
+		// A refused client comes first, and a client on this machine has another name.
 		d.Configure(only(GRPCStreams, 1), true)
 		busy := d.Enter("uid=1000", true)
 		var u Use
@@ -213,7 +215,7 @@ func TestAddressesInUse(t *testing.T) {
 	})
 }
 
-// Addresses without a connection are kept while they owe, but not without end.
+// Addresses without a connection are kept while they owe, but not without bound.
 func TestDebtsOfAddressesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d Addresses

@@ -10,12 +10,12 @@ import (
 // address's, or both. Elements may be nil.
 type Payers [2]*Account
 
-// A Use is what one request has charged to its payers. The zero Use has charged nothing. Whoever
-// calls Begin calls End, however the request ends; End may be called again.
+// A Use records what one request has charged to its payers. The zero Use has charged nothing. The
+// caller of Begin must call End, however the request ends; End may be called again.
 type Use struct {
 	of     Payers
 	bytes  int64 // in flight
-	unread int64 // of answers that the client has not read, or that are promised
+	unread int64 // of answers that are unread, or promised
 	flies  bool  // the request is in flight
 }
 
@@ -78,8 +78,7 @@ func (u *Use) More(bytes int64, now time.Time) error {
 	return nil
 }
 
-// Fits reports whether there is room for an answer of that many bytes. For a nil Use there always
-// is.
+// Fits reports whether there is room for an answer of that many bytes. A nil Use always has room.
 func (u *Use) Fits(bytes int) bool {
 	if u == nil {
 		return true
@@ -93,7 +92,7 @@ func (u *Use) Fits(bytes int) bool {
 }
 
 // Promise reserves room for an answer of that many bytes; after an error nothing is reserved. A
-// payer without unread answers may have one of any size. A nil Use reserves nothing.
+// payer without unread answers may have one answer of any size. A nil Use reserves nothing.
 func (u *Use) Promise(bytes int) error {
 	if u == nil || bytes == 0 {
 		return nil
@@ -115,7 +114,7 @@ func (u *Use) Promise(bytes int) error {
 	return nil
 }
 
-// Became corrects Promise to the real size of the answer. On a nil Use it does nothing.
+// Became replaces the promised size with the real size of the answer. On a nil Use it does nothing.
 func (u *Use) Became(bytes int) {
 	if u == nil {
 		return
@@ -156,7 +155,7 @@ func (u *Use) End() {
 // goroutine.
 func (u *Use) Part() Use { return Use{of: u.of} }
 
-// Open charges one of a kind that is held, such as a gRPC stream, until Close of the result.
+// Open charges one unit of a kind that is held, such as a gRPC stream, until Close of the result.
 func (p Payers) Open(k Kind) (taken Payers, err error) {
 	for i, a := range p {
 		if _, pays := a.due(); !pays {
@@ -171,7 +170,7 @@ func (p Payers) Open(k Kind) (taken Payers, err error) {
 	return taken, nil
 }
 
-// Close ends what Open has charged.
+// Close returns what Open has charged.
 func (p Payers) Close(k Kind) {
 	for _, a := range p {
 		if a != nil {
@@ -180,8 +179,8 @@ func (p Payers) Close(k Kind) {
 	}
 }
 
-// Claims are the identities that a connection counts for, until it ends: each that has sent a
-// request on it. A proxy's connection may serve several.
+// Claims holds the accounts that a connection counts for, until it ends: one for each identity that
+// has sent a request on it. A proxy's connection may serve several.
 type Claims struct {
 	mu    sync.Mutex
 	of    []*Account
@@ -190,7 +189,7 @@ type Claims struct {
 	// See pace.go.
 	balance balance
 	last    atomic.Pointer[declined] // the latest refusal of balance
-	noted   atomic.Bool              // a request, since the last pause
+	noted   atomic.Bool              // a request was noted since the last pause
 }
 
 // Add counts the connection for an account. Adding it again, or nil, has no effect.

@@ -30,7 +30,7 @@ type file struct {
 	used      atomic.Int64 // last use, in nanoseconds since 1970
 	writing   sync.Mutex   // held while one piece is written
 
-	connection any // the region is dropped when this connection ends; nil: it is not tied to one
+	connection any // the region is dropped when this connection ends; nil: not tied to a connection
 }
 
 // pathOf returns the name of the file that a key stands for, in the directory.
@@ -92,8 +92,8 @@ var kinds = map[uint32]string{
 	unix.S_IFCHR: "a device", unix.S_IFBLK: "a device",
 }
 
-// locate opens a directory entry as a path only. To open it for reading or writing would block on
-// a FIFO and could trigger a device. It follows no links and crosses no mount points: a file system
+// locate opens a directory entry as a path only. To open it for reading or writing would block on a
+// FIFO and could trigger a device. It follows no links and crosses no mount points: a file system
 // in user space may block for as long as its owner likes.
 func locate(directory, name string) (fd int, err error) {
 	dir, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -107,8 +107,8 @@ func locate(directory, name string) (fd int, err error) {
 	})
 }
 
-// reopen opens the file that locate has found, even if its name means another one by now. Without
-// O_NONBLOCK, a lease held by the owner would block it for a minute.
+// reopen opens the file that locate has found, even if its name refers to another file by now.
+// Without O_NONBLOCK, a lease held by the owner would block the open for a minute.
 func reopen(fd, mode int, name string) (*os.File, error) {
 	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), mode|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -165,7 +165,7 @@ func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
 		return f.failed(io.EOF, end, at, len(b))
 	}
 	return inPieces(len(b), func(from, to int) error {
-		// The kernel admits one writer of a file at a time, and the others spin.
+		// The kernel admits one writer of a file at a time; the other writers would spin.
 		f.writing.Lock()
 		defer f.writing.Unlock()
 		g.turns <- struct{}{}

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// made is a registry of two regions at most, and its directory with files of 64 bytes.
+// made returns a registry of at most two regions, and its directory with files of 64 bytes.
 func made(t *testing.T, files ...string) (*Registry, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func names(t *testing.T, g *Registry) (list []string) {
 	return list
 }
 
-// What is no regular file of a permitted owner is refused for what it is, without being opened.
+// Anything but a regular file of a permitted owner is refused for what it is, without being opened.
 func TestWhatIsNoRegion(t *testing.T) {
 	g, dir := made(t, "file", "foreign")
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -57,7 +57,7 @@ func TestWhatIsNoRegion(t *testing.T) {
 	s := g.Settings()
 	s.Owners = []uint32{uint32(os.Geteuid())}
 	g.Configure(s)
-	// A device needs a right that containers lack. One that is there stands for all.
+	// Making a device needs a right that containers lack. An existing one stands for all.
 	for _, c := range []struct {
 		key       string
 		condition error
@@ -80,7 +80,7 @@ func TestWhatIsNoRegion(t *testing.T) {
 	}
 }
 
-// A region that clients left behind gives its place up, and one in use does not.
+// A region that clients left behind is dropped to make room, and one in use is not.
 func TestPlacesComeBack(t *testing.T) {
 	g, dir := made(t, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
@@ -106,7 +106,8 @@ func TestPlacesComeBack(t *testing.T) {
 	}
 }
 
-// New settings unregister what they do not permit, and what is closed leaves no descriptor.
+// New settings unregister the regions that they do not permit, and a closed region leaves no
+// descriptor.
 func TestConfigure(t *testing.T) {
 	before := descriptors(t)
 	g, _ := made(t, "small", "large")
@@ -132,7 +133,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// What is registered is counted, and each refusal by its reason.
+// Registered regions are counted, and refusals by reason.
 func TestUsage(t *testing.T) {
 	g, dir := made(t, "a", "b", "foreign")
 	if err := os.Chown(filepath.Join(dir, "foreign"), 12345, -1); err != nil {

@@ -31,13 +31,13 @@ type Region struct {
 	Key    string `json:"key"`       // of shm_open: "/x" is the file x in the directory
 	Offset int64  `json:"offset"`    // in the file
 	Size   int64  `json:"byte_size"` // from the offset
-	// Identity is the owner, if it is another than the one who asks; "" if none are declared.
+	// Identity is the owner, if it is not the identity that asks; "" if none are declared.
 	Identity string `json:"identity,omitempty"`
 }
 
 // A Registry holds the regions of a server. Make one with New.
 type Registry struct {
-	Trail *audit.Trail // records registrations; nil: nothing does. Set before the first use
+	Trail *audit.Trail // records registrations; nil: no record. Set before the first use
 
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy under way
@@ -48,7 +48,7 @@ type Registry struct {
 }
 
 // An owned name identifies a region. Each identity has its own names, and neither uses nor sees
-// those of others.
+// those of other identities.
 type owned struct{ identity, name string }
 
 func (o owned) compare(other owned) int {
@@ -78,7 +78,7 @@ func (g *Registry) Offered() bool { return g.settings.Load().Directory != "" }
 func (g *Registry) Settings() Settings { return *g.settings.Load() }
 
 // Configure replaces the settings, and drops the regions that they no longer permit. A lower number
-// of regions applies to new ones only.
+// of regions applies only to new ones.
 func (g *Registry) Configure(s Settings) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +97,8 @@ func (g *Registry) drop(name owned) {
 }
 
 // Register makes a part of a file a region of the client's identity. The name must be free. A file
-// of which another identity has a region is refused: otherwise anyone who guesses its name could
-// read it.
+// in which another identity has a region is refused: otherwise any client that guesses the file's
+// name could read it.
 func (g *Registry) Register(client Client, r Region) error { return g.RegisterFor(client, r, nil) }
 
 // RegisterFor is Register for a region that Disconnected drops when its connection ends.
@@ -126,7 +126,7 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
 	}
 	name := client.owned(r.Name)
-	if !s.entitled(name.identity) { // removed by a reload since the client was looked up
+	if !s.entitled(name.identity) { // removed by a reload since the identity was looked up
 		return fmt.Errorf("%w: identity %q is not declared any more", gate.ErrUnauthenticated, name.identity)
 	}
 	if err := g.room(name, s); err != nil { // before a file is opened
@@ -184,7 +184,7 @@ func (g *Registry) admit(name owned, s *Settings) error {
 	return nil
 }
 
-// Disconnected unregisters what was registered for a connection that has ended.
+// Disconnected unregisters the regions that were registered for a connection that has ended.
 func (g *Registry) Disconnected(connection any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -199,7 +199,7 @@ func (g *Registry) Disconnected(connection any) {
 const forgetAfter = time.Minute
 
 // forget drops regions whose clients have ended without unregistering them: their files are removed
-// and unused. They would otherwise fill the registry for good, and their memory is not freed while
+// and unused. Otherwise they would fill the registry forever, and their memory is not freed while
 // the files are open. Regions tied to a connection end with it. The caller holds mu.
 func (g *Registry) forget() {
 	for name, f := range g.regions {
@@ -210,7 +210,7 @@ func (g *Registry) forget() {
 }
 
 // Unregister removes a region of the client's identity, or all of them if the name is empty. It is
-// no error if there is none.
+// not an error if there is none.
 func (g *Registry) Unregister(client Client, name string) error {
 	dropped, err := g.unregister(client, name)
 	if err != nil || len(dropped) > 0 {
@@ -235,7 +235,7 @@ func (g *Registry) unregister(client Client, name string) (dropped []string, err
 	return dropped, nil
 }
 
-// note records what a client has done, or was refused for lack of a right.
+// note records an action of a client, or its refusal for lack of a right.
 func (g *Registry) note(client Client, action, name string, after any, err error) {
 	e := audit.Entry{Source: client.Source, Action: action, What: "region", Name: name}
 	switch {
@@ -256,8 +256,8 @@ func (g *Registry) Close() {
 	g.Configure(s)
 }
 
-// Status lists the regions of the client's identity, or the one of that name, sorted by name. With
-// the right admin:read it lists those of all identities.
+// Status lists the regions of the client's identity, or only the one of that name, sorted by name.
+// With the right admin:read it lists those of all identities.
 func (g *Registry) Status(client Client, name string) ([]Region, error) {
 	all := client.Who.May(identity.AdminRead, "")
 	err := g.reaches(client)

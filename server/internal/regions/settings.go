@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// Settings say what may be registered, and by which clients.
+// Settings determine what may be registered, and by which clients.
 type Settings struct {
 	Directory   string   // of the files; "": nothing may be registered
 	Owners      []uint32 // users whose files may be registered; nil: all
@@ -32,10 +32,10 @@ func (s *Settings) entitled(identity string) bool {
 type Client struct {
 	Address string             // as gate.ClientOf returns it
 	Who     *identity.Identity // nil: no identities are declared
-	Source  audit.Source       // the same, for the trail
+	Source  audit.Source       // the same client, for the trail
 }
 
-// owned returns a name of the client's identity.
+// owned qualifies a name with the client's identity.
 func (c Client) owned(name string) owned { return owned{c.Who.Name(), name} }
 
 // permit returns an error if a client may not use regions.
@@ -47,7 +47,7 @@ func (g *Registry) permit(c Client) error {
 }
 
 // reaches returns an error if clients on that machine may not use regions. A client on a Unix
-// socket, which has no IP address, is on this one.
+// socket, which has no IP address, is on this machine.
 func (g *Registry) reaches(c Client) error {
 	s := g.settings.Load()
 	if s.Directory == "" {

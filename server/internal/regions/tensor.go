@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// CheckOutput returns an error if an output cannot be written to a place, so that a model is not
-// asked in vain. Put checks again. With an empty name the error does not mention the output.
+// CheckOutput returns an error if an output cannot be written to a place, so that no model is asked
+// in vain. Put checks again. With an empty name the error does not mention the output.
 func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) error {
 	err := g.permit(client)
 	if err == nil {
@@ -21,14 +21,14 @@ func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) er
 }
 
 // Fetch reads the data of an input, whose name, dtype and shape are set, from a place into memory
-// of get, whose errors it returns as they are. left is how many bytes the request may still add.
+// from get, whose errors it returns unchanged. left is how many bytes the request may still add.
 // After an error the input may have memory, which the caller must release.
 func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
 	if err := g.permit(client); err != nil {
 		return of("input", t.Name, err)
 	}
 	elements, ok := t.Shape.Elements()
-	size := t.DType.Size() // 0: it varies, and Check looks
+	size := t.DType.Size() // 0: it varies, and Check verifies it
 	if !ok || size > 0 && elements > math.MaxInt/size {
 		return gate.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
 	}
@@ -38,7 +38,7 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	case p.Size > left:
 		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request has more than limits.message_bytes; %d were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
-	if _, err := g.find(client, p, false); err != nil { // before memory is taken
+	if _, err := g.find(client, p, false); err != nil { // before memory is allocated
 		return of("input", t.Name, err)
 	}
 	buf, err := get(int(p.Size))
@@ -64,7 +64,7 @@ func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) erro
 	return of("output", t.Name, g.Write(client, *p, t.Data))
 }
 
-// of adds the tensor that an error is about, if there is one.
+// of adds to an error the tensor that it concerns, if there is one.
 func of(what, name string, err error) error {
 	if err == nil || name == "" {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Usage is what is registered, and how many registrations were refused since the start.
+// Usage counts the registered regions, and the registrations refused since the start.
 type Usage struct {
 	Regions int
 	Limit   int               // of regions; 0: shared memory is off

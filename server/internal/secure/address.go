@@ -22,7 +22,7 @@ func Cut(addr string) (hostport string, ok bool) {
 // An Addr is a TLS address in the form that clients dial: "tls://host:port".
 type Addr struct{ *net.TCPAddr }
 
-// Network tells a TLS address from one of plain TCP.
+// Network distinguishes a TLS address from a plain TCP one.
 func (Addr) Network() string  { return Network }
 func (a Addr) String() string { return scheme + "//" + a.TCPAddr.String() }
 

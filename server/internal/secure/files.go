@@ -32,7 +32,7 @@ type Files struct {
 // Values of Files.ClientAuth.
 const (
 	AuthNone     = "none"     // clients are not asked for a certificate
-	AuthOptional = "optional" // a certificate that they do show must be valid
+	AuthOptional = "optional" // a certificate is optional, but must be valid
 	AuthRequired = "required"
 )
 
@@ -46,13 +46,13 @@ const (
 type Config struct {
 	*tls.Config
 	Until time.Time         // when the first of the server's own certificates expires
-	Sum   [sha256.Size]byte // of the settings and files that it is made of
+	Sum   [sha256.Size]byte // of the settings and files that it was made from
 }
 
 // Load reads the files. If nothing has changed since old, it returns old, so that clients can still
-// resume their sessions, and whatever the clock says now: to refuse what is in use would not end
-// its use, but keep a reload from changing anything else, such as the rights of who has to lose
-// them. Faults name settings of f; old may be nil.
+// resume their sessions. It does so even if the certificate has expired meanwhile: refusing files
+// in use would not end their use, but would keep a reload from changing anything else, such as
+// rights that must be revoked. Faults name settings of f; old may be nil.
 func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	var faults setting.Faults
 	sum := sha256.New()
@@ -83,7 +83,7 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	c := &Config{Config: &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: f.Protocols,
-		// Small first records serve browsers that render early; answers are tensors.
+		// Small first records help browsers that render early, but answers here are tensors.
 		DynamicRecordSizingDisabled: true,
 	}}
 	if sum.Sum(c.Sum[:0]); old != nil && old.Sum == c.Sum {
@@ -115,7 +115,7 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 		for _, a := range clients {
 			c.ClientCAs.AddCert(a)
 		}
-		// A resumed session would keep a certificate that was verified by earlier settings.
+		// A resumed session would keep a certificate that was verified under earlier settings.
 		c.SessionTicketsDisabled = true
 		c.VerifyConnection = func(s tls.ConnectionState) error { return notRevoked(s.VerifiedChains, lists) }
 	}
@@ -169,7 +169,7 @@ func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) [
 		faults.Add("client_ca", "%s: %v", f.ClientCA, err)
 		return nil
 	}
-	// One valid certificate is enough: bundles contain expired roots beside their successors.
+	// One valid certificate is enough: bundles contain expired roots alongside their successors.
 	var first error
 	for _, c := range list {
 		err := valid(f.ClientCA, c, now)
@@ -210,7 +210,7 @@ func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.
 	return found
 }
 
-// number identifies a certificate: its serial number is unique for its issuer only.
+// number identifies a certificate: its serial number is unique only for its issuer.
 func number(issuer, serial []byte) string { return string(issuer) + "\x00" + string(serial) }
 
 // notRevoked returns an error if every chain of a client contains a revoked certificate.
@@ -224,7 +224,7 @@ func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 		bad = chain[i]
 	}
 	if bad == nil {
-		return nil // the client has shown no certificate
+		return nil // the client has presented no certificate
 	}
 	return fmt.Errorf("the certificate of %s, number %x, is revoked", name(bad), bad.SerialNumber)
 }
@@ -266,7 +266,7 @@ func valid(path string, c *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// name is the subject of a certificate, or its first alternative name if the subject is empty.
+// name returns the subject of a certificate, or its first alternative name if the subject is empty.
 func name(c *x509.Certificate) string {
 	if text := c.Subject.String(); text != "" {
 		return text
@@ -279,7 +279,7 @@ func name(c *x509.Certificate) string {
 	return fmt.Sprintf("number %x", c.SerialNumber)
 }
 
-// until is when the first certificate of a chain expires.
+// until returns when the first certificate of a chain expires.
 func until(pair tls.Certificate) (first time.Time) {
 	for _, der := range pair.Certificate {
 		if c, err := x509.ParseCertificate(der); err == nil && (first.IsZero() || c.NotAfter.Before(first)) {

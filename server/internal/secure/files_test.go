@@ -30,7 +30,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is said by the setting, the file and what it has.
+// A fault of a file is reported with the setting, the file and its contents.
 func TestFaults(t *testing.T) {
 	dir := t.TempDir()
 	authority, other := certtest.New(t, "authority"), certtest.New(t, "other")
@@ -52,7 +52,7 @@ func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		cert, key, ca, crl string
-		want               []string // key: what the text has
+		want               []string // key: part of the text
 	}{
 		{"good", "cert", "key", "ca", "crl", nil},
 		{"missing", "nothing", "none", "ca", "", []string{"cert: nothing cannot be read: no such file", "key: none cannot be read: no such file"}},
@@ -86,7 +86,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Files that are as they were are the same Config, and others are another.
+// Unchanged files are the same Config, and changed ones are another.
 func TestLoadAgain(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
@@ -114,7 +114,7 @@ func TestLoadAgain(t *testing.T) {
 	}
 	f.MinVersion = Version12
 	second := authority.Server(nil)
-	for len(second.Cert) != len(server.Cert) || len(second.Key) != len(server.Key) { // of a length that varies a little
+	for len(second.Cert) != len(server.Cert) || len(second.Key) != len(server.Key) { // lengths vary a little
 		second = authority.Server(nil)
 	}
 	certtest.Write(t, dir, "cert", second.Cert, "key", second.Key)
@@ -123,8 +123,8 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
-// A client that shows a certificate does so in each handshake: a session that is resumed would
-// bring what was verified by what held then. One that shows none may resume.
+// A client that presents a certificate does so in each handshake: a resumed session would carry a
+// certificate verified under earlier settings. A client without one may resume.
 func TestResumption(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
@@ -146,7 +146,7 @@ func TestResumption(t *testing.T) {
 				_ = far.SetDeadline(time.Now().Add(time.Minute)) // for a test that fails
 				go func() {
 					s := tls.Server(near, config.Config)
-					_, _ = io.WriteString(s, "x") // behind the ticket
+					_, _ = io.WriteString(s, "x") // after the ticket
 					s.Close()
 				}()
 				c := tls.Client(far, trust)
@@ -164,11 +164,11 @@ func TestResumption(t *testing.T) {
 }
 
 // A client is refused if every chain from it has a certificate that is revoked, its own or that of
-// an authority in between, and only by a list of the same issuer.
+// an authority in between, and only through a list of the same issuer.
 func TestNotRevoked(t *testing.T) {
 	one, other := certtest.New(t, "one"), certtest.New(t, "other")
 	stolen, good, between := one.Client("stolen", nil).Leaf, one.Client("good", nil).Leaf, one.Client("between", nil).Leaf
-	namesake := other.Client("namesake", nil).Leaf // whose number is that of the stolen one
+	namesake := other.Client("namesake", nil).Leaf // with the serial number of the stolen one
 	revoked := map[string]bool{}
 	for _, c := range []*x509.Certificate{stolen, between} {
 		revoked[number(c.RawIssuer, c.SerialNumber.Bytes())] = true

@@ -7,7 +7,7 @@ import (
 )
 
 // PeerCertificate returns the verified certificate of the other end of a connection; nil if it has
-// shown none, or the connection is plain.
+// presented none, or the connection is plain.
 func PeerCertificate(c net.Conn) *x509.Certificate {
 	if t, ok := c.(*tls.Conn); ok {
 		if s := t.ConnectionState(); len(s.VerifiedChains) > 0 {

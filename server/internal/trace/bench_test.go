@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// BenchmarkRequest is what tracing adds to a request, with all that is sent to the collector but
-// for the socket: of those that are followed, one in so many, and with tracing off.
+// BenchmarkRequest measures what tracing adds to a request, including everything for the collector
+// except the socket: with one in so many requests traced, and with tracing off.
 func BenchmarkRequest(b *testing.B) {
 	for _, oneIn := range []int{0, 1 << 30, 100, 1} {
 		name := fmt.Sprint("one_in=", oneIn)
@@ -33,7 +33,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// follow is a request of which one model answers, in a batch with two others that are followed.
+// follow traces a request that one model answers, in a batch with two other traced requests.
 func follow(tracer *Tracer, batch []scheduler.Parent, now time.Time, gap *Gap) {
 	t := tracer.Begin(new(Context), "", "tcp", now, gap)
 	if t == nil {

@@ -10,32 +10,32 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Context names a span for others, as W3C's traceparent does. The zero Context names none.
+// A Context identifies a span to other systems, as W3C's traceparent does. The zero Context
+// identifies none.
 type Context struct {
 	scheduler.Parent
-	Sampled bool // its trace is followed
+	Sampled bool // the span's trace is recorded
 }
 
-// Header is the name of a traceparent, as HTTP header, as metadata of gRPC, and as a request's
-// parameter.
+// Header is the name of a traceparent as HTTP header, as gRPC metadata, and as request parameter.
 const Header = "traceparent"
 
-// StateHeader is likewise that of a tracestate, which comes with a traceparent: what other systems
-// of tracing keep of the trace, and is passed on as it came.
+// StateHeader is in the same way the name of a tracestate, which accompanies a traceparent. It
+// holds data of other tracing systems about the trace and is passed on unchanged.
 const StateHeader = "tracestate"
 
 // The bounds of a tracestate.
 const (
-	stateMembers = 32  // one with more is none
-	stateSize    = 512 // bytes that are passed on; the standard wants at least these
-	memberSize   = 128 // bytes of a member; a larger one is the first to go
+	stateMembers = 32  // a tracestate with more is invalid
+	stateSize    = 512 // bytes that are passed on, the standard's minimum
+	memberSize   = 128 // bytes of a member; larger members are dropped first
 )
 
 // parentSize is the length of a traceparent: version, trace, span and flags in hexadecimal.
 const parentSize = len("00-") + 32 + len("-") + 16 + len("-00")
 
-// Parse reads a traceparent. One that is no valid one names no span, as if it were not there: so
-// the standard wants it. Of later versions it reads what they have in common with the first.
+// Parse parses a traceparent. An invalid one counts as absent, as the standard requires. From later
+// versions it reads the fields that they share with the first.
 func Parse(text string) (c Context, ok bool) {
 	if len(text) < parentSize || len(text) > parentSize && (text[:2] == "00" || text[parentSize] != '-') ||
 		text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" {
@@ -50,13 +50,13 @@ func Parse(text string) (c Context, ok bool) {
 	return c, true
 }
 
-// unhex decodes lower-case hexadecimal: the standard has no other.
+// unhex decodes lower-case hexadecimal: the standard allows no other.
 func unhex(to []byte, text string) bool {
 	_, err := hex.Decode(to, []byte(text))
 	return err == nil && !strings.ContainsAny(text, "ABCDEF")
 }
 
-// String is the traceparent.
+// String returns the traceparent.
 func (c Context) String() string {
 	b := c.Append(make([]byte, 0, parentSize))
 	if !c.Sampled {
@@ -65,14 +65,14 @@ func (c Context) String() string {
 	return string(b)
 }
 
-// state is a tracestate as it is passed on. One that is no valid one is as if it were not there; of
-// one that is too long, whole members are left out: the large ones, and then the last.
+// state returns a tracestate in the form that is passed on. An invalid one counts as absent. One
+// that is too long loses whole members: first the large ones, then the last.
 func state(text string) string {
 	var members []string
-	size := -1 // with a comma for each member but one
+	size := -1 // with a comma between members
 	for member := range strings.SplitSeq(text, ",") {
 		if member = strings.Trim(member, " \t"); member == "" {
-			continue // the standard has them
+			continue // the standard allows empty members
 		}
 		key, value, _ := strings.Cut(member, "=")
 		twice := slices.ContainsFunc(members, func(m string) bool { return strings.HasPrefix(m, key+"=") })
@@ -93,7 +93,7 @@ func state(text string) string {
 		size -= len(members[last]) + 1
 		members = members[:last]
 	}
-	return strings.Clone(strings.Join(members, ",")) // it outlives its message
+	return strings.Clone(strings.Join(members, ",")) // the clone outlives the message
 }
 
 // stateKey reports whether a text may be the key of a member: "vendor", or "tenant@vendor".
@@ -115,7 +115,7 @@ func stateValue(text string) bool {
 
 func newTraceID() (id [16]byte) {
 	binary.BigEndian.PutUint64(id[:], rand.Uint64())
-	binary.BigEndian.PutUint64(id[8:], rand.Uint64()|1) // all zeros are none
+	binary.BigEndian.PutUint64(id[8:], rand.Uint64()|1) // all zeros would be invalid
 	return id
 }
 

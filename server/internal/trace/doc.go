@@ -1,12 +1,12 @@
-// Package trace follows some of the requests on their way, and sends what it saw of them to a
-// collector of OpenTelemetry.
+// Package trace records the path of some requests, and sends it as spans to an OpenTelemetry
+// collector.
 //
 //	client --traceparent-> door --Tracer.Begin-> Trace --Trace.Ask-> Ask, the scheduler's Trace
 //	                                              |                   |
 //	                                              +------ spans ------+--> queue --OTLP--> collector
 //
-// A request that is followed has these spans. Those of a model are there once for each model that
-// an application asks.
+// A traced request has these spans. Those of a model occur once for each model that an application
+// asks.
 //
 //	infer NAME    the whole of it, a child of the client's span
 //	  door        from its last byte until it is submitted: what is read, checked and routed
@@ -17,19 +17,20 @@
 //	  cache       in place of these two, if a cache answered
 //	  answer      from the last model's answer until the request's has been written
 //
-// Whether a request is followed is decided when it arrives: by its client's traceparent, if it has
-// one, else by chance. One that is not costs a step of a countdown (Gap) or a random number, and
-// nothing while nothing is traced: a nil *Tracer follows nobody, and all methods of a nil *Trace
+// The decision to trace a request is made when it arrives: by its client's traceparent if it has
+// one, else at random. An untraced request costs a step of a countdown (Gap) or a random number,
+// and nothing if tracing is off: a nil *Tracer traces no request, and all methods of a nil *Trace
 // and *Ask do nothing.
 //
-// On the way of a request only times are noted. A goroutine makes spans of them, of hundreds of
-// requests one after the other, in the memory that is sent to the collector: five times a second,
-// or as often as there is a page full of them.
+// While a request is served, only times are recorded. A goroutine makes spans from them, for
+// hundreds of requests one after the other, in the memory that is sent to the collector: five times
+// a second, or whenever a page is full.
 //
-// A collector that is away costs nobody anything. Spans wait in a queue of queueSpans for it, and
-// those that find it full are dropped and counted.
+// An unreachable collector does not slow down any request. Spans wait for it in a queue of
+// queueSpans; when the queue is full, new spans are dropped and counted.
 //
-// Concurrency: everything may be called from any goroutine, but for a Gap, which belongs to one.
+// Concurrency: everything may be called from any goroutine, except a Gap, which belongs to one
+// goroutine.
 //
 // Sources: W3C Trace Context, level 1; the OpenTelemetry protocol, OTLP/HTTP with protobuf.
 package trace

@@ -8,29 +8,29 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// The messages of OTLP as far as spans need them, written where they are sent from. With the
-// messages that OpenTelemetry publishes, which tests decode by, a request that is followed took
-// four times as long: each attribute of a span is three of them. All fields have numbers below 16,
-// so that a tag is a byte, and nearly all lengths are one, too: with protowire's functions, which
-// count the bytes of each, it took twice as long again.
+// The OTLP messages that spans need, encoded directly into the memory that is sent. With the
+// message types that OpenTelemetry publishes, which the tests use to decode, a traced request took
+// four times as long: each attribute of a span is three messages. All fields have numbers below 16,
+// so that a tag is one byte, and nearly all lengths take one byte, too: with protowire's functions,
+// which compute the size of each, encoding took twice as long.
 //
 // Source: opentelemetry-proto, collector/trace/v1, trace/v1, common/v1 and resource/v1.
 
-// A page is the spans of one request to the collector: those of a ScopeSpans, behind room for what
-// comes before them.
+// A page holds the spans of one request to the collector: those of a ScopeSpans, after room for the
+// head.
 type page struct {
 	bytes []byte
 	spans int
 }
 
-// A head is what comes before the spans of a page: an ExportTraceServiceRequest with one
-// ResourceSpans with one ScopeSpans, which has the spans. Their lengths are part of it.
+// A head precedes the spans of a page: an ExportTraceServiceRequest with one ResourceSpans with one
+// ScopeSpans, which has the spans. It includes the lengths of these messages.
 type head struct {
 	resource, scope []byte // fields of the two
-	room            int    // that it needs at the most
+	room            int    // that the head needs at most
 }
 
-// newHead is for spans of this version of the server.
+// newHead returns the head for spans of this version of the server.
 func newHead(version string) head {
 	var service page
 	service.word(1, "service.name", "shivad")
@@ -39,12 +39,12 @@ func newHead(version string) head {
 		resource: field(nil, 1, service.bytes),
 		scope:    field(nil, 1, texted(nil, 1, "github.com/shivad/shivad")),
 	}
-	const lengths = 2 * (1 + 10) // of varints, with their tags
+	const lengths = 2 * (1 + 10) // varints with their tags
 	h.room = len(h.resource) + len(h.scope) + lengths
 	return h
 }
 
-// request completes a page and returns what is sent, in the page's memory.
+// request completes a page and returns the bytes to send, in the page's memory.
 func (h *head) request(p *page) []byte {
 	spans := len(h.scope) + len(p.bytes) - h.room
 	b := make([]byte, 0, 256)
@@ -58,7 +58,7 @@ func (h *head) request(p *page) []byte {
 	return p.bytes[at:]
 }
 
-// A span is a stretch of a request's way. Its name is in two parts, of which the second may be "".
+// A span is a part of a request's path. Its name has two parts; the second may be "".
 type span struct {
 	id, parent [8]byte
 	kind       kind
@@ -66,7 +66,7 @@ type span struct {
 	start, end int64 // UnixNano
 }
 
-// A kind is what a span is to the one at its other side, as OTLP counts.
+// A kind is the role of a span, in OTLP's numbering.
 type kind int32
 
 const (
@@ -75,7 +75,7 @@ const (
 	kindClient
 )
 
-// begin adds a span of a trace. Its attributes and links may follow, and end must.
+// begin adds a span of a trace. Its attributes and links may follow; end must follow.
 func (p *page) begin(r *record, s *span) (at int) {
 	b := append(p.bytes, tagged(2))
 	at = len(b)
@@ -112,7 +112,7 @@ func (p *page) count(key string, value int) {
 	p.bytes = number(b, 3, uint64(value))
 }
 
-// keyed begins an attribute whose value takes so many bytes.
+// keyed begins an attribute whose value takes size bytes.
 func (p *page) keyed(n protowire.Number, key string, size int) []byte {
 	b := opened(p.bytes, n, taken(len(key))+taken(size))
 	b = append(opened(b, 1, len(key)), key...)
@@ -126,7 +126,7 @@ func (p *page) link(c *scheduler.Parent) {
 	p.bytes = append(append(b, tagged(2), byte(len(c.Span))), c.Span[:]...)
 }
 
-// end ends the span that began at that place, with the error of what failed, or "".
+// end ends the span that began at that offset, with the text of its error, or "".
 func (p *page) end(at int, fault string) {
 	if fault != "" {
 		const failed = 2
@@ -139,7 +139,7 @@ func (p *page) end(at int, fault string) {
 	p.spans++
 }
 
-// sized puts the length of what begins there before it.
+// sized inserts, at an offset, the length of the bytes from there on.
 func (p *page) sized(at int) {
 	size := len(p.bytes) - at
 	var room [10]byte
@@ -149,10 +149,10 @@ func (p *page) sized(at int) {
 	copy(p.bytes[at:], length)
 }
 
-// tagged is the tag of a field with a length.
+// tagged returns the tag of a field with a length.
 func tagged(n protowire.Number) byte { return byte(n)<<3 | byte(protowire.BytesType) }
 
-// opened appends what comes before the bytes of a field, which are so many.
+// opened appends the tag and the length of a field of size bytes.
 func opened(b []byte, n protowire.Number, size int) []byte {
 	if size < 1<<7 {
 		return append(b, tagged(n), byte(size))
@@ -160,7 +160,7 @@ func opened(b []byte, n protowire.Number, size int) []byte {
 	return protowire.AppendVarint(append(b, tagged(n)), uint64(size))
 }
 
-// taken is what a field of so many bytes takes.
+// taken returns the encoded size of a field of size bytes.
 func taken(size int) int {
 	if size < 1<<7 {
 		return 1 + 1 + size
@@ -172,7 +172,7 @@ func field(b []byte, n protowire.Number, value []byte) []byte {
 	return append(opened(b, n, len(value)), value...)
 }
 
-// texted appends a text, which has to be UTF-8.
+// texted appends a text as valid UTF-8.
 func texted(b []byte, n protowire.Number, text string) []byte {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	return append(opened(b, n, len(text)), text...)

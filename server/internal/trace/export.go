@@ -16,29 +16,29 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// The queue of spans, and how it is emptied.
+// The limits of the queue of spans, and how it is emptied.
 const (
-	queueSpans  = 8192                   // that wait or are being sent, some MiB; more are dropped
-	pageSpans   = 2048                   // of one request to the collector, or few more
-	pageBytes   = 1 << 20                // or about so many
-	pause       = 200 * time.Millisecond // before those that do not fill one
+	queueSpans  = 8192                   // waiting or being sent, some MiB; more are dropped
+	pageSpans   = 2048                   // of one request to the collector, or a few more
+	pageBytes   = 1 << 20                // or about this many
+	pause       = 200 * time.Millisecond // before sending less than a page
 	shortest    = time.Second
-	longest     = 30 * time.Second // between two tries while the collector is away
+	longest     = 30 * time.Second // between two tries while the collector is unreachable
 	sendTimeout = 10 * time.Second
-	lastTimeout = 2 * time.Second // of what is sent when the server stops
+	lastTimeout = 2 * time.Second // for the spans left when the server stops
 )
 
-// Config of a Tracer.
+// Config configures a Tracer.
 type Config struct {
-	// Endpoint is the URL of a collector's OTLP/HTTP, as the function Endpoint takes it.
+	// Endpoint is the URL of a collector's OTLP/HTTP, in the form that the function Endpoint takes.
 	Endpoint string
-	OneIn    int    // of how many requests without a parent one is followed; 0: none is
+	OneIn    int    // one in so many requests without a parent is traced; 0: none
 	Version  string // of the server
 	Log      *slog.Logger
 }
 
-// Endpoint is where spans are sent for a collector at that URL: /v1/traces is added to one without
-// a path. Not ok: it is no such URL.
+// Endpoint returns the URL that spans are sent to for a collector at that URL: it adds /v1/traces
+// if there is no path. ok is false if the text is not such a URL.
 func Endpoint(text string) (endpoint string, ok bool) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -50,7 +50,7 @@ func Endpoint(text string) (endpoint string, ok bool) {
 	return u.String(), true
 }
 
-// shown is a valid URL without its password.
+// shown returns a valid URL without its password.
 func shown(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -59,7 +59,7 @@ func shown(text string) string {
 	return u.Redacted()
 }
 
-// New makes a Tracer, which is to be closed.
+// New returns a Tracer. The caller must close it.
 func New(c Config) *Tracer {
 	endpoint, _ := Endpoint(c.Endpoint)
 	e := &exporter{
@@ -73,7 +73,7 @@ func New(c Config) *Tracer {
 	return t
 }
 
-// An exporter sends spans to a collector, from a goroutine of its own.
+// An exporter sends spans to a collector, from its own goroutine.
 type exporter struct {
 	// Set once.
 	endpoint string
@@ -82,27 +82,27 @@ type exporter struct {
 	head     head
 	client   *http.Client
 	some     chan struct{} // the queue is no longer empty
-	full     chan struct{} // it has as many spans as a page
+	full     chan struct{} // the queue has as many spans as a page
 	ctx      context.Context
 	cancel   context.CancelFunc
 	done     chan struct{} // run has ended
 
 	exported, dropped atomic.Uint64
 
-	// Of run, and of close after it.
-	taken []record // from the queue, and not yet on the page
+	// Owned by run, and by close after run has ended.
+	taken []record // from the queue, not yet on the page
 	page  page
-	away  bool // the collector is, as the log has it
+	away  bool // the log says that the collector is unreachable
 
 	mu      sync.Mutex
-	running bool     // run was started, by the first span, or never will be
+	running bool     // the first span has started run, or run will never start
 	waiting int      // spans that are neither exported nor dropped
-	fresh   int      // those of them that are in the queue
-	queue   []record // that run has not taken
+	fresh   int      // waiting spans that are in the queue
+	queue   []record // not yet taken by run
 }
 
-// add queues a copy of what is told of a request, or only of a model that was late for it; nil:
-// none. It is dropped if the queue is full.
+// add queues a copy of the record of a request, or with late only that of a model that answered
+// after the end of the request; model may be nil. The copy is dropped if the queue is full.
 func (e *exporter) add(r *request, late bool, model *told, more []*told) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +141,8 @@ func (e *exporter) take() {
 	e.fresh = 0
 }
 
-// fill writes what was taken to the page, unless it is full, and reports whether it has any spans.
+// fill writes the taken records to the page until it is full, and reports whether the page has any
+// spans.
 func (e *exporter) fill() bool {
 	if e.page.bytes == nil || cap(e.page.bytes) > 2*pageBytes && e.page.spans == 0 {
 		e.page.bytes = make([]byte, e.head.room)
@@ -154,7 +155,7 @@ func (e *exporter) fill() bool {
 	return e.page.spans > 0
 }
 
-// settle counts the spans of the page and empties it.
+// settle counts the spans of the page and empties the page.
 func (e *exporter) settle(as *atomic.Uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -163,9 +164,9 @@ func (e *exporter) settle(as *atomic.Uint64) {
 	e.page.spans, e.page.bytes = 0, e.page.bytes[:e.head.room]
 }
 
-// run sends what is queued: at once if that is a page, and else after a pause. It does not go on
-// with the spans that come while it sends: there are always some at a high rate, and one request to
-// the collector for a few of them costs as much as one for two thousand.
+// run sends the queued spans: at once if they fill a page, else after a pause. Spans that arrive
+// while it sends wait for the next round: at a high rate there are always some, and one request to
+// the collector for a few spans costs as much as one for two thousand.
 func (e *exporter) run() {
 	defer close(e.done)
 	for e.ctx.Err() == nil {
@@ -187,7 +188,7 @@ func (e *exporter) run() {
 	}
 }
 
-// deliver sends the page. While the collector is away it tries again, less and less often.
+// deliver sends the page. While the collector is unreachable it tries again, less and less often.
 func (e *exporter) deliver() {
 	retry, err := e.send(e.ctx, sendTimeout)
 	for again := shortest; retry && e.ctx.Err() == nil; again = min(2*again, longest) {
@@ -200,7 +201,7 @@ func (e *exporter) deliver() {
 	}
 }
 
-// notice logs that the collector is away, or back, once.
+// notice logs once that the collector is unreachable, or reachable again.
 func (e *exporter) notice(err error) {
 	switch {
 	case err != nil && !e.away:
@@ -212,8 +213,8 @@ func (e *exporter) notice(err error) {
 	e.away = err != nil
 }
 
-// send sends the page. retry says whether a later try may do better than one that failed; otherwise
-// the page is settled.
+// send sends the page. retry reports whether a later try may succeed; otherwise the page is
+// settled.
 func (e *exporter) send(ctx context.Context, limit time.Duration) (retry bool, err error) {
 	b := &body{bytes: e.head.request(&e.page)}
 	retry, err = e.post(ctx, b, limit)
@@ -242,7 +243,7 @@ func (e *exporter) post(ctx context.Context, b *body, limit time.Duration) (retr
 		return true, err
 	}
 	defer resp.Body.Close()
-	// A body that has been read to its end leaves the connection for the next request.
+	// Reading the body to its end keeps the connection for the next request.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -253,7 +254,7 @@ func (e *exporter) post(ctx context.Context, b *body, limit time.Duration) (retr
 	return false, fmt.Errorf("it answers %s", resp.Status)
 }
 
-// close stops the goroutine, and sends what is left once.
+// close stops the goroutine, and tries once to send the spans that are left.
 func (e *exporter) close() {
 	e.mu.Lock()
 	running := e.running
@@ -277,8 +278,8 @@ func (e *exporter) close() {
 	e.client.CloseIdleConnections()
 }
 
-// A body is what an HTTP client sends. One that has given up, or has an answer, may still read it:
-// until it is withdrawn. After that its memory may change.
+// A body is a request body for the HTTP client. A client that has given up, or has its answer, may
+// still read it, until it is withdrawn. After that its memory may change.
 type body struct {
 	mu    sync.Mutex
 	bytes []byte // nil: withdrawn
@@ -302,7 +303,7 @@ func (r *bodyReader) Read(to []byte) (n int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	if n = copy(to, r.of.bytes[min(r.at, len(r.of.bytes)):]); n == 0 && len(to) > 0 {
-		return 0, io.EOF // with less than the length that was promised, an error of the request
+		return 0, io.EOF // shorter than the declared length: fails the request
 	}
 	r.at += n
 	return n, nil

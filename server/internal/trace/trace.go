@@ -11,21 +11,21 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Tracer decides which requests are followed, and sends what was seen of them to a collector. A
-// nil Tracer follows none.
+// A Tracer decides which requests are traced, and sends their spans to a collector. A nil Tracer
+// traces none.
 type Tracer struct {
 	oneIn    atomic.Int64
 	exporter *exporter
 }
 
-// Follow has one of so many requests without a parent followed; 0: none.
+// Follow sets that one in oneIn requests without a parent is traced; 0: none.
 func (t *Tracer) Follow(oneIn int) {
 	if t != nil {
 		t.oneIn.Store(int64(oneIn))
 	}
 }
 
-// OneIn is what Follow was told last; of a nil Tracer it is 0.
+// OneIn returns the last value that Follow was given; 0 for a nil Tracer.
 func (t *Tracer) OneIn() int {
 	if t == nil {
 		return 0
@@ -33,17 +33,17 @@ func (t *Tracer) OneIn() int {
 	return int(t.oneIn.Load())
 }
 
-// A Gap counts down the requests that are not followed until the next one that is, for a goroutine
-// to which they come one after the other. It is drawn when one is followed: a random number for
+// A Gap counts down the untraced requests until the next traced one, for a goroutine that handles
+// requests one after the other. It is drawn at random when a request is traced: a random number for
 // each request costs ten times as much. The zero Gap is ready for use.
 type Gap struct {
-	oneIn int64   // for which it was drawn
+	oneIn int64   // the rate that it was drawn for
 	mean  float64 // of the exponential distribution that it was drawn from
 	left  int64
 }
 
-// passes counts a request, and reports whether it is not followed, as nearly all are not. It is
-// short enough to be inlined; where it says false, follows decides.
+// passes counts a request, and reports true if the request is not traced, which is the common case.
+// It is short enough to be inlined; if it returns false, follows decides.
 func (g *Gap) passes(oneIn int64) bool {
 	if g.oneIn != oneIn || g.left == 0 {
 		return false
@@ -52,7 +52,7 @@ func (g *Gap) passes(oneIn int64) bool {
 	return true
 }
 
-// follows is the rest of a countdown: it begins, or it has come to its end.
+// follows handles the ends of a countdown: its beginning and its completion.
 func (g *Gap) follows(oneIn int64) bool {
 	if g.oneIn != oneIn || oneIn <= 0 {
 		g.oneIn, g.mean = oneIn, -1/math.Log1p(-1/float64(oneIn))
@@ -65,8 +65,8 @@ func (g *Gap) follows(oneIn int64) bool {
 	return true
 }
 
-// draw draws how many requests are not followed before the next one is, if each of them is with a
-// probability of one in so many; for 0 it is without end.
+// draw draws how many requests pass before the next traced one, if each is traced with a
+// probability of one in oneIn; for 0 the number has no end.
 func (g *Gap) draw() {
 	const most = 1 << 62
 	switch {
@@ -79,9 +79,9 @@ func (g *Gap) draw() {
 	}
 }
 
-// Begin follows a request that arrived by a door, or returns nil. Its parent decides, if it has
-// one, and otherwise chance. The tracestate is that of the parent, as it came; "": it has none. The
-// gap is the caller's; nil: its requests come from many goroutines.
+// Begin starts the trace of a request that arrived at a door, or returns nil. The parent decides,
+// if there is one; otherwise the choice is random. tracestate is the parent's, unchanged; "": none.
+// g is the caller's Gap; nil: the caller's requests come from many goroutines.
 func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Time, g *Gap) *Trace {
 	if t == nil || parent.Span == [8]byte{} && g != nil && g.passes(t.oneIn.Load()) {
 		return nil
@@ -89,7 +89,7 @@ func (t *Tracer) Begin(parent *Context, tracestate, door string, arrived time.Ti
 	return t.decide(parent, tracestate, door, arrived, g)
 }
 
-// decide is Begin for a request that may be followed.
+// decide is Begin for a request that may be traced.
 func (t *Tracer) decide(parent *Context, tracestate, door string, arrived time.Time, g *Gap) *Trace {
 	followed := parent.Sampled
 	if parent.Span == [8]byte{} {
@@ -116,71 +116,72 @@ func (t *Tracer) begin(parent *Context, tracestate, door string, arrived time.Ti
 	return f
 }
 
-// Counts are the spans that the collector has taken, and those that were dropped as the queue was
-// full or the collector refused them.
+// Counts returns how many spans the collector has taken, and how many were dropped because the
+// queue was full or the collector refused them.
 func (t *Tracer) Counts() (exported, dropped uint64) {
 	return t.exporter.exported.Load(), t.exporter.dropped.Load()
 }
 
-// Close sends what is left, as far as the collector takes it at once, and stops.
+// Close sends the spans that are left, as far as the collector takes them at once, and stops.
 func (t *Tracer) Close() {
 	if t != nil {
 		t.exporter.close()
 	}
 }
 
-// A Trace is a request that is followed, from its arrival to End. On the request's way only times
-// are noted. Spans are made of them later and of many requests at once: the same code takes several
-// times as long where it runs for one in a hundred, and the caches have lost it. For the same
-// reason End copies what was noted to the end of a list, and gives the memory to another request.
+// A Trace is a traced request, from its arrival to End. While the request is served, only times are
+// recorded. Spans are made from them later and for many requests at once: the same code takes
+// several times as long if it runs for one request in a hundred and is no longer in the processor's
+// caches. For the same reason End copies the record to the end of a list, and reuses the memory for
+// another request.
 type Trace struct {
 	tracer *Tracer
 	mu     sync.Mutex
 	request
-	model told // that it asks; most requests ask one
-	first Ask  // of that
-	asked int  // so many in all
+	model told // the model that it asks; most requests ask one
+	first Ask  // for model
+	asked int  // number of models in all
 	more  []*Ask
 }
 
-// A request is what is told of a whole request. Times are UnixNano; 0: not yet, or never.
+// A request is the record of a whole request. Times are UnixNano; 0: not yet, or never.
 type request struct {
 	id     [16]byte
-	state  string  // the trace's, which others keep
-	parent [8]byte // the client's span; zero: it has none
+	state  string  // the trace's tracestate
+	parent [8]byte // the client's span; zero: none
 	root   [8]byte
 
 	door      string
 	arrived   int64
-	submitted int64 // the first of its asks
-	answered  int64 // the last time that an answer was known
+	submitted int64 // when the first of its asks was submitted
+	answered  int64 // when the latest answer was known
 	ended     int64
 
 	name, outcome string
 	fault         string // "": none
 }
 
-// A record is what spans are made of: those of a request, or of a model that answered after it had
-// ended.
+// A record is the source of spans: those of a request, or of a model that answered after the
+// request had ended.
 type record struct {
 	request
-	late  bool    // only the model's
-	model told    // not done: none
-	more  []*told // others
+	late  bool    // only the model's spans
+	model told    // none if not done
+	more  []*told // further models
 }
 
-// told is the way of a followed request through one model.
+// told is the record of a traced request's path through one model.
 type told struct {
 	scheduler.Trace
 	id        scheduler.ModelID
 	submitted int64
-	done      int64 // 0: it has not answered
+	done      int64 // 0: no answer yet
 	queued    time.Duration
 	rows      int
 	fault     string // "": none
 }
 
-// Submitted notes that what the request asks is handed over.
+// Submitted records that the request is submitted.
 func (t *Trace) Submitted(now time.Time) {
 	if t == nil {
 		return
@@ -192,8 +193,8 @@ func (t *Trace) Submitted(now time.Time) {
 	}
 }
 
-// Answered notes that an answer is known which is not a model's (see [Ask.Done]). What comes after
-// End, such as an application's shadows, is not the request's any more.
+// Answered records that an answer is known, other than a model's (see [Ask.Done]). Answers after
+// End, such as those of an application's shadows, no longer belong to the request.
 func (t *Trace) Answered() {
 	if t == nil {
 		return
@@ -205,9 +206,9 @@ func (t *Trace) Answered() {
 	}
 }
 
-// End ends a request whose answer has been written, or given up. name is whom it asked, outcome how
-// it ended in the words of the metrics, and err why it has no result. The Trace may be another's
-// from then on.
+// End ends a request whose answer has been written, or given up. name is the model or application
+// that it asked, outcome how it ended in the terms of the metrics, and err why it has no result.
+// From then on the Trace may belong to another request.
 func (t *Trace) End(name, outcome string, err error) {
 	if t == nil {
 		return
@@ -215,7 +216,7 @@ func (t *Trace) End(name, outcome string, err error) {
 	t.mu.Lock()
 	t.ended = time.Now().UnixNano()
 	t.name, t.outcome, t.fault = name, outcome, fault(err)
-	var model *told // what is not done may still be written to
+	var model *told // an ask that is not done may still be written to
 	if t.model.done != 0 {
 		model = &t.model
 	}
@@ -226,8 +227,8 @@ func (t *Trace) End(name, outcome string, err error) {
 		}
 	}
 	t.tracer.exporter.add(&t.request, false, model, more)
-	// Nobody has anything to say any more if there is a result, and the only model has answered: an
-	// application that was cancelled may still say that it has answered.
+	// Nothing can call the Trace any more if there is a result and the only model has answered. A
+	// cancelled application may still call Answered.
 	over := err == nil && t.asked == 1 && model != nil
 	t.mu.Unlock()
 	if over {
@@ -236,10 +237,10 @@ func (t *Trace) End(name, outcome string, err error) {
 	}
 }
 
-// traces are those that have ended. New memory for each would be cold.
+// traces holds ended traces for reuse. New memory for each would be cold.
 var traces = sync.Pool{New: func() any { return new(Trace) }}
 
-// spans is how many it makes.
+// spans returns how many spans the record makes.
 func (r *record) spans() (n int) {
 	if !r.late {
 		n = 2
@@ -254,7 +255,7 @@ func (r *record) spans() (n int) {
 	return n
 }
 
-// write writes its spans.
+// write writes the record's spans.
 func (r *record) write(p *page) {
 	if !r.late {
 		at := p.begin(r, &span{id: r.root, parent: r.parent, name: "infer ", of: r.name, kind: kindServer, start: r.arrived, end: r.ended})
@@ -274,13 +275,13 @@ func (r *record) write(p *page) {
 	}
 }
 
-// An Ask is the way of a followed request through one model.
+// An Ask is the path of a traced request through one model.
 type Ask struct {
 	*told
 	of *Trace
 }
 
-// Ask begins the way through a model, which ends with Done.
+// Ask begins the path through a model, which ends with Done.
 func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	if t == nil {
 		return nil
@@ -300,7 +301,7 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	return a
 }
 
-// Submitted notes that the model is asked now.
+// Submitted records that the request is submitted to the model.
 func (a *Ask) Submitted(now time.Time) {
 	if a != nil {
 		a.submitted = now.UnixNano()
@@ -308,8 +309,8 @@ func (a *Ask) Submitted(now time.Time) {
 	}
 }
 
-// Done ends it, with the scheduler's answer, which is known now. The Trace is not touched after it
-// on behalf of the model.
+// Done ends the Ask, with the scheduler's answer, which is known now. After that the model does not
+// touch the Trace.
 func (a *Ask) Done(r *scheduler.Request) {
 	if a == nil {
 		return
@@ -325,7 +326,7 @@ func (a *Ask) Done(r *scheduler.Request) {
 	}
 }
 
-// spans is how many it has.
+// spans returns how many spans the model has.
 func (a *told) spans() int {
 	switch {
 	case a.done == 0:
@@ -368,13 +369,13 @@ func (a *told) write(p *page, of *record) {
 	p.end(at, a.fault)
 }
 
-// attributes adds those of the model to a span.
+// attributes adds the model's attributes to a span.
 func (a *told) attributes(p *page) {
 	p.word(attribute, "shivad.model", a.id.Name)
 	p.word(attribute, "shivad.version", a.id.Version)
 }
 
-// fault is an error as a span tells it, "" of none.
+// fault returns the text of an error for a span; "" for nil.
 func fault(err error) string {
 	if err == nil {
 		return ""

@@ -45,8 +45,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A tracestate goes on as it came, but for empty members and what is too long; one that is no valid
-// one is as if it were not there.
+// A tracestate is passed on unchanged, except for empty members and excess length; an invalid one
+// counts as absent.
 func TestState(t *testing.T) {
 	long := strings.Repeat("v", 200)
 	thirty := make([]string, stateMembers)
@@ -69,8 +69,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// A client decides for its request; else one of so many is followed. What is not followed costs
-// no memory, also while others are.
+// A client decides for its request; otherwise one in so many is traced. An untraced request costs
+// no memory, even while other requests are traced.
 func TestSampling(t *testing.T) {
 	tracer := New(Config{Endpoint: "http://127.0.0.1:1", OneIn: 4})
 	defer tracer.Close()
@@ -97,7 +97,8 @@ func TestSampling(t *testing.T) {
 			}
 			before = now
 		}
-		// Each for itself: after one that is followed, the next one is as likely to be.
+		// Independently of each other: after a traced request, the next one is as likely to be
+		// traced.
 		if followed < 800 || followed > 1200 || pairs < 125 || pairs > 400 {
 			t.Errorf("%s: %d of 4000 are followed, expected 1000, and %d after such a one, expected 250", name, followed, pairs)
 		}
@@ -125,7 +126,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// transport is a collector's side of the HTTP client, without sockets.
+// transport stands for the collector in the HTTP client, without sockets.
 type transport func(*http.Request) (int, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -136,8 +137,8 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Status: http.StatusText(code), Body: http.NoBody}, nil
 }
 
-// A collector that is away costs a bounded queue: what does not fit is dropped and counted, and one
-// line is logged. Back again it gets what has waited.
+// An unreachable collector costs a bounded queue: spans that do not fit are dropped and counted,
+// and one line is logged. Once reachable again, it gets the spans that waited.
 func TestCollectorIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		collector := &tracetest.Collector{}
@@ -181,7 +182,7 @@ func TestCollectorIsAway(t *testing.T) {
 			t.Errorf("not logged that it is back:\n%s", log.String())
 		}
 		ask(1)
-		tracer.Close() // what is left, at once
+		tracer.Close() // sends the rest at once
 		ask(1)
 		if n := len(collector.Spans("")); n != 2+queueSpans {
 			t.Errorf("%d spans after the end, expected %d", n, 2+queueSpans)
@@ -189,8 +190,8 @@ func TestCollectorIsAway(t *testing.T) {
 	})
 }
 
-// However many spans come while others are being sent, the collector is asked no more often than
-// pages are full and pauses are over.
+// However many spans arrive while others are being sent, the collector gets no more requests than
+// there are full pages and pauses.
 func TestFewRequestsToTheCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		collector := &tracetest.Collector{}
@@ -214,7 +215,7 @@ func TestFewRequestsToTheCollector(t *testing.T) {
 	})
 }
 
-// A request that is followed leaves its memory to the next one when it has ended.
+// A traced request leaves its memory to the next one when it has ended.
 func TestFollowedAllocates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
@@ -228,7 +229,7 @@ func TestFollowedAllocates(t *testing.T) {
 	})
 }
 
-// collected makes a tracer that follows every request, and what its spans are sent to.
+// collected returns a tracer of every request, and the collector that its spans are sent to.
 func collected() (*Tracer, *tracetest.Collector) {
 	collector := &tracetest.Collector{}
 	tracer := New(Config{Endpoint: "http://collector", OneIn: 1})
@@ -240,8 +241,8 @@ func collected() (*Tracer, *tracetest.Collector) {
 	return tracer, collector
 }
 
-// The memory of a trace is not another's while models of its application have not answered: what
-// they say then is sent, and changes nobody else's spans.
+// The memory of a trace is not reused while models of its application have not answered: their late
+// answers are sent, and change no other request's spans.
 func TestLateAnswersKeepTheirTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer, collector := collected()
@@ -270,8 +271,7 @@ func TestLateAnswersKeepTheirTrace(t *testing.T) {
 	})
 }
 
-// Neither is it another's when its request was given up: the application may still say that it has
-// answered.
+// Nor is it reused when its request was given up: the application may still report an answer.
 func TestGivenUpKeepsItsTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer, collector := collected()
@@ -328,7 +328,7 @@ func TestPageIsWithdrawn(t *testing.T) {
 	})
 }
 
-// What a collector refuses for good is dropped, and what comes after it is sent.
+// Spans that a collector refuses for good are dropped, and later ones are sent.
 func TestCollectorRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

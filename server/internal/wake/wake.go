@@ -1,4 +1,4 @@
-// Package wake has what goroutines of the server wait for: a time, a signal, or that all is over.
+// Package wake provides what goroutines of the server wait for: a time, a signal, or the end.
 package wake
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Up signals c and does not wait. c has room for one signal: one that nobody has taken yet stands
+// Up signals c without waiting. c must have room for one signal: a signal that is still in c stands
 // for this one, too.
 func Up(c chan<- struct{}) {
 	select {
@@ -15,7 +15,7 @@ func Up(c chan<- struct{}) {
 	}
 }
 
-// After waits for d, and reports whether over was not closed before.
+// After waits for d, and reports false if over was closed first.
 func After(d time.Duration, over <-chan struct{}) bool {
 	if d <= 0 {
 		return true
@@ -30,7 +30,7 @@ func After(d time.Duration, over <-chan struct{}) bool {
 	}
 }
 
-// Each yields what c brings until over is closed.
+// Each yields the values from c until over is closed.
 func Each[T any](c <-chan T, over <-chan struct{}) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for {

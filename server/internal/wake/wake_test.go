@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// Two signals that nobody takes are one, and neither waits.
+// Two signals that no goroutine takes are one, and neither waits.
 func TestUpStandsForAllThatWereNotTaken(t *testing.T) {
 	c := make(chan struct{}, 1)
 	wake.Up(c)
@@ -46,7 +46,7 @@ func TestAfterEndsWithItsTimeOrBefore(t *testing.T) {
 				if took := time.Since(began); got != c.want || took != c.took {
 					t.Errorf("After(%v) = %t in %v, expected %t in %v", c.d, got, took, c.want, c.took)
 				}
-				time.Sleep(2 * time.Minute) // nothing of a case outlives it
+				time.Sleep(2 * time.Minute) // no goroutine of a case outlives it
 			})
 		})
 	}
@@ -69,7 +69,7 @@ func TestEveryYieldsUntilAllIsOver(t *testing.T) {
 	})
 }
 
-// Whoever leaves the loop is brought nothing more: the rest stays in the channel.
+// A caller that leaves the loop gets no more values: the rest stays in the channel.
 func TestEachEndsWithItsLoop(t *testing.T) {
 	c, over := make(chan int, 3), make(chan struct{})
 	c <- 1

@@ -1,4 +1,4 @@
-// Package tracetest has a collector of OpenTelemetry for tests.
+// Package tracetest has an OpenTelemetry collector for tests.
 package tracetest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Collector takes spans as OTLP over HTTP.
+// A Collector receives spans as OTLP over HTTP.
 type Collector struct {
 	URL string
 
@@ -25,7 +25,7 @@ type Collector struct {
 	spans []Span
 }
 
-// A Span is one as it came.
+// A Span is a received span.
 type Span struct {
 	Trace, ID, Parent string // in hexadecimal; Parent may be ""
 	State             string // tracestate
@@ -47,7 +47,7 @@ func New(t testing.TB) *Collector {
 	return c
 }
 
-// ServeHTTP takes spans.
+// ServeHTTP receives spans.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	var request collectorpb.ExportTraceServiceRequest
@@ -89,7 +89,7 @@ func read(s *tracepb.Span) Span {
 	return out
 }
 
-// Spans are those of a trace that have come so far, in the order of their beginnings; of "", all.
+// Spans returns the spans of a trace received so far, by their beginnings; for "" all spans.
 func (c *Collector) Spans(trace string) (spans []Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
