@@ -11,9 +11,9 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// Every number, size and duration has bounds, and what lies beyond one is refused by an error
-// that names it. The settings are found by reflection, so that one without bounds fails here.
-// message_bytes = 2^63-1 and a timeout of 292 years once passed and overflowed in the doors.
+// Every number, size and duration has bounds, and a value beyond a bound is refused with an error
+// that names the bound. The settings are found by reflection, so a setting without bounds fails
+// here. message_bytes = 2^63-1 and a timeout of 292 years once passed and overflowed in the doors.
 func TestEveryNumberHasBounds(t *testing.T) {
 	numbers := 0
 	for _, extreme := range []int64{math.MinInt64, math.MaxInt64} {
@@ -46,8 +46,8 @@ func TestEveryNumberHasBounds(t *testing.T) {
 	}
 }
 
-// walk calls number for the settings of v that are numbers. It fails for a kind of setting that
-// it does not know: that could be one.
+// walk calls number for the settings of v that are numbers. It fails for an unknown kind of
+// setting, which could be a number.
 func walk(t *testing.T, table string, v reflect.Value, number func(key string, v reflect.Value)) {
 	for f := range fieldsOf(v) {
 		key := joinKey(table, f.key)
@@ -71,7 +71,7 @@ func walk(t *testing.T, table string, v reflect.Value, number func(key string, v
 	}
 }
 
-// plain is a number as a fault shows it.
+// plain returns a number as a fault shows it.
 func plain(v reflect.Value) string {
 	if d, ok := v.Interface().(time.Duration); ok {
 		return setting.FormatDuration(d)
@@ -79,7 +79,7 @@ func plain(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// reasonable checks that the upper one of two bounds leaves room to calculate with.
+// reasonable checks that the upper bound leaves room for arithmetic without overflow.
 func reasonable(t *testing.T, key, bounds string, kind reflect.Type) {
 	_, high, ok := strings.Cut(bounds, " to ")
 	var n int64

@@ -22,11 +22,11 @@ import (
 
 // A Config has every setting of the server. Its toml tags are the keys of the file; joined by dots,
 // they name a setting in errors, in Set and at the admin door. A setting with the tag restart
-// cannot change while the server runs, for the reason given there; a setting of a model with the
-// tag file can change in the file only. The tag default is the value without a file, as Set takes
-// it; min and max are its bounds. Without max, the bound is [setting.MaxWait] for durations and
-// [setting.MaxBytes] for sizes. Settings that belong to a room have their defaults and bounds
-// there.
+// cannot change while the server runs, for the reason in the tag; a model's setting with the tag
+// file can change in the file only. The tag default is the value without a file, as Set takes it;
+// min and max are its bounds. Without max, the bound is [setting.MaxWait] for durations and
+// [setting.MaxBytes] for sizes. Settings that belong to a room have their defaults and bounds in
+// that room.
 type Config struct {
 	Server     Server     `toml:"server"`
 	Log        Log        `toml:"log"`
@@ -43,13 +43,13 @@ type Config struct {
 	// SharedMemory is for clients on the same machine.
 	SharedMemory SharedMemory `toml:"shared_memory"`
 	Defaults     Policy       `toml:"defaults"`
-	// Models are the settings of each model, by name, for all of its versions. They are complete:
-	// what the file leaves out comes from Defaults.
+	// Models has the settings of each model, by name, for all of its versions. They are complete:
+	// settings that the file leaves out come from Defaults.
 	Models map[string]Model `toml:"model"`
 	// Supervised are processes that the server starts and stops, and containers that it connects
 	// to.
 	Supervised []Container `toml:"container"`
-	// Identities are those that clients, operators and containers can have; none = everybody has
+	// Identities are those that clients, operators and containers can have; none = all callers have
 	// all rights.
 	Identities []Identity `toml:"identity"`
 
@@ -62,12 +62,12 @@ type Bytes = setting.Bytes
 // Addrs is a list of addresses; the file may give a single string.
 type Addrs []string
 
-// Server has what concerns the process as a whole.
+// Server has the settings of the process as a whole.
 type Server struct {
-	// Drain is how long a shutdown waits at most for requests in flight; those that are left are
-	// answered Draining.
+	// Drain is how long a shutdown waits for requests in flight; the rest are then answered
+	// Draining.
 	Drain time.Duration `toml:"drain" default:"30s" min:"0s"`
-	// LimitLoopback applies connections_per_address to clients on this machine too.
+	// LimitLoopback applies connections_per_address to clients on this machine, too.
 	LimitLoopback bool `toml:"limit_loopback"`
 	// RequiredModels are "name" or "name/version"; the server is ready only while each of them has
 	// a live replica.
@@ -95,7 +95,7 @@ const (
 	ReadyRequired = "required"
 )
 
-// Log is the server's own log, on standard error.
+// Log has the settings of the server's own log, on standard error.
 type Log struct {
 	// Level is debug, info, warn or error.
 	Level string `toml:"level" default:"info"`
@@ -105,41 +105,40 @@ type Log struct {
 
 // TCP is the Shiva door.
 type TCP struct {
-	// Listen are "host:port", where port 0 stands for any free one, "tls://host:port", or
-	// "unix:PATH"; a string or a list. Without any, the door is not opened.
+	// Listen has addresses: "host:port", where port 0 stands for any free port, "tls://host:port",
+	// or "unix:PATH"; a string or a list. Without an address, the door is not opened.
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
-	TLS Certificates `toml:"tls"` // its settings override TLS of all doors
-	// Loops is the number of event loops; 0 = one for two cores, and for Unix sockets and TLS one
-	// per core.
+	TLS Certificates `toml:"tls"` // these settings override Config.TLS
+	// Loops is the number of event loops; 0 = one for two cores for plain TCP, and one per core for
+	// Unix sockets and TLS.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most that may be open; the process's descriptors may allow fewer.
 	// ConnectionsPerAddress is the most for one client address; 0 = half of them. See
 	// Server.LimitLoopback.
 	Connections           int `toml:"connections" default:"65536" min:"1" max:"16777216"`
 	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
-	// InFlightPerConnection is how many requests of one connection may wait for their answers; one
-	// more is answered Overloaded.
+	// InFlightPerConnection is how many requests of one connection may wait for their answers;
+	// further requests are answered Overloaded.
 	InFlightPerConnection int `toml:"in_flight_per_connection" default:"256" min:"1" max:"1048576"`
 	// IdleTimeout closes a connection with nothing in flight and nothing half-received; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" min:"0s" max:"8760h"`
 	// MessageTimeout is the time for a message to become complete once it has begun; each 16 KiB of
-	// it adds a second; 0 = no limit.
+	// the message adds a second; 0 = no limit.
 	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
-	// OutboundBytes is how much of its answers a client may leave unread, including answers still
-	// to come. Beyond it, requests wait until the client reads. A client that reads may have up to
-	// eight times as much.
+	// OutboundBytes is how many bytes of answers a client may leave unread, including answers still
+	// to come. Beyond that, requests wait until the client reads. A client that reads may have up
+	// to eight times as much.
 	OutboundBytes Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	// StallTimeout closes a connection whose client reads none of the waiting answers.
 	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// Resync makes the door look for the next valid header after invalid bytes instead of closing,
-	// for serial bridges. ResyncBytes is how much it skips before it closes the connection after
-	// all; at least a header.
+	// for serial bridges. ResyncBytes is how many bytes it skips before it closes the connection
+	// after all; at least a header.
 	Resync      bool  `toml:"resync"`
 	ResyncBytes Bytes `toml:"resync_bytes" default:"1MiB" min:"12B"`
-	// Stream says of which stream a request is a frame if it names none: StreamNone or
-	// StreamConnection. Keep applies to the latter; 0 = as the application or the model is
-	// configured.
+	// Stream is the stream of a request that names none: StreamNone or StreamConnection. Keep
+	// applies to StreamConnection; 0 = as the application or the model is configured.
 	Stream string       `toml:"stream" default:"none"`
 	Keep   setting.Keep `toml:"keep"`
 }
@@ -163,7 +162,7 @@ func (s Socket) Access() unixsocket.Access {
 // Values of TCP.Stream.
 const (
 	StreamNone       = "none"
-	StreamConnection = "connection" // that of their connection
+	StreamConnection = "connection" // each connection is a stream
 )
 
 // REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment mean the same as
@@ -174,9 +173,9 @@ type REST struct {
 	TLS                   Certificates `toml:"tls"`
 	Connections           int          `toml:"connections" default:"4096" min:"1" max:"16777216"`
 	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
-	// IdleTimeout closes a connection on which no request begins, 0 = never; HeaderTimeout is the
-	// time for the head of a request to become complete once it has begun, MessageTimeout the same
-	// for its body.
+	// IdleTimeout closes a connection on which no request begins, 0 = never. HeaderTimeout is the
+	// time for the head of a request to become complete once it has begun, MessageTimeout that for
+	// its body.
 	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
 	HeaderTimeout  time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
 	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
@@ -194,11 +193,11 @@ type GRPC struct {
 	TLS                   Certificates `toml:"tls"`
 	Connections           int          `toml:"connections" default:"1024" min:"1" max:"16777216"`
 	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
-	// StreamsPerConnection is how many calls one connection may have at a time; a client's library
-	// holds back the others.
+	// StreamsPerConnection is how many calls one connection may have at a time; the client's
+	// library holds back further calls.
 	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
 	// InFlightPerStream is how many requests of one ModelStreamInfer may wait for their answers;
-	// further ones are not read.
+	// further requests are not read.
 	InFlightPerStream int           `toml:"in_flight_per_stream" default:"64" min:"1" max:"65536"`
 	MessageTimeout    time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	OutboundBytes     Bytes         `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
@@ -216,9 +215,9 @@ type GRPC struct {
 
 // Containers has the addresses to which model containers connect.
 type Containers struct {
-	// Listen are "host:port", "tcp://host:port", "tls://host:port" or "ipc://path"; a string or a
-	// list. The other addresses are for generations that cannot be distinguished there: see
-	// [containers.Dialect].
+	// Listen has addresses: "host:port", "tcp://host:port", "tls://host:port" or "ipc://path"; a
+	// string or a list. The other Listen fields are for generations that Listen cannot distinguish:
+	// see [containers.Dialect].
 	Listen Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
 	// ListenV1b is for RPC v1b and v3: v1b registers exactly like v1.
 	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"`
@@ -228,7 +227,7 @@ type Containers struct {
 	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"`
 	Socket
 	// TLS has the certificates of the addresses with TLS. HandshakeTimeout and Handshakes below
-	// include their TLS handshakes; those of TLS of all doors do not apply.
+	// include their TLS handshakes; those of Config.TLS do not apply.
 	TLS Certificates `toml:"tls"`
 	// The other settings are [containers.Settings].
 	Heartbeat        time.Duration `toml:"heartbeat"`
@@ -238,7 +237,7 @@ type Containers struct {
 	Frames           int           `toml:"frames"`
 	Sessions         int           `toml:"sessions"`
 	// Arena puts large payloads into memory that containers on this machine map, if they can,
-	// instead of receiving them; false = all tensors are sent as bytes.
+	// instead of receiving the bytes; false = all tensors are sent as bytes.
 	Arena      bool `toml:"arena" default:"true" restart:"payloads lie in it"`
 	Handshakes int  `toml:"handshakes"`
 }
@@ -272,15 +271,15 @@ type Admin struct {
 	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as in TCP.Listen
 	Socket
 	TLS Certificates `toml:"tls"`
-	// Hosts are names, besides addresses and localhost, under which the door may be asked and whose
-	// pages may use it; "*" = any name may be asked for.
+	// Hosts are host names, besides addresses and localhost, that requests may be addressed to and
+	// whose pages may use the door; "*" = requests may be addressed to any name.
 	Hosts []string `toml:"hosts" default:""`
 	// Profiling offers profiles of the process under /debug/pprof/.
 	Profiling bool `toml:"profiling"`
 	// ImportBytes is the size of the largest document that can be imported.
 	ImportBytes Bytes `toml:"import_bytes" default:"256MiB" min:"4KiB"`
-	// MetricsModels is how many models and applications have their own series on /metrics; the
-	// others share.
+	// MetricsModels is how many models and applications have their own series on /metrics; all
+	// others share series.
 	MetricsModels int `toml:"metrics_models" default:"256" min:"1" max:"100000"`
 	// MetricsTriton adds series under Triton's names, nv_inference_*.
 	MetricsTriton bool `toml:"metrics_triton"`
@@ -289,14 +288,14 @@ type Admin struct {
 // Traces says which requests are traced, and where the traces go.
 type Traces struct {
 	// Endpoint is the URL of a collector for OTLP over HTTP, such as "http://127.0.0.1:4318"; "" =
-	// no request is traced.
+	// no traces.
 	Endpoint string `toml:"endpoint" restart:"doors have or have not got what follows requests"`
-	// OneIn is how many requests without a traceparent make one that is traced. A traceparent
-	// decides for its own request. 0 = no request without one.
+	// OneIn traces one in that many requests without a traceparent; 0 = none of them. A request
+	// with a traceparent is traced if the traceparent says so.
 	OneIn int `toml:"one_in" default:"100" min:"0" max:"1000000000"`
 }
 
-// Redacted is Endpoint without its password.
+// Redacted returns Endpoint without its password.
 func (t Traces) Redacted() string { return redacted(t.Endpoint) }
 
 // State is the store of applications and of what their policies have learned.
@@ -306,7 +305,7 @@ type State struct {
 	At string `toml:"at"`
 	// Required makes the server fail to start while Redis cannot be read.
 	Required bool `toml:"required" default:"true"`
-	// Users is for how many users of each application the learned state is stored; beyond it the
+	// Users is for how many users of each application the learned state is stored; beyond that the
 	// least recently used are forgotten.
 	Users int `toml:"users" default:"10000" min:"1" max:"10000000"`
 	// Namespace is the prefix of all keys in Redis, so that one Redis can serve several clusters.
@@ -321,33 +320,35 @@ type Limits struct {
 	Tensors       int   `toml:"tensors" default:"255" min:"1" max:"255"`
 	Rank          int   `toml:"rank" default:"64" min:"1" max:"255"`
 	JSONDepth     int   `toml:"json_depth" default:"128" min:"1" max:"10000"`
-	// ImagePixels is the largest picture that a client may send as a file: a container decodes it.
+	// ImagePixels is the size of the largest picture that a client may send as a file, since a
+	// container decodes it.
 	ImagePixels int `toml:"image_pixels" default:"67108864" min:"1" max:"2147483647"`
-	// PayloadBytes is the memory of the process for payloads in both directions; beyond it requests
-	// are answered Overloaded.
+	// PayloadBytes is the memory of the process for payloads in both directions; beyond that,
+	// requests are answered Overloaded.
 	PayloadBytes Bytes `toml:"payload_bytes" default:"4GiB" min:"1MiB" restart:"caches and the limit of the heap follow it"`
 	// A compressed request that unpacks to more than UnpackRatio times its size is charged to
-	// UnpackBytes, a part of PayloadBytes that such requests share; beyond it they are answered
+	// UnpackBytes, a part of PayloadBytes that such requests share; beyond that, they are answered
 	// Overloaded. 0 = a quarter. Deflate reaches a ratio of 1,032 at most.
 	UnpackRatio int   `toml:"unpack_ratio" default:"32" min:"1" max:"2000"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
-	// PerAddress is the quota of each address whose clients show no identity. See
+	// PerAddress is the quota of each address, for clients without an identity. See
 	// Server.LimitLoopback; each door has its own connections_per_address.
 	PerAddress Quota `toml:"per_address"`
 }
 
-// A Quota is how much a client may ask for per second, and have at a time; 0 = no limit. Requests
-// above it are answered Overloaded. Its bounds are those of package quota.
+// A Quota limits how much a client may ask for per second, and have at a time; 0 = no limit.
+// Requests above a quota are answered Overloaded. Package quota has the bounds.
 type Quota struct {
 	RequestsPerSecond int `toml:"requests_per_second"`
-	// BytesPerSecond counts requests, with their tensors in shared memory.
+	// BytesPerSecond counts the bytes of requests, including their tensors in shared memory.
 	BytesPerSecond   Bytes `toml:"bytes_per_second" default:"0B"`
 	RequestsInFlight int   `toml:"requests_in_flight"`
 	BytesInFlight    Bytes `toml:"bytes_in_flight" default:"0B"` // of the requests in flight
-	// UnreadBytes is how much of its answers may wait to be read, including answers still to come.
+	// UnreadBytes is how many bytes of answers may wait to be read, including answers still to
+	// come.
 	UnreadBytes Bytes `toml:"unread_bytes" default:"0B"`
 	GRPCStreams int   `toml:"grpc_streams"` // calls; each is a stream of HTTP/2
-	// Burst is how much of the rate may come at once; 0 = that of one second.
+	// Burst is how much of the rate may arrive at once, as a time; 0 = one second's worth.
 	Burst time.Duration `toml:"burst"`
 }
 
@@ -360,19 +361,19 @@ func (q Quota) limits() quota.Limits {
 	}}
 }
 
-// AddressQuota is the quota of one address.
+// AddressQuota returns the quota of one address.
 func (l Limits) AddressQuota() quota.Limits { return l.PerAddress.limits() }
 
 // SharedMemory says which files clients may register as regions of shared memory, for tensors that
-// do not travel through their connection.
+// are not sent over the connection.
 type SharedMemory struct {
-	// Directory holds these files, usually /dev/shm; "" = no client may register any.
+	// Directory holds these files, usually /dev/shm; "" = no client may register a region.
 	Directory string `toml:"directory"`
-	// Owners are users, by name or number, who may own these files; "*" = all, none = only the
-	// server's own user.
+	// Owners are the users, by name or number, that may own these files; "*" = all users, none =
+	// only the server's own user.
 	Owners []string `toml:"owners" default:""`
-	// RegionBytes is the size of the largest region, Regions how many there may be at a time: each
-	// is an open file.
+	// RegionBytes is the size of the largest region, Regions the most regions at a time: each is an
+	// open file.
 	RegionBytes Bytes `toml:"region_bytes" default:"1GiB" min:"1B"`
 	Regions     int   `toml:"regions" default:"256" min:"1" max:"65536"`
 	// Clients says who may register and use regions: ClientsLocal or ClientsAll.
@@ -381,17 +382,17 @@ type SharedMemory struct {
 
 // Values of SharedMemory.Clients.
 const (
-	ClientsLocal = "local" // with an address on this machine: loopback, or a Unix socket
+	ClientsLocal = "local" // clients on this machine: over loopback or a Unix socket
 	ClientsAll   = "all"
 )
 
-// Unpacked is the part of payload_bytes for requests that unpack to far more than their size.
+// Unpacked returns the part of payload_bytes for requests that unpack to far more than their size.
 func (l Limits) Unpacked() Bytes { return cmp.Or(l.UnpackBytes, l.PayloadBytes/4) }
 
 // Shared reports whether the state can be shared with other servers.
 func (s State) Shared() bool { return strings.Contains(s.At, "://") }
 
-// Redacted is At without its password.
+// Redacted returns At without its password.
 func (s State) Redacted() string { return redacted(s.At) }
 
 // password matches the password in a URL, even a malformed one: from the first colon after the
@@ -411,7 +412,7 @@ type Policy struct {
 	Delay      time.Duration `toml:"delay"`
 	QueueRows  int           `toml:"queue_rows"`
 	QueueBytes Bytes         `toml:"queue_bytes"`
-	// Deadline applies to requests that bring none.
+	// Deadline applies to requests without one.
 	Deadline         time.Duration `toml:"deadline" default:"30s" min:"1ms" file:"only"`
 	ExecutionTimeout time.Duration `toml:"execution_timeout"`
 	Retry            bool          `toml:"retry"`
@@ -425,7 +426,7 @@ type Policy struct {
 	Cast bool `toml:"cast" file:"only"`
 }
 
-// Scheduler is the scheduler's part of a policy.
+// Scheduler returns the scheduler's part of a policy.
 func (p Policy) Scheduler() scheduler.ModelConfig {
 	return scheduler.ModelConfig{
 		Strategy:    p.Strategy,
@@ -446,7 +447,7 @@ func (p Policy) Scheduler() scheduler.ModelConfig {
 	}
 }
 
-// SchedulerModels is the scheduler's part of the settings of each model in Models.
+// SchedulerModels returns the scheduler's part of the settings of each model in Models.
 func (c Config) SchedulerModels() map[string]scheduler.ModelConfig {
 	out := make(map[string]scheduler.ModelConfig, len(c.Models))
 	for name, m := range c.Models {
@@ -458,7 +459,8 @@ func (c Config) SchedulerModels() map[string]scheduler.ModelConfig {
 // Model has the settings of one model.
 type Model struct {
 	Policy
-	// DefaultVersion is what the bare name stands for; "" = the newest version that is ready.
+	// DefaultVersion is the version that the bare name stands for; "" = the newest version that is
+	// ready.
 	DefaultVersion string `toml:"default_version"`
 	// RetireAfter is how long containers of older versions are kept; 0 = for ever.
 	RetireAfter time.Duration `toml:"retire_after"`
@@ -470,18 +472,19 @@ type Model struct {
 }
 
 // Container is a process that the server starts, restarts and stops, and that connects like any
-// other; or, with an address, a container of RPC v0 that runs elsewhere and waits for a connection.
+// other container; or, with an address, a container of RPC v0 that runs elsewhere and waits for a
+// connection.
 type Container struct {
-	// Name identifies it in logs and status; unique.
+	// Name identifies the container in logs and status; unique.
 	Name string `toml:"name"`
 	// Command is the program and its arguments; no shell.
 	Command []string `toml:"command"`
 	// Replicas is the number of processes.
 	Replicas Replicas `toml:"replicas" default:"1"`
-	// CPUs is how many cores each process takes; 0 = unknown. No more processes are started by the
-	// load than the server's cores, and its memory with Memory, allow.
+	// CPUs is how many cores each process takes; 0 = unknown. As the load grows, processes are
+	// started only while they fit into the server's cores and, given Memory, into its memory.
 	CPUs int `toml:"cpus" min:"0" max:"4096"`
-	// Env is added to the variables that inherit_env names.
+	// Env is added to the variables that InheritEnv names.
 	Env map[string]string `toml:"env"`
 	// Dir is the working directory, relative to the file; "" = the server's own.
 	Dir string `toml:"dir"`
@@ -490,26 +493,26 @@ type Container struct {
 
 	// Its privileges: see [containers.Privileges].
 	User string `toml:"user"` // name or number; "" = the server's
-	// InheritEnv are the variables that it inherits from the server; a name may end in *.
+	// InheritEnv are the variables that the process inherits from the server; a name may end in *.
 	InheritEnv    []string `toml:"inherit_env" default:"*"`
 	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
-	ReadOnly      bool     `toml:"read_only"`               // changes no file but below writable
+	ReadOnly      bool     `toml:"read_only"`               // may change files below Writable only
 	Writable      []string `toml:"writable"`                // directories, relative to the file
 	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no own limit
-	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // likewise: the size of a file ...
-	OpenFiles     int      `toml:"open_files"`              // ... and open descriptors
+	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // size of a file; 0 = no own limit
+	OpenFiles     int      `toml:"open_files"`              // open descriptors; 0 = no own limit
 	Processes     int      `toml:"processes"`               // of the user, including threads
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
-	RPC     string `toml:"rpc"`     // "v0": those of all other generations connect by themselves
-	// Model and Version are what it serves, since containers of RPC v0 do not say. For a command,
-	// Model is the name for loading and unloading it; "" = Name.
+	RPC     string `toml:"rpc"`     // "v0": all other generations connect by themselves
+	// Model and Version are what the container serves, since containers of RPC v0 do not say. For a
+	// command, Model is the name for loading and unloading the container; "" = Name.
 	Model   string `toml:"model"`
 	Version string `toml:"version"`
-	Input   string `toml:"input"` // of RPC v0, likewise: see [containers.Input]
+	Input   string `toml:"input"` // for RPC v0, too: see [containers.Input]
 }
 
-// Privileges are those of its processes.
+// Privileges returns the privileges of the container's processes.
 func (c Container) Privileges() containers.Privileges {
 	return containers.Privileges{
 		User: c.User, InheritEnv: c.InheritEnv, NewPrivileges: c.NewPrivileges, ReadOnly: c.ReadOnly, Writable: c.Writable,
@@ -519,26 +522,26 @@ func (c Container) Privileges() containers.Privileges {
 
 // An Identity is a client, an operator or a container, or several of one kind, with its rights.
 type Identity struct {
-	// Name appears in errors, logs and status; unique. Callers that show nothing are
+	// Name appears in errors, logs and status; unique. Callers without a token or certificate are
 	// identity.Anonymous.
 	Name string `toml:"name"`
-	// TokenSHA256 are the SHA-256 hashes of its tokens in hexadecimal, as "shivactl tokens new"
+	// TokenSHA256 has the SHA-256 hashes of its tokens in hexadecimal, as "shivactl tokens new"
 	// prints them; a string, or a list while one token replaces another.
 	TokenSHA256 Hashes `toml:"token_sha256"`
-	// Certificate are patterns for names in the certificates of its clients, each after the part of
-	// the certificate: "cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.example.org", "email:",
-	// "uri:" or "ip:"; a string, or a list. A * stands for any characters except a slash. Doors
-	// whose client_auth is not "none" verify certificates.
+	// Certificate has patterns for names in the certificates of its clients, each prefixed with the
+	// part of the certificate: "cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.example.org",
+	// "email:", "uri:" or "ip:"; a string, or a list. A * stands for any characters except a slash.
+	// Doors whose client_auth is not "none" verify certificates.
 	Certificate Patterns `toml:"certificate"`
-	// May are its rights: "infer", "feedback", "load", "serve", each for all names or, after a
-	// colon, for those that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
+	// May lists its rights: "infer", "feedback", "load", "serve", each for all names or, after a
+	// colon, for names that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
 	// "admin:write".
 	May []string `toml:"may"`
 	// Quota is shared by all of its clients, through all doors.
 	Quota IdentityQuota `toml:"quota"`
 }
 
-// An IdentityQuota is that of an identity.
+// An IdentityQuota is the quota of an identity.
 type IdentityQuota struct {
 	Quota
 	Connections int `toml:"connections"` // through all doors
@@ -550,7 +553,7 @@ type Hashes []string
 // Patterns is a list of patterns; the file may give a single string.
 type Patterns []string
 
-// Declarations are the identities in the form of package identity.
+// Declarations returns the identities in the form of package identity.
 func (c Config) Declarations() (list []identity.Declaration) {
 	for _, i := range c.Identities {
 		limits := i.Quota.limits()
@@ -571,7 +574,7 @@ func newContainer() (c Container) {
 func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	c := Config{
-		// A door has these unless it has its own.
+		// The values for doors without their own.
 		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}},
 		Containers: Containers{
 			Heartbeat:        sessions.Heartbeat,
@@ -644,7 +647,7 @@ func (c Config) Clone() Config {
 	return c
 }
 
-// cloned is a copy that can be written to, even of nil.
+// cloned returns a copy that can be written to, even of nil.
 func cloned[V any](m map[string]V) map[string]V {
 	out := make(map[string]V, len(m))
 	maps.Copy(out, m)
@@ -652,9 +655,10 @@ func cloned[V any](m map[string]V) map[string]V {
 }
 
 // Redacted returns a copy that may be shown and logged. It replaces the values of environment
-// variables, which often are passwords, and passwords in URLs: of Redis, and in the commands of
-// containers. Of token hashes it keeps the first digits, which tell them apart: a token that a
-// person made up could be guessed from its hash.
+// variables, which often are passwords, and passwords in URLs: those of Redis and of the collector
+// of traces, and in the commands of containers. It keeps only the first digits of token hashes,
+// enough to tell them apart, since a token that a person made up could be guessed from its whole
+// hash.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()

@@ -41,7 +41,7 @@ func TestSampleIsTheDefaults(t *testing.T) {
 	}
 }
 
-// The sample names every setting, and what it shows in comments ("#key") works when uncommented.
+// The sample names every setting, and its commented settings ("#key") work when uncommented.
 func TestSampleIsComplete(t *testing.T) {
 	raw, err := os.ReadFile(sample)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestSampleIsComplete(t *testing.T) {
 	}
 	for _, key := range allKeys(t, c) {
 		_, ok := c.origins[key]
-		if !ok { // of the two kinds of [[container]] one has it
+		if !ok { // only one of the two kinds of [[container]] has it
 			_, ok = c.origins[strings.Replace(key, "container[0]", "container[1]", 1)]
 		}
 		if !ok && !strings.HasPrefix(key, "model.digits.") {
@@ -73,7 +73,7 @@ func TestSampleIsComplete(t *testing.T) {
 	}
 }
 
-// allKeys lists the keys of c as they stand in what WriteTOML writes.
+// allKeys lists the keys of c in the order in which WriteTOML writes them.
 func allKeys(t *testing.T, c Config) []string {
 	var keys []string
 	table, list := "", ""
@@ -171,8 +171,7 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// What is shown of a configuration has no password, also where it stands in a URL that no
-// parser takes.
+// A configuration as shown has no passwords, not even in URLs that no parser accepts.
 func TestRedactedPasswords(t *testing.T) {
 	for _, at := range []string{
 		"redis://:hunter2@host:6379/0", "rediss://user:hunter2@host/0", "redis://user:hun%zzter2@host/0", "redis://:hunter2#/?@host/0",
@@ -201,7 +200,7 @@ func TestRedactedPasswords(t *testing.T) {
 	}
 }
 
-// All that a [[container]] may or may not do reaches its processes.
+// All privileges and limits of a [[container]] reach its processes.
 func TestPrivilegesOfContainers(t *testing.T) {
 	parsed, err := parse("x.toml", []byte(`[[container]]
 name = "a"

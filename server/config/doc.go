@@ -1,13 +1,13 @@
-// Package config is the one description of every setting of the server: the struct, its
-// defaults, the TOML file it is read from, the checks, and the text of what is in effect.
+// Package config is the one description of every setting of the server: the struct, its defaults,
+// the TOML file that it is read from, the checks, and the text of the configuration in effect.
 //
 // Values come from [Default], then the file ([Load]), then flags ([Config.Set]), each overriding
-// the one before. Nothing is read from the environment. [Config.Validate] then checks the whole,
-// which must not be used before:
+// the one before. Nothing is read from the environment. [Config.Validate] then checks the whole; do
+// not use a Config before:
 //
 //	cfg, err := config.Load("shivad.toml")    // all unknown keys and wrong types, with lines
 //	err = cfg.Set("tcp.listen", ":0", "--tcp")
-//	err = cfg.Validate()                      // all bounds and rules between settings, likewise
+//	err = cfg.Validate()                      // all bounds and rules between settings
 //
 // A program that embeds the server starts from Default and changes fields. The zero Config is not
 // valid: zero means "off" or "none" where a field's comment says so, never "the default".

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// A file has the settings that differ from the defaults, and flags go before the file. Validate
-// then lists everything that is wrong, by key, with where the value came from.
+// A file has the settings that differ from the defaults, and flags take precedence over the file.
+// Validate then lists all faults, by key, each with the origin of its value.
 func ExampleLoad() {
 	dir, err := os.MkdirTemp("", "config")
 	if err != nil {

@@ -19,7 +19,7 @@ type Fault struct {
 	Column int    // in bytes, from 1
 }
 
-// String is "shivad.toml:12:1: tcp.connections: ...".
+// String returns "shivad.toml:12:1: tcp.connections: ...".
 func (f Fault) String() string {
 	text := f.Text
 	if f.Key != "" {
@@ -64,7 +64,7 @@ type faults struct {
 	own     map[string]origin // take precedence over origins
 }
 
-// of adds the faults that a room found in its settings, which are in a table of the file.
+// of adds the faults that a room found in its settings; table is their table in the file.
 func (fs *faults) of(table string, list setting.Faults) {
 	for _, f := range list {
 		key := table
@@ -75,7 +75,7 @@ func (fs *faults) of(table string, list setting.Faults) {
 	}
 }
 
-// find returns the origin of key, or of what encloses it: the list of an element, or the
+// find returns the origin of key, or of its nearest enclosing key: the list of an element, or the
 // [[container]] in which a setting is missing.
 func (fs *faults) find(key string) origin {
 	for key != "" {

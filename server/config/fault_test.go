@@ -34,7 +34,7 @@ type faulty struct {
 	want       []string
 }
 
-// permissions is what a socket's mode is refused with.
+// permissions is the fault of a socket's mode.
 const permissions = `expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`
 
 var unreadable = []faulty{
@@ -137,7 +137,7 @@ func TestFileFaults(t *testing.T) {
 			}
 			for i, want := range c.want {
 				if strings.HasSuffix(want, ": ") && strings.HasPrefix(got[i], want) {
-					continue // go-toml's own words
+					continue // go-toml's own text
 				}
 				if got[i] != want {
 					t.Errorf("got  %s\nwant %s", got[i], want)
@@ -525,7 +525,7 @@ func TestMarshalJSON(t *testing.T) {
 	}
 }
 
-// The places of keys agree with the tree that is read: whatever the tree has, has a place.
+// The positions of keys agree with the parsed tree: every key in the tree has a position.
 func FuzzParse(f *testing.F) {
 	raw, err := os.ReadFile(sample)
 	if err != nil {

@@ -24,7 +24,7 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	// Relative to the file, so that the same file works in any working directory.
+	// Paths are relative to the file, so that it works in any working directory.
 	paths := append(c.TLS.paths(), &c.Frigate.ModelDirectory)
 	for _, l := range c.listening() {
 		paths = append(paths, l.own.paths()...)
@@ -81,8 +81,8 @@ func places(name string, text []byte) map[string]origin {
 			out[key] = origin{name, start.Line, start.Column}
 		}
 	}
-	// walk follows a dotted key from a table, through the newest element of each array of tables on
-	// its way.
+	// walk follows a dotted key from a table, through the last element so far of each array of
+	// tables on its way.
 	walk := func(table string, it unstable.Iterator, element bool) string {
 		for it.Next() {
 			table = joinKey(table, string(it.Node().Data))

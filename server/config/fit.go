@@ -2,21 +2,21 @@ package config
 
 import "fmt"
 
-// besideBytes is the least that a process needs besides payloads: the program itself, its heap, and
-// the cost of clients and containers.
+// besideBytes is the least memory that a process needs besides payloads: for the program itself,
+// its heap, clients and containers.
 const besideBytes = 56 << 20
 
-// room is the memory for payloads, in whole MiB, in a process that may have that many bytes. Three
-// thirteenths stay free, so that a cgroup of limits.payload_bytes and 30 % is enough for a server
-// with that setting.
+// room returns the memory for payloads, in whole MiB, in a process limited to that many bytes.
+// Three thirteenths stay free, so that a cgroup of limits.payload_bytes and 30 % is enough for a
+// server with that setting.
 func room(bytes int64) Bytes {
 	return Bytes(max(0, bytes-max(bytes/13*3, besideBytes)) >> 20 << 20)
 }
 
-// Fit makes limits.payload_bytes fit into a process that is killed above that many bytes, a limit
-// that comes from source. lowered describes the change for the log; it is empty if there was none.
-// Only a default is lowered; a value that was set and does not fit is an error. Fit is for programs
-// whose memory is the server's: New does not call it.
+// Fit makes limits.payload_bytes fit into a process that is killed above that many bytes; source
+// names the origin of that limit. lowered describes the change for the log; it is empty if there
+// was none. Only a default is lowered; a value that was set and does not fit is an error. Fit is
+// for programs that do nothing but serve: server.New does not call it.
 func (c Config) Fit(bytes int64, source string) (fit Config, lowered string, err error) {
 	have := room(bytes)
 	if c.Limits.PayloadBytes <= have {

@@ -13,7 +13,7 @@ func TestFit(t *testing.T) {
 		file             string
 		bytes            int64
 		payload, message Bytes
-		words            []string // of what was lowered, or of the error
+		words            []string // in lowered, or in the error
 		fails            bool
 	}{
 		"enough":                     {"", 24 << 30, 4 << 30, 256 << 20, nil, false},

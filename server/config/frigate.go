@@ -12,7 +12,7 @@ import (
 )
 
 // Frigate is the door for object detectors of Frigate, which speak ZeroMQ. Fields without a comment
-// are as those of TCP.
+// mean the same as in TCP.
 type Frigate struct {
 	Listen Addrs `toml:"listen" default:"" restart:"it is open"`
 	Socket
@@ -21,15 +21,16 @@ type Frigate struct {
 	ConnectionsPerAddress int           `toml:"connections_per_address" min:"0" max:"16777216"`
 	MessageTimeout        time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	StallTimeout          time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
-	// RequestTimeout is the detectors' own request_timeout_ms. What would come later is answered
-	// before, without detections.
+	// RequestTimeout is the detectors' own request_timeout_ms. A request whose answer would be
+	// later is answered in time, without detections.
 	RequestTimeout time.Duration `toml:"request_timeout" default:"200ms" min:"10ms"`
-	// Models are what detectors get, a model or "model/version" or an application, by what they ask
-	// for: "FILE", "FILE:TYPE", "*:TYPE" or "*"; the name of a model's file, and a model_type of
-	// Frigate. Others get the model of the file's name without its extension.
+	// Models maps what detectors ask for to a model, "model/version" or an application. Keys are
+	// "FILE", "FILE:TYPE", "*:TYPE" or "*", where FILE is the name of a model's file and TYPE a
+	// model_type of Frigate. Without a matching key a detector gets the model named like the file
+	// without its extension.
 	Models map[string]string `toml:"models"`
-	// ModelDirectory takes the model files that detectors send; "" = none is taken. ModelBytes is
-	// the largest, ModelFiles how many may be there.
+	// ModelDirectory is where the model files that detectors send are stored; "" = none are
+	// accepted. ModelBytes is the size of the largest file, ModelFiles the most files there.
 	ModelDirectory string `toml:"model_directory" restart:"it is open"`
 	ModelBytes     Bytes  `toml:"model_bytes" default:"128MiB" min:"1B"`
 	ModelFiles     int    `toml:"model_files" default:"16" min:"1" max:"65536"`

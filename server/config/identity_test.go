@@ -14,12 +14,12 @@ const (
 	otherHash = "aa0b1d3c1c2f0c9c2f5a1fbd0b2a54c11c4a3f3f6f0e5fd6be6ac0b1b6a9d2e7"
 )
 
-// What is wrong with identities says what and where, and never shows what stands in the place of a
-// hash.
+// Faults of identities say what is wrong and where, and never show an invalid hash, which may be a
+// token.
 func TestIdentityFaults(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		want []string // nil: it is right
+		want []string // nil: no faults
 	}{
 		{`name = "a"
 token_sha256 = "` + someHash + `"
@@ -94,7 +94,8 @@ may = ["infer"]`, []string{`3:1: identity[0].certificate[1]: expected a string, 
 	}
 }
 
-// Identities are adopted, listed each as a whole and shown with the beginning of their hashes only.
+// Identities are adopted, each listed as a whole, and shown with only the beginning of their
+// hashes.
 func TestIdentitiesReload(t *testing.T) {
 	one := func(name, hash string) Identity {
 		return Identity{Name: name, TokenSHA256: Hashes{hash}, May: []string{"infer"}}
@@ -134,7 +135,7 @@ func TestIdentitiesReload(t *testing.T) {
 	}
 }
 
-// What is wrong with certificates says what and where, also of two identities together.
+// Faults of certificates say what is wrong and where, also for two identities that overlap.
 func TestCertificateFaults(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
@@ -147,7 +148,7 @@ func TestCertificateFaults(t *testing.T) {
 	}{
 		{Patterns{"cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.Example.org", "email:*@example.org", "uri:spiffe://example.org/cameras/*", "ip:10.0.0.?"}, nil, nil},
 		{Patterns{"cn:camera-*"}, Patterns{"dns:camera-*", "cn:lamp-*"}, nil},
-		{Patterns{"cn:cam*"}, Patterns{"cn:*era"}, nil}, // nobody can tell until a certificate comes
+		{Patterns{"cn:cam*"}, Patterns{"cn:*era"}, nil}, // whether both match shows only with a certificate
 		{Patterns{"camera"}, nil, []string{`identity[0].certificate: "camera" is no pattern of certificates: expected cn:, subject:, dns:,`}},
 		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil, []string{`identity[0].certificate[0]: "CN:camera" is no pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
 			`identity[0].certificate[2]: "cn:[a": a bracket`, `identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is no pattern`}},

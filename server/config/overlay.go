@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// changeable are the settings of a model that operators can change while it serves: those without
+// changeable has the settings of a model that operators can change while it serves: those without
 // the tag file.
 var changeable = func() (keys []string) {
 	for f := range fieldsOf(reflect.ValueOf(Model{})) {
@@ -28,9 +28,9 @@ func Changeable(key string) error {
 }
 
 // Overlay returns c with settings of models on top: by model, under the keys and in the form of
-// [model.NAME]. c must be valid. Settings that cannot be changed are left out, as are those that
-// are invalid, alone or together with c and with the models before theirs by name; refused has the
-// reasons. It takes time in proportion to the number of models and settings.
+// [model.NAME]. c must be valid. A model's settings are left out if one of them cannot be changed,
+// or is invalid, alone or together with c and with the models before it by name; refused has the
+// reason. Overlay takes time in proportion to the number of models and settings.
 func (c Config) Overlay(settings map[string]map[string]string) (with Config, refused map[string]error) {
 	c = c.Clone()
 	refused = map[string]error{}

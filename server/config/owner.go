@@ -11,7 +11,8 @@ import (
 // AnyOwner, among owners, stands for every user.
 const AnyOwner = "*"
 
-// OwnerIDs are the numbers of SharedMemory.Owners; nil: all users. With an error, no user is meant.
+// OwnerIDs returns the numbers of SharedMemory.Owners; nil = all users. With an error the list is
+// empty: no user.
 func (m SharedMemory) OwnerIDs() ([]uint32, error) {
 	if len(m.Owners) == 0 {
 		return []uint32{uint32(os.Geteuid())}, nil

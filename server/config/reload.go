@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// A Change is a setting whose value differs in another configuration. Values are those of JSON,
-// without passwords.
+// A Change is a setting whose value differs in another configuration. Values are in their JSON
+// form, without passwords.
 type Change struct {
 	Key           string
-	Before, After any  // nil: there is none
-	Restart       bool // it applies from the next start
+	Before, After any  // nil: no value
+	Restart       bool // the change applies from the next start
 }
 
 // Adopt returns c with the values of next for all settings that can change while the server runs,
@@ -33,7 +33,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		adopted.Models[name] = m
 	}
 	adopted.Identities = next.Identities
-	// Connections to containers that are called stay as they are: their changes wait for a restart.
+	// Containers that the server connects to stay as they are: their changes wait for a restart.
 	called := func(p Container) bool { return p.Address != "" }
 	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), called)
 	for _, p := range c.Supervised {
@@ -51,7 +51,7 @@ type single struct {
 	restart bool
 }
 
-// settings lists the settings in the tables of v; v is a table itself if it has a key.
+// settings lists the settings in the tables of v. v is a table itself unless table is "".
 func settings(table string, v reflect.Value, restart bool) (list []single) {
 	for f := range fieldsOf(v) {
 		restart := restart || f.tag.Get("restart") != ""
@@ -84,7 +84,7 @@ func (c Config) differences(next Config) (list []Change) {
 			}
 		}
 	}
-	// The same settings of all four, in the same order.
+	// all lists the same settings of each configuration, in the same order.
 	all := func(c Config) []single {
 		list := settings("", reflect.ValueOf(c), false)
 		for _, name := range slices.Sorted(maps.Keys(models)) {

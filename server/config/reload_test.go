@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// What the tags say of a setting, that it can change while the server runs or waits for a
-// restart, server/README.md says too.
+// server/README.md agrees with the tags on which settings can change while the server runs and
+// which wait for a restart.
 func TestEverySettingIsClassed(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string][]string{} // by table: what changes, what waits
+	rows := map[string][]string{} // by table: settings that change, settings that wait
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `[") {
 			table, _, _ := strings.Cut(strings.Trim(cells[1], "`[] "), ".")
@@ -59,7 +59,7 @@ func TestEverySettingIsClassed(t *testing.T) {
 	}
 }
 
-// What can change is adopted, what cannot is not, and both are listed, without passwords.
+// Settings that can change are adopted, the rest are not, and both are listed, without passwords.
 func TestAdopt(t *testing.T) {
 	old := Default()
 	old.State.At = "redis://:hunter2@a/0"
@@ -121,8 +121,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// Operators change what Changeable says, by the rules of the file; a misspelled setting is told
-// the nearest one, and one that only the file says is refused.
+// Operators can change the settings that Changeable allows, by the rules of the file. For a
+// misspelled setting the nearest one is suggested, and a setting with the tag file is refused.
 func TestOverlay(t *testing.T) {
 	c := Default()
 	c.Models["a"] = Model{Policy: c.Defaults, Cache: 1 << 20}

@@ -10,20 +10,20 @@ import (
 )
 
 // Replicas is how many processes a container has: between Min and Max, as its models need. In the
-// file it is a number, for both, or a table.
+// file it is a number, for both Min and Max, or a table.
 type Replicas struct {
-	// Min may be 0: without requests there is no process in the end, and the next request waits for
-	// one.
+	// Min may be 0: without requests the last process ends eventually, and the next request waits
+	// for a start.
 	Min int `toml:"min" default:"1"`
 	Max int `toml:"max"`
-	// DownAfter is how long fewer must do before one is ended.
+	// DownAfter is how long fewer processes must suffice before one is ended.
 	DownAfter time.Duration `toml:"down_after" default:"5m"`
 }
 
-// mostReplicas is the most of one container.
+// mostReplicas is the most processes of one container.
 const mostReplicas = 1024
 
-// Fixed is always the same number of processes.
+// Fixed returns Replicas for a constant number of processes.
 func Fixed(n int) Replicas {
 	r := Replicas{}
 	setDefaults(reflect.ValueOf(&r).Elem())
@@ -34,7 +34,8 @@ func Fixed(n int) Replicas {
 // Scales reports whether the number changes with the load.
 func (r Replicas) Scales() bool { return r.Min != r.Max }
 
-// faults are what is wrong; of a number that does not change there is one.
+// faults adds the faults. A constant number of processes is reported at most once, under key
+// itself.
 func (r Replicas) faults(fs *setting.Faults, key string) {
 	if !r.Scales() {
 		setting.Between(fs, key, r.Min, 1, mostReplicas)
@@ -43,7 +44,7 @@ func (r Replicas) faults(fs *setting.Faults, key string) {
 		setting.Between(fs, key+".max", r.Max, max(1, r.Min), mostReplicas)
 	}
 	if !r.Scales() && r.DownAfter == 0 {
-		return // a program has left it out, and it has no meaning
+		return // left out by a program, and unused
 	}
 	setting.Between(fs, key+".down_after", r.DownAfter, time.Second, setting.MaxIdle)
 }
@@ -59,14 +60,14 @@ func (r *Replicas) put(fs *faults, key string, value any) {
 		putStruct(fs, reflect.ValueOf(r).Elem(), key, v)
 		if _, ok := v["max"]; !ok {
 			fs.Add(key+".max", "missing: the most processes there may be")
-			r.Max = max(1, r.Min) // which has no further fault
+			r.Max = max(1, r.Min) // avoids a second fault
 		}
 	default:
 		fs.Add(key, "expected a number of processes, or a table such as { min = 1, max = 4 }, got %s", describe(value))
 	}
 }
 
-// toml is the value as in the file.
+// toml returns the value as in the file.
 func (r Replicas) toml() string {
 	if !r.Scales() {
 		return strconv.Itoa(r.Min)
@@ -74,7 +75,7 @@ func (r Replicas) toml() string {
 	return fmt.Sprintf("{ min = %d, max = %d, down_after = %q }", r.Min, r.Max, setting.FormatDuration(r.DownAfter))
 }
 
-// json is the same as JSON has it.
+// json returns the value in its JSON form.
 func (r Replicas) json() any {
 	if !r.Scales() {
 		return r.Min

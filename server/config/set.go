@@ -15,8 +15,8 @@ import (
 )
 
 // Set sets the setting with that key ("tcp.listen", "model.digits.objective") to a value as written
-// on a command line: without quotes, lists separated by commas. Faults name from ("--tcp") as its
-// origin.
+// on a command line: without quotes, lists separated by commas. Faults name from ("--tcp") as the
+// origin of the value.
 func (c *Config) Set(key, value, from string) error {
 	fs := &faults{origins: map[string]origin{key: {name: from}}}
 	next, place := c.Clone(), key
@@ -37,7 +37,7 @@ func (c *Config) Set(key, value, from string) error {
 	return nil
 }
 
-// set walks the rest of a key down from v, and puts the text there.
+// set walks the rest of a key down from v, and stores the text in the setting there.
 func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	if len(rest) > 0 {
 		var known []string
@@ -79,9 +79,9 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	put(fs, v, key, value)
 }
 
-// setTree puts a document into c.
+// setTree stores a document in c.
 func (c *Config) setTree(fs *faults, tree map[string]any) {
-	// Defaults first: models start from them, wherever they are in the file.
+	// Store [defaults] first: models start from it, wherever it is in the file.
 	if t, ok := tree["defaults"]; ok {
 		put(&faults{}, reflect.ValueOf(&c.Defaults).Elem(), "defaults", t)
 	}
@@ -178,7 +178,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			put(fs, reflect.ValueOf(&s).Elem(), joinKey(key, k), t[k])
 			(*p)[k] = s
 		}
-	case *map[string]Model: // setTree has removed models, unless it is no table
+	case *map[string]Model: // not a table: otherwise setTree has removed it
 		fs.Add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
 	default:
 		putStruct(fs, dst, key, value)
@@ -238,7 +238,7 @@ type field struct {
 	tag   reflect.StructTag
 }
 
-// fieldsOf yields the settings of a struct in order. Those of an embedded struct are its own.
+// fieldsOf yields the settings of a struct in order, including those of embedded structs.
 func fieldsOf(v reflect.Value) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for i := range v.NumField() {

@@ -13,16 +13,17 @@ import (
 type TLS struct {
 	Certificates
 	// HandshakeTimeout is the time for a client's handshake. Handshakes is how many handshakes of a
-	// door may be unfinished: one more ends the oldest one of the address that has the most.
+	// door may be unfinished: one more ends a handshake of the host that has the most, the one
+	// whose client has been waited for longest.
 	HandshakeTimeout time.Duration `toml:"handshake_timeout" default:"10s" min:"10ms"`
 	Handshakes       int           `toml:"handshakes" default:"256" min:"1" max:"1048576"`
 }
 
-// Certificates are PEM files, and what is required of clients. Paths are relative to the
+// Certificates names PEM files, and says what is required of clients. Paths are relative to the
 // configuration file. The files are read at the start and by a reload.
 type Certificates struct {
-	// Cert is the server's certificate, followed by those up to a root, and Key its key. A table
-	// has both or neither.
+	// Cert is the server's certificate, followed by those up to a root, and Key is its key. A table
+	// must have both or neither.
 	Cert string `toml:"cert"`
 	Key  string `toml:"key"`
 	// ClientCA signs clients' certificates; ClientCRL lists those that are revoked.
@@ -35,8 +36,8 @@ type Certificates struct {
 
 // Values of Certificates.ClientAuth.
 const (
-	AuthNone     = secure.AuthNone     // no client is asked for a certificate
-	AuthOptional = secure.AuthOptional // a certificate is optional, and has to be valid if shown
+	AuthNone     = secure.AuthNone     // clients are not asked for a certificate
+	AuthOptional = secure.AuthOptional // a certificate is optional, but must be valid if shown
 	AuthRequired = secure.AuthRequired
 )
 
@@ -59,7 +60,7 @@ func (c *Config) listening() []listening {
 	}
 }
 
-// encrypted is the first address with TLS; "" if there is none.
+// encrypted returns the first address with TLS; "" if there is none.
 func (l listening) encrypted() string {
 	for _, addr := range l.addrs {
 		if _, ok := secure.Cut(addr); ok {
@@ -69,8 +70,8 @@ func (l listening) encrypted() string {
 	return ""
 }
 
-// files returns the files of a door: its own, or those of all doors where it has none. table is the
-// table that each key comes from.
+// files returns the files of a door: its own, or else those of [tls]. table is the table that each
+// key comes from.
 func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 	own, all := *l.own, c.TLS.Certificates
 	if own.Cert != "" || own.Key != "" { // they belong together
@@ -99,13 +100,13 @@ func (c *Config) verifiesClients() bool {
 	})
 }
 
-// Secured is the TLS configuration of each door, by its table. A door without an address with TLS
+// Secured has the TLS configuration of each door, by its table. A door without an address with TLS
 // has none.
 type Secured map[string]*secure.Config
 
 // Secure reads the files of the doors that have an address with TLS. A door whose files have not
-// changed keeps its entry of old, which may be nil. now is the wall clock that certificates are
-// valid by. The error has all faults.
+// changed keeps its entry of old, which may be nil. now is the wall clock by which certificates are
+// judged. The error has all faults.
 func (c Config) Secure(old Secured, now func() time.Time) (Secured, error) {
 	fs := &faults{origins: c.origins}
 	read := c.secure(fs, old, now)
@@ -140,7 +141,7 @@ func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 		config, wrong := f.Load(now(), old[l.table])
 		for _, one := range wrong {
 			one.Key = table[one.Key] + "." + one.Key
-			if !slices.Contains(fs.Faults, one) { // one of [tls] concerns every door
+			if !slices.Contains(fs.Faults, one) { // every door finds the faults of [tls]
 				fs.Faults = append(fs.Faults, one)
 			}
 		}
@@ -153,7 +154,7 @@ func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 	return read
 }
 
-// validateTLS checks what can be checked without files, and then the files.
+// validateTLS checks the settings, and then the files if the settings have no faults.
 func (c *Config) validateTLS(fs *faults) {
 	check := func(table string, t, all Certificates) {
 		fs.OneOf(table+".client_auth", cmp.Or(t.ClientAuth, all.ClientAuth), AuthNone, AuthOptional, AuthRequired)
@@ -167,7 +168,7 @@ func (c *Config) validateTLS(fs *faults) {
 	before := len(fs.Faults)
 	check("tls", c.TLS.Certificates, Certificates{})
 	for _, l := range c.listening() {
-		// A door's own settings are checked whatever [tls] has.
+		// A door's own settings are checked independently of [tls].
 		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
 	}
 	if len(fs.Faults) == before {
@@ -175,7 +176,8 @@ func (c *Config) validateTLS(fs *faults) {
 	}
 }
 
-// uselessCertificates reports settings that have no effect: somebody may rely on their protection.
+// uselessCertificates reports settings that have no effect: the operator may rely on their
+// protection.
 func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	check := func(table, need string, t Certificates) {
 		for _, f := range []struct{ key, value string }{{"cert", t.Cert}, {"client_ca", t.ClientCA}, {"client_crl", t.ClientCRL}} {
@@ -196,7 +198,7 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	}
 }
 
-// paths are those of the table's files.
+// paths returns the paths of the table's files.
 func (t *Certificates) paths() []*string {
 	return []*string{&t.Cert, &t.Key, &t.ClientCA, &t.ClientCRL}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// certificates writes files of an authority into a directory.
+// certificates writes the files of a certificate authority into a directory.
 func certificates(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -25,8 +25,8 @@ func certificates(t *testing.T) (dir string) {
 	return dir
 }
 
-// What is wrong with TLS is told with its place, once, before a door is opened; a setting that
-// protects nothing is a fault.
+// Faults of TLS settings are reported once, with their position, before a door is opened. A setting
+// that protects nothing is a fault.
 func TestTLSFaults(t *testing.T) {
 	dir := certificates(t)
 	const pair = "cert = \"cert.pem\"\nkey = \"key.pem\"\n"
@@ -83,7 +83,7 @@ func TestTLSFaults(t *testing.T) {
 	}
 }
 
-// A door goes by its own table, and for what that lacks by the table of all.
+// A door uses its own table, and [tls] for settings that its table lacks.
 func TestTLSOfDoors(t *testing.T) {
 	dir := certificates(t)
 	c := Default()

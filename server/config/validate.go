@@ -26,7 +26,8 @@ import (
 
 // Validate checks every value and the rules between values, and reports all faults at once as an
 // *Error. A setting that makes another one unreachable is a fault that gives both numbers. Each
-// room checks its own settings; here are the bounds in tags, and the rules between rooms.
+// room checks its own settings; this package checks the bounds in tags, and the rules between
+// rooms.
 func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	checkBounds(&fs.Faults, "", reflect.ValueOf(c))
@@ -52,7 +53,7 @@ func (c Config) Validate() error {
 	return fs.err()
 }
 
-// checkBounds adds faults for the settings in a table, and in tables within it, that are out of the
+// checkBounds adds faults for the settings in a table, and in tables within it, that exceed the
 // bounds in their tags.
 func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 	for f := range fieldsOf(v) {
@@ -75,7 +76,7 @@ func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 
 func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, low, high string, parse func(string) (N, error)) {
 	if low == "" {
-		return // its room checks it, or there is another rule
+		return // its room or another rule checks it
 	}
 	least, err := parse(low)
 	most, wrong := parse(high)
@@ -86,7 +87,7 @@ func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, 
 	setting.Between(fs, key, n, least, most)
 }
 
-// modelFaults are the faults of one model; caches is the size of the other models' caches.
+// modelFaults returns the faults of one model; caches is the size of the other models' caches.
 func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faults) {
 	fs.Check("", naming.CheckModel(name))
 	if m.DefaultVersion != "" {
@@ -107,7 +108,7 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 	// Full caches must leave memory for requests.
 	room := c.Limits.PayloadBytes - c.Limits.MessageBytes
 	switch {
-	case m.Cache == 0 || caches > room: // reported for the first model that exceeds it
+	case m.Cache == 0 || caches > room: // the first model that exceeds room reports it
 	case caches+m.Cache <= room || room < 0: // room for less than a message is reported elsewhere
 	case caches == 0:
 		fs.Add("cache", "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: cached answers count against that memory, and no message of that size would fit beside a full cache",
@@ -119,12 +120,12 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 	return fs
 }
 
-// policyFaults are the faults of [defaults] or of a model: the scheduler's, and those that depend
-// on other settings.
+// policyFaults returns the faults of [defaults] or of a model: the scheduler's, and those that
+// depend on other settings.
 func (c Config) policyFaults(p Policy) setting.Faults {
 	fs := p.Scheduler().Faults()
 	checkBounds(&fs, "", reflect.ValueOf(p))
-	// Only without gRPC, whose streams carry many requests each.
+	// The limit applies only without gRPC, each of whose streams carries many requests.
 	if reach, how := c.reach(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > reach {
 		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
 	}
@@ -137,8 +138,8 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	return fs
 }
 
-// reach is how many requests can be in flight, and the settings that limit it; "" if no door is
-// open.
+// reach returns how many requests can be in flight, and the settings that limit that number; "" if
+// no door is open.
 func (c Config) reach() (n int, how string) {
 	if t := c.TCP; len(t.Listen) > 0 {
 		n = t.Connections * t.InFlightPerConnection
@@ -233,8 +234,8 @@ func (c Config) validateContainers(fs *faults) {
 	c.validateTrust(fs)
 }
 
-// validateTrust checks that containers which the server starts know whom to trust, if they can only
-// connect with TLS.
+// validateTrust checks that containers which the server starts have certificates to trust, if they
+// can only connect with TLS.
 func (c Config) validateTrust(fs *faults) {
 	plain := func(addr string) bool { _, encrypted := secure.Cut(addr); return !encrypted }
 	if list := c.Containers.Listen; len(list) == 0 || slices.ContainsFunc(list, plain) {
@@ -250,7 +251,7 @@ func (c Config) validateTrust(fs *faults) {
 // trustEnv is the variable with the file of certificates that a container trusts.
 const trustEnv = "SHIVA_TLS_CA"
 
-// commandFaults are the faults of a container that the server starts.
+// commandFaults returns the faults of a container that the server starts.
 func commandFaults(p Container) (fs setting.Faults) {
 	for _, f := range []struct{ key, value string }{{"rpc", p.RPC}, {"version", p.Version}, {"input", p.Input}} {
 		if f.value != "" {
@@ -273,7 +274,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 	return append(fs, p.Privileges().Faults()...)
 }
 
-// calledFaults are the faults of a container that the server connects to.
+// calledFaults returns the faults of a container that the server connects to.
 func calledFaults(p Container) (fs setting.Faults) {
 	switch rest, ipc := strings.CutPrefix(p.Address, "ipc://"); {
 	case ipc && rest == "":
@@ -299,7 +300,7 @@ func calledFaults(p Container) (fs setting.Faults) {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}
 	}
-	// Programs in Go, unlike files, leave them all at their zero values.
+	// A program in Go, unlike a file, may leave them all at their zero values.
 	if has := p.Privileges(); !reflect.DeepEqual(has, process.Privileges()) && !reflect.DeepEqual(has, new(Container).Privileges()) {
 		fs.Add("", "a user, privileges and limits have no meaning with address: that container is not a process of this server")
 	}
@@ -354,7 +355,7 @@ func (c Config) validateIdentities(fs *faults) {
 	}
 }
 
-// validateListeners checks every address, and that none occurs twice.
+// validateListeners checks every address, and that no address occurs twice.
 func (c Config) validateListeners(fs *faults) {
 	type door struct{ key, host, port string }
 	var taken []door
@@ -427,7 +428,7 @@ func (c Config) validateListeners(fs *faults) {
 	}
 }
 
-// validate checks the permissions. Whether users and groups exist shows when the sockets are
+// validate checks the permissions. Whether users and groups exist is checked when the sockets are
 // opened.
 func (s Socket) validate(fs *faults, table string) {
 	mode, err := strconv.ParseUint(s.Mode, 8, 32)
@@ -438,7 +439,7 @@ func (s Socket) validate(fs *faults, table string) {
 
 // splitAddr splits host:port. Wildcard hosts become "".
 func splitAddr(addr string) (host, port string, err error) {
-	if addr == "none" || addr == "off" { // as the help text of shivad says it
+	if addr == "none" || addr == "off" { // an operator may try the words of shivad's help text
 		return "", "", fmt.Errorf(`%q is not an address: "" opens none`, addr)
 	}
 	host, port, err = net.SplitHostPort(addr)

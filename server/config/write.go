@@ -104,7 +104,8 @@ func quoteList(list []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// quote writes a TOML basic string. JSON's escapes are all TOML's; TOML wants DEL escaped too.
+// quote returns a TOML basic string. All of JSON's escapes are valid in TOML, which also requires
+// DEL to be escaped.
 func quote(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -118,16 +119,16 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return json.Marshal(jsonTree(reflect.ValueOf(c)))
 }
 
-// MarshalJSON is as Config's.
+// MarshalJSON encodes p like Config's MarshalJSON.
 func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(p))) }
 
-// MarshalJSON is as Config's.
+// MarshalJSON encodes m like Config's MarshalJSON.
 func (m Model) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(m))) }
 
-// MarshalJSON is as Config's.
+// MarshalJSON encodes l like Config's MarshalJSON.
 func (l Limits) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(l))) }
 
-// jsonList is the JSON form of a list of tables.
+// jsonList returns the JSON form of a list of tables.
 func jsonList[T any](list []T) []any {
 	out := make([]any, len(list))
 	for i := range list {
@@ -136,7 +137,7 @@ func jsonList[T any](list []T) []any {
 	return out
 }
 
-// jsonTree is the JSON form of a value; nil if there is none.
+// jsonTree returns the JSON form of a value; nil for the zero reflect.Value.
 func jsonTree(v reflect.Value) any {
 	if !v.IsValid() {
 		return nil

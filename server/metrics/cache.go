@@ -24,7 +24,7 @@ type CacheCounts struct {
 	Entries, Bytes                int64  // now
 }
 
-// Cache returns the counts for a cache of the model. They are shown from the first call on.
+// Cache returns the counts of the model's cache. They are shown from the first call on.
 func (m *Model) Cache() *Cache {
 	m.cache.used.Store(true)
 	return &m.cache
@@ -39,7 +39,7 @@ func (c *Cache) Counts() CacheCounts {
 	}
 }
 
-// Stored counts a new entry; exactly one Removed follows.
+// Stored counts a new entry; exactly one Removed must follow.
 func (c *Cache) Stored(bytes int64) {
 	c.entries.Add(1)
 	c.bytes.Add(bytes)
@@ -55,17 +55,17 @@ func (c *Cache) Removed(why CacheReason, bytes int64) {
 // A CacheReason is why an entry was removed from a cache.
 type CacheReason uint8
 
-// The reasons there are.
+// The reasons.
 const (
 	CacheFull    CacheReason = iota // to make room for others
 	CacheExpired                    // it was older than cache_ttl
-	// CacheCleared: an operator cleared the cache or changed its settings, or the version's last
-	// replica has gone.
+	// CacheCleared: an operator cleared the cache or changed its settings, or the version lost its
+	// last replica.
 	CacheCleared
 	cacheReasons
 )
 
 var cacheReasonNames = [cacheReasons]string{"full", "expired", "cleared"}
 
-// String is the label.
+// String returns the label.
 func (r CacheReason) String() string { return cacheReasonNames[r] }

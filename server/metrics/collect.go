@@ -86,8 +86,8 @@ var (
 	buildDesc            = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
-// Describe sends nothing: the series depend on the models. The library calls such a collector
-// unchecked.
+// Describe sends nothing: the series depend on the models. The client library calls such a
+// collector unchecked.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // A collection sends series to Prometheus.
@@ -101,7 +101,7 @@ func (out collection) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-// Collect makes the metrics of the counts.
+// Collect sends all series to Prometheus.
 func (m *Metrics) Collect(series chan<- prometheus.Metric) {
 	out := collection(series)
 	m.mu.Lock()
@@ -146,7 +146,7 @@ const second = 1e9 // in nanoseconds
 
 func (m *Model) collectRequests(out collection, doors []*Door) {
 	for _, d := range doors {
-		if !m.asked(d.index) { // a door without requests shows that it exists
+		if !m.asked(d.index) { // one series shows that the door exists
 			out.counter(requestsDesc, 0, m.name, m.version, d.name, OK.String())
 			continue
 		}
@@ -158,7 +158,7 @@ func (m *Model) collectRequests(out collection, doors []*Door) {
 	}
 }
 
-// collectWork adds what happened to the requests of a model that has had any.
+// collectWork sends what happened to the requests of a model that has had any.
 func (m *Model) collectWork(out collection) {
 	name, version := m.name, m.version
 	for _, o := range scheduler.Outcomes()[1:] { // all but OK
@@ -176,7 +176,7 @@ func (m *Model) collectWork(out collection) {
 		}
 	}
 	if m.id == (id{}) {
-		return // without a model there are no queue and no batches
+		return // requests to no model have no queue and no batches
 	}
 	for _, reason := range scheduler.CloseReasons() {
 		out.counter(closedByDesc, m.closed[reason].Load(), name, version, reason.String())
@@ -217,7 +217,7 @@ func (m *Model) collectWork(out collection) {
 	}
 }
 
-// model adds what the scheduler knows of a model.
+// model sends what the scheduler knows about a model.
 func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(replicasDesc, float64(g.Live), name, version)
 	out.gauge(failingDesc, float64(g.Failing), name, version)
@@ -231,7 +231,7 @@ func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(queueRowsDesc, float64(g.QueueRows), name, version)
 	out.gauge(queueBytesDesc, float64(g.QueueBytes), name, version)
 
-	// Containers choose their labels, so two may have the same; two series may not.
+	// Containers choose their labels, so two may have the same label; two series may not.
 	byLabel := make(map[string]scheduler.ReplicaStats, len(g.Replicas))
 	for _, r := range g.Replicas {
 		label := strings.ToValidUTF8(r.Label, "\uFFFD")
@@ -248,7 +248,7 @@ func (out collection) model(g *scheduler.Stats, name, version string) {
 	}
 }
 
-// collectSources adds the values of other rooms.
+// collectSources sends the values of other rooms.
 func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 	if s.Models != nil {
 		for _, g := range s.Models() {
@@ -257,7 +257,7 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 				if triton {
 					out.gauge(tritonPendingDesc, float64(g.Pending), shown.name, shown.version)
 				}
-			} // a shared series: the sum of several would look like one of them
+			} // otherwise it shares series, and a sum over models would look like one model's value
 		}
 	}
 	if s.Server != nil {
@@ -306,7 +306,7 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 	}
 	if s.Addresses != nil {
 		for _, q := range s.Addresses() {
-			if q.Name != "connections" { // connections_closed_total has these
+			if q.Name != "connections" { // connections_closed_total counts these
 				out.counter(addressRefusedDesc, q.Refused, q.Name)
 			}
 		}

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// lingering is how long the series of removed models stay, so that their last counts are read: a
-// model that answered a moment ago is counted to the end, and a reader that comes every minute has
-// four chances.
+// lingering is how long the series of a removed model stay, so that its last counts are read: even
+// a reader that scrapes once a minute has four chances.
 const lingering = 5 * time.Minute
 
 // Keep sets which models and applications exist, by name and version; the version of an application
-// is "". The others are gone: their series disappear after a while, and begin at 0 if they come
-// back, which Prometheus takes for a restart. Until the first call all exist.
+// is "". All others are removed: their series disappear after a while, and begin at 0 if the model
+// returns, which Prometheus takes for a restart. Until the first call all exist.
 func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -24,8 +23,8 @@ func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.sweepLocked()
 }
 
-// sweepLocked notes which models are gone and which are back, and releases those that have been
-// gone for long. mu is held.
+// sweepLocked records which models were removed and which have returned, and releases those removed
+// long ago. mu is held.
 func (m *Metrics) sweepLocked() {
 	if m.present == nil {
 		return
@@ -46,7 +45,7 @@ func (m *Metrics) sweepLocked() {
 	m.dropLocked(left...)
 }
 
-// oldestLocked is the model that has been gone for the longest time. mu is held.
+// oldestLocked returns the model that was removed first. mu is held.
 func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	var since int64
 	for key, model := range *m.models.Load() {
@@ -57,7 +56,7 @@ func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	return oldest, ok
 }
 
-// dropLocked releases models, and keeps what the doors' totals need of them. mu is held.
+// dropLocked releases models, and keeps their counts in the doors' totals. mu is held.
 func (m *Metrics) dropLocked(keys ...id) {
 	if len(keys) == 0 {
 		return
@@ -74,10 +73,10 @@ func (m *Metrics) dropLocked(keys ...id) {
 		delete(models, key)
 	}
 	m.models.Store(&models)
-	m.drops.Add(1) // after dropped, for the tallies that check it
+	m.drops.Add(1) // after dropped: a tally that sees this must see dropped, too
 }
 
-// answered is how many requests a door has answered with that outcome, over all models ever.
+// answered returns how many requests a door has answered with that outcome, over all models ever.
 func (m *Metrics) answered(d *Door, o Outcome) uint64 {
 	n := m.former[d.index][o].Load()
 	for _, model := range *m.models.Load() {

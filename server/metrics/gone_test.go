@@ -40,8 +40,8 @@ func present(names ...string) map[[2]string]bool {
 	return all
 }
 
-// A model that nobody asks has a few series, and one that is asked by one door not those of the
-// others.
+// A model without requests has a few series, and a model with requests at one door has no series
+// for the other doors.
 func TestSeriesAtRest(t *testing.T) {
 	m := New("")
 	tally := m.Door("tcp").Tally()
@@ -68,7 +68,7 @@ func TestSeriesAtRest(t *testing.T) {
 	})
 }
 
-// The series of what has gone stay for a while and then go, for good or until it comes back;
+// The series of a removed model stay for a while and then disappear, for good or until it returns;
 // the door's sums stay.
 func TestSeriesOfWhatHasGone(t *testing.T) {
 	m := New("")
@@ -93,7 +93,7 @@ func TestSeriesOfWhatHasGone(t *testing.T) {
 		t.Errorf("%d series of a model that has gone and was never asked", n)
 	}
 	now = now.Add(lingering - time.Second)
-	serve(m, tally, "a") // it was on the way
+	serve(m, tally, "a") // a request was in flight
 	if of(t, m, "a") == 0 {
 		t.Error("the last counts are lost")
 	}
@@ -110,7 +110,7 @@ func TestSeriesOfWhatHasGone(t *testing.T) {
 		t.Errorf("a loop remembers %d models, expected 1", len(tally.models))
 	}
 
-	serve(m, tally, "a") // a batch of it ends after all
+	serve(m, tally, "a") // one of its batches ends late
 	m.Keep(present("a", "b"))
 	now = now.Add(time.Hour)
 	expect(t, m, map[string]string{
@@ -119,8 +119,8 @@ func TestSeriesOfWhatHasGone(t *testing.T) {
 	})
 }
 
-// However many come and go, and whatever they count, what is read stays bounded, and those that
-// are there have their own.
+// However many models come and go, and whatever they count, the number of series stays bounded, and
+// the models that exist have their own.
 func TestSeriesAreBounded(t *testing.T) {
 	m := New("")
 	now := time.Unix(1e9, 0)

@@ -18,7 +18,7 @@ type histogram struct {
 
 const histogramBuckets = 25
 
-// The lowest bound for durations, 2^13 ns = 8.2 µs, so that the highest is 2^36 ns = 69 s. For rows
+// The lowest bound for durations is 2^13 ns = 8.2 µs, so the highest is 2^36 ns = 69 s. For rows
 // the bounds are 1 to 2^23.
 const (
 	lowestNanos = 1 << 13
@@ -44,7 +44,7 @@ func (h *histogram) count() (n uint64) {
 	return n
 }
 
-// metric makes a histogram for Prometheus, with bounds and sum divided by unit.
+// metric returns the histogram for Prometheus, with bounds and sum divided by unit.
 func (h *histogram) metric(desc *prometheus.Desc, lowest int64, unit float64, labels ...string) prometheus.Metric {
 	bounds := make(map[float64]uint64, len(h.buckets)-1)
 	var count uint64

@@ -6,12 +6,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Hooks returns the scheduler's hooks that count batches and drops. ModelChanged is nil: it belongs
-// to the routes.
+// Hooks returns the scheduler's hooks that count batches and drops. ModelChanged is nil: the routes
+// set it.
 func (m *Metrics) Hooks() scheduler.Hooks {
 	return scheduler.Hooks{
 		Answered: func(r *scheduler.Request, o scheduler.Outcome) {
-			if o != scheduler.OutcomeOK { // which their door counts
+			if o != scheduler.OutcomeOK { // OK is counted by the door
 				m.of(r.Model).drops[o].Add(1)
 			}
 		},
@@ -42,7 +42,7 @@ func (m *Metrics) Hooks() scheduler.Hooks {
 	}
 }
 
-// of returns the counts of a model of the scheduler. A request may have named none.
+// of returns the counts of a model of the scheduler; nil stands for a request to no model.
 func (m *Metrics) of(model *scheduler.Model) *Model {
 	if model == nil {
 		return m.Unrouted()

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Names, units and help are as Prometheus wants them: the linter is that of "promtool check
+// Names, units and help texts follow Prometheus's rules: the linter is that of "promtool check
 // metrics", which "make dashboards" runs.
 func TestPrometheusLints(t *testing.T) {
 	m := New("1.2.3")

@@ -31,7 +31,7 @@ type Metrics struct {
 
 	sources atomic.Pointer[Sources]
 	models  atomic.Pointer[map[id]*Model] // replaced, never changed
-	doors   atomic.Pointer[[]*Door]       // likewise
+	doors   atomic.Pointer[[]*Door]       // replaced, never changed
 
 	mu      sync.Mutex  // held while models or doors are replaced
 	present map[id]bool // from Keep; guarded by mu
@@ -44,16 +44,16 @@ type Metrics struct {
 // id names a model version.
 type id struct{ name, version string }
 
-// idOf is the id of a name and a version as labels. Containers choose both, and labels must be
-// UTF-8.
+// idOf returns the id of a name and a version, valid as labels: containers choose both, and labels
+// must be UTF-8.
 func idOf(name, version string) id {
 	return id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
 }
 
-// other is shared by the models past the bound.
+// other is the id of the series that models past the bound share.
 var other = id{name: "_other"}
 
-// Sources are values of other rooms, read when Prometheus asks. Nil sources are not shown.
+// Sources are values of other rooms, read when Prometheus scrapes. Nil sources are not shown.
 type Sources struct {
 	Server  func() ServerGauges
 	Models  func() []scheduler.Stats
@@ -63,7 +63,7 @@ type Sources struct {
 	Addresses  func() []QuotaGauges
 	MaxModels  func() int  // how many have their own series; nil: MaxModels
 	Triton     func() bool // whether Triton's names are shown as well; nil: no
-	// Spans are the spans of traces that the collector has accepted, and those that were dropped.
+	// Spans returns how many spans of traces the collector has accepted, and how many were dropped.
 	Spans func() (exported, dropped uint64)
 }
 
@@ -72,9 +72,9 @@ type ServerGauges struct {
 	PayloadBytes int64             // taken from the pool
 	PayloadLimit int64             // the pool's budget
 	PayloadIdle  int64             // free in the pool, for later payloads
-	ArenaBytes   int64             // of both, in shared memory
+	ArenaBytes   int64             // of PayloadBytes and PayloadIdle, in shared memory
 	ArenaUsed    int64             // of ArenaBytes, in use
-	Readable     int64             // inputs there that containers may still read
+	Readable     int64             // inputs in shared memory that containers may still read
 	Replaced     int64             // of ArenaBytes, in replaced segments
 	Outputs      int64             // segments for containers' outputs
 	Unpacked     int64             // of PayloadBytes, in the part for compressed requests
@@ -88,14 +88,14 @@ type ServerGauges struct {
 	StateUp      bool              // whether changes can be stored
 }
 
-// LearnedGauges is for how many users an application's policy has a learned state.
+// LearnedGauges says for how many users an application's policy has a learned state.
 type LearnedGauges struct {
 	Application string
 	Users       int
-	Forgotten   uint64 // to make room for others
+	Forgotten   uint64 // users forgotten to make room for others
 }
 
-// IdentityGauges is what an identity has asked for, and has taken of its quotas.
+// IdentityGauges says what an identity has requested, and how much of its quotas it uses.
 type IdentityGauges struct {
 	Identity        string
 	Requests, Bytes uint64
@@ -110,7 +110,7 @@ type QuotaGauges struct {
 	Refused uint64
 }
 
-// New returns the metrics of one server of that version.
+// New returns the metrics of one server; version is shown in build_info.
 func New(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), version: version, now: time.Now}
 	m.models.Store(&map[id]*Model{{}: newModel(id{})})
@@ -120,7 +120,7 @@ func New(version string) *Metrics {
 	return m
 }
 
-// Attach sets the sources of values that other rooms hold. It is called once all rooms exist.
+// Attach sets the sources of values that other rooms hold. Call it once all rooms exist.
 func (m *Metrics) Attach(s Sources) { m.sources.Store(&s) }
 
 // Handler serves the metrics over HTTP.
@@ -128,7 +128,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Door returns the counts of the door of that name, which the first call makes.
+// Door returns the counts of the door of that name. The first call creates them.
 func (m *Metrics) Door(name string) *Door {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +147,7 @@ func (m *Metrics) Door(name string) *Door {
 	return d
 }
 
-// Model returns the counts of a model version, which the first call makes. Callers keep them: a
+// Model returns the counts of a model version. The first call creates them. Keep the result: a
 // lookup takes about 25 ns, which is fine for a batch and too much for a request.
 func (m *Metrics) Model(name, version string) *Model {
 	key := idOf(name, version)
@@ -183,7 +183,7 @@ func (m *Metrics) Model(name, version string) *Model {
 	return model
 }
 
-// mostModels is how many may have their own series.
+// mostModels returns how many models and applications may have their own series.
 func (m *Metrics) mostModels() int {
 	if most := m.sources.Load().MaxModels; most != nil {
 		return most()
@@ -191,12 +191,12 @@ func (m *Metrics) mostModels() int {
 	return MaxModels
 }
 
-// Unrouted has the counts of requests to no model.
+// Unrouted returns the counts of requests to no model.
 func (m *Metrics) Unrouted() *Model { return m.Model("", "") }
 
 // A Door has the counts of one door.
 type Door struct {
-	name    string // set once, as index and metrics
+	name    string // set once, like index and metrics
 	index   int
 	metrics *Metrics
 
@@ -211,7 +211,7 @@ func (d *Door) Opened() { d.opened.Add(1) }
 // Closed counts the end of a connection. Every connection that was Opened is Closed exactly once.
 func (d *Door) Closed(why Closed) { d.closed[why].Add(1) }
 
-// Connections is the number of open connections.
+// Connections returns the number of open connections.
 func (d *Door) Connections() int {
 	var closed uint64
 	for i := range d.closed {
@@ -220,18 +220,18 @@ func (d *Door) Connections() int {
 	return int(max(0, int64(d.opened.Load())-int64(closed)))
 }
 
-// Name is the door's label.
+// Name returns the door's label.
 func (d *Door) Name() string { return d.name }
 
-// Index is the door's place among all doors, from 0.
+// Index returns the door's place among all doors, from 0.
 func (d *Door) Index() int { return d.index }
 
-// Began counts a request that has come in; exactly one Answered follows. Both are for doors with a
-// goroutine per request; an event loop uses a Tally.
+// Began counts a request that has arrived; exactly one Answered must follow. Both are for doors
+// with a goroutine per request; an event loop uses a Tally.
 func (d *Door) Began() { d.inFlight.Add(1) }
 
-// Answered counts the end of a request: its outcome, the time since it came in, and of that its
-// wait and its execution, which are 0 if it was never executed.
+// Answered counts the end of a request: its outcome, the time since it arrived, and the parts of
+// that time in the queue and in execution, which are 0 if it was never executed.
 func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
 	at := &m.doors[d.index]
 	at.requests[o].Add(1)
@@ -252,14 +252,14 @@ func (d *Door) Received(n int) { d.received.Add(uint64(n)) }
 // Sent counts bytes to clients.
 func (d *Door) Sent(n int) { d.sent.Add(uint64(n)) }
 
-// InFlight is the number of requests that have begun and are not answered.
+// InFlight returns the number of requests that have begun and are not answered.
 func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 
 // A Model has the counts of one model version.
 type Model struct {
 	id // set once
 
-	gone    atomic.Int64 // since when, in ns since 1970; 0: it is not gone
+	gone    atomic.Int64 // when the model was removed, in ns since 1970; 0: it exists
 	dropped atomic.Bool  // it is no longer collected
 
 	doors [maxDoors]struct {
@@ -290,15 +290,15 @@ type Model struct {
 	cache Cache
 }
 
-// SetSLO sets the time in which an answer counts as in time; 0: any time. Models that share their
-// series have none.
+// SetSLO sets the time within which an answer counts as in time; 0: any time. Models that share
+// their series have no SLO.
 func (m *Model) SetSLO(d time.Duration) {
 	if m.id != other {
 		m.slo.Store(int64(d))
 	}
 }
 
-// Framed counts a frame of a stream that is answered, with outputs or an error. reordered means
+// Framed counts a frame of a stream that was answered, with outputs or an error. reordered means
 // that its number was not above the last frame's.
 func (m *Model) Framed(reordered bool) {
 	m.frames.Add(1)
@@ -310,8 +310,8 @@ func (m *Model) Framed(reordered bool) {
 // Shown records the age of a frame that was answered with outputs.
 func (m *Model) Shown(age time.Duration) { m.age.observeDuration(age) }
 
-// Unheard counts an application's answer that should have had a part of this model's and has none.
-// For the application itself, each such answer counts once.
+// Unheard counts an application's answer that lacks this model's part. On the Model of the
+// application itself, each answer that lacks any part counts once.
 func (m *Model) Unheard() { m.unheard.Add(1) }
 
 // Taught counts feedback for an application.
@@ -337,12 +337,12 @@ type DurationClass struct {
 	Requests uint64
 }
 
-// Failed is how many requests were answered with an error other than for superseded frames.
+// Failed returns how many requests were answered with an error other than Superseded.
 func (h *Health) Failed() uint64 {
 	return h.Answered() - h.Ended[OK] - h.Ended[Default] - h.Ended[Superseded]
 }
 
-// Answered is how many requests were answered, with any outcome.
+// Answered returns how many requests were answered, with any outcome.
 func (h *Health) Answered() (all uint64) {
 	for _, n := range h.Ended {
 		all += n
@@ -350,7 +350,8 @@ func (h *Health) Answered() (all uint64) {
 	return all
 }
 
-// Health reads the counts, though not at one instant. Models that share their series have zeros.
+// Health reads the counts, though not at one instant. For models that share their series it returns
+// zeros.
 func (m *Model) Health() Health {
 	if m.id == other {
 		return Health{}
@@ -390,5 +391,5 @@ func newModel(key id) *Model {
 	}
 }
 
-// goVersion is the version of the Go runtime.
+// goVersion returns the version of the Go runtime.
 func goVersion() string { return runtime.Version() }

@@ -115,7 +115,7 @@ func TestHooks(t *testing.T) {
 	h.BatchDone(id, 64, 5*time.Millisecond, 0, nil)
 	h.BatchDone(id, 1, time.Second, 0, errors.New("lost"))
 	h.RowsWasted(id, 7)
-	h.Answered(&scheduler.Request{}, scheduler.OutcomeNotFound) // of no model
+	h.Answered(&scheduler.Request{}, scheduler.OutcomeNotFound) // without a model
 	h.Answered(&scheduler.Request{}, scheduler.OutcomeOK)
 	expect(t, m, map[string]string{
 		`shivad_batch_rows_count{model="a",version="1"}`:                        "2",
@@ -245,7 +245,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 	for i := range MaxModels + 10 {
 		m.Model(fmt.Sprint("m", i), "1")
 	}
-	if n := len(*m.models.Load()); n != MaxModels+2 { // and the one without a name, and _other
+	if n := len(*m.models.Load()); n != MaxModels+2 { // plus the model without a name, and _other
 		t.Errorf("%d models", n)
 	}
 	if m.Model("yet", "another") != m.Model("and", "one more") {
@@ -314,7 +314,7 @@ func TestEveryLabelHasAName(t *testing.T) {
 	}
 }
 
-// Scrapes, counts and new models at once; run it with -race.
+// Scrapes, counts and new models run concurrently; run this test with -race.
 func TestConcurrent(t *testing.T) {
 	m := New("")
 	d := m.Door("tcp")
@@ -383,7 +383,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// How long requests took is counted over all doors, in classes that follow each other.
+// Durations of requests are counted over all doors, in adjacent classes.
 func TestDurationClasses(t *testing.T) {
 	m := New("")
 	model := m.Model("a", "1")

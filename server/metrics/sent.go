@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// keptBatches is how many of a model's last batches are recorded one by one.
+// keptBatches is how many of a model's last batches are recorded individually.
 const keptBatches = 128
 
 // A Batch is a batch that was sent to a container.
@@ -18,8 +18,8 @@ type Batch struct {
 	Closed scheduler.CloseReason
 }
 
-// sentBatches holds the last batches in one word each, to be written and read without a lock:
-// milliseconds since 1970 in 44 bits, rows in 16 and the reason in 4.
+// sentBatches holds the last batches in one word each, so that they are written and read without a
+// lock: milliseconds since 1970 in 44 bits, rows in 16 and the reason in 4.
 type sentBatches struct {
 	count atomic.Uint64
 	ring  [keptBatches]atomic.Uint64
@@ -35,7 +35,7 @@ func (m *Model) Sent() []Batch {
 	count := m.sent.count.Load()
 	var list []Batch
 	for n := count - min(count, keptBatches); n < count; n++ {
-		if word := m.sent.ring[n%keptBatches].Load(); word != 0 { // otherwise it is not written yet
+		if word := m.sent.ring[n%keptBatches].Load(); word != 0 { // 0: not yet written
 			list = append(list, Batch{time.UnixMilli(int64(word >> 20)), int(word >> 4 & math.MaxUint16), scheduler.CloseReason(word & 15)})
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Tally counts the requests of one goroutine at a door without atomics, until Flush adds the
-// counts to those that others see. An event loop calls it once a turn: a request then costs a few
+// A Tally counts the requests of one goroutine at a door without atomics, until Flush adds its
+// counts to the door's. An event loop calls Flush once a turn: a request then costs a few
 // nanoseconds instead of seven atomic additions, 50 ns. Only one goroutine may use a Tally.
 type Tally struct {
 	door     *Door
@@ -65,10 +65,10 @@ func (t *Tally) Received(n int) { t.received += uint64(n) }
 // Sent counts bytes to clients, headers included.
 func (t *Tally) Sent(n int) { t.sent += uint64(n) }
 
-// Began counts a request that has come in; exactly one Answered follows.
+// Began counts a request that has arrived; exactly one Answered must follow.
 func (t *Tally) Began() { t.began++ }
 
-// Answered counts the end of a request: its outcome, and the time since it came in.
+// Answered counts the end of a request: its outcome, and the time since it arrived.
 func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	at := t.of(m)
 	at.requests[o]++

@@ -9,7 +9,7 @@ import (
 )
 
 // Totals are sums over the life of a model version, for clients that ask for statistics. They are
-// not made for frequent reading.
+// not meant for frequent reading.
 type Totals struct {
 	Last      time.Time // when a request was last answered; zero: never
 	Succeeded Sum       // requests with a result: from arrival to answer
@@ -19,7 +19,7 @@ type Totals struct {
 	Batches   []BatchTotal
 }
 
-// A Sum is how often something was measured, and the sum of the values.
+// A Sum records how often something was measured, and the sum of the values.
 type Sum struct {
 	Count uint64
 	Nanos uint64
@@ -30,7 +30,7 @@ func (s *Sum) add(d time.Duration) {
 	s.Nanos += uint64(max(d, 0))
 }
 
-// A BatchTotal is the execution of all answered batches with that many rows.
+// A BatchTotal sums the execution times of all answered batches with that many rows.
 type BatchTotal struct {
 	Rows int
 	Took Sum
@@ -55,7 +55,7 @@ func (m *Model) Totals() Totals {
 	return out
 }
 
-// totals has what Totals needs besides the model's histograms.
+// totals holds what Totals needs besides the model's histograms.
 type totals struct {
 	last                        atomic.Int64 // ns since 1970
 	succeeded, failed, executed atomicSum
@@ -82,7 +82,7 @@ type times struct {
 	inTime                      uint64
 }
 
-// answered adds a request with that outcome to a model with that SLO in ns; 0: none.
+// answered adds a request with that outcome; slo is the model's SLO in ns, or 0.
 func (t *times) answered(o Outcome, took time.Duration, slo int64) {
 	switch o {
 	case OK:

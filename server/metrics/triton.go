@@ -2,9 +2,9 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Triton's names and labels, for dashboards that were made for it, shown if Sources.Triton says so.
+// Triton's names and labels, for dashboards made for Triton, shown if Sources.Triton returns true.
 // Durations are in microseconds, summed over all requests. Inputs are written in place as they
-// arrive and outputs are slices of the batch's, so compute_input and compute_output stay 0.
+// arrive and outputs are slices of the batch's outputs, so compute_input and compute_output stay 0.
 //
 // Source: Triton's docs/user_guide/metrics.md.
 var (
@@ -27,7 +27,7 @@ func triton(name, help string, labels ...string) *prometheus.Desc {
 // tritonReasons are Triton's reasons for failures.
 var tritonReasons = [...]string{"REJECTED", "CANCELED", "BACKEND", "OTHER"}
 
-// tritonReason is the index of the reason for an outcome other than a result.
+// tritonReason returns the index of the reason for an outcome other than a result.
 func tritonReason(o Outcome) int {
 	switch o {
 	case Overloaded, Superseded, DeadlineExceeded, Unavailable, Draining:
@@ -40,7 +40,7 @@ func tritonReason(o Outcome) int {
 	return 3
 }
 
-// collectTriton is collectRequests and collectWork under Triton's names.
+// collectTriton sends under Triton's names what collectRequests and collectWork send under ours.
 func (m *Model) collectTriton(out collection) {
 	var failures [len(tritonReasons)]uint64
 	for i := range m.doors {

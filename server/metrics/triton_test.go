@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Names and labels of Triton are there if they are asked for.
+// Triton's names and labels are exported if they are enabled.
 func TestTriton(t *testing.T) {
 	m := New("")
 	d, a, on := m.Door("tcp"), m.Model("a", "1"), false

@@ -22,7 +22,7 @@ const (
 	Draining
 	Canceled
 	Internal
-	Default // the default of an application whose models could not answer, or not in time
+	Default // the default of an application none of whose models answered in time
 	outcomes
 )
 
@@ -31,7 +31,7 @@ var outcomeNames = [outcomes]string{
 	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal", "default",
 }
 
-// String is the label.
+// String returns the label.
 func (o Outcome) String() string { return outcomeNames[o] }
 
 // A Closed is why a client's connection ended.
@@ -44,7 +44,7 @@ const (
 	ClosedStalled                       // it did not read its answers for stall_timeout
 	ClosedHandshake                     // its handshake failed, was slow, or made room for another
 	ClosedMessageTimeout                // a message took longer than message_timeout
-	ClosedProtocol                      // it broke the protocol
+	ClosedProtocol                      // it violated the protocol
 	ClosedCancels                       // it cancelled nearly all of its requests
 	ClosedAddressLimit                  // its address had connections_per_address connections
 	ClosedConnectionLimit               // the door or the process had no room for it
@@ -58,13 +58,13 @@ var closedNames = [closedReasons]string{
 	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "quota", "draining", "error",
 }
 
-// String is the label.
+// String returns the label.
 func (c Closed) String() string { return closedNames[c] }
 
 // A Feedback is what happened to feedback for an application.
 type Feedback uint8
 
-// What can happen to it.
+// What can happen to feedback.
 const (
 	Learned  Feedback = iota // the policy has learned from it
 	Repeated                 // it had been learned before
@@ -74,5 +74,5 @@ const (
 
 var feedbackNames = [feedbacks]string{"learned", "repeated", "failed"}
 
-// String is the label.
+// String returns the label.
 func (f Feedback) String() string { return feedbackNames[f] }

@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A policy says what it cannot take before anything is asked: a mean over texts was taken and
-// voted on in silence.
+// A policy reports what it cannot take before any model is asked. Before, a mean over texts was
+// accepted, and silently became a vote.
 func TestAccepts(t *testing.T) {
 	text := tensor.Spec{Name: "word", DType: tensor.Bytes, Shape: tensor.Shape{-1}}
 	whole := tensor.Spec{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}
@@ -38,8 +38,8 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// A registered policy is one like the others: listed, with its parameters and those that all
-// have; its name is taken.
+// A registered policy is like any other: it is listed, with its own and the common parameters, and
+// its name is taken.
 func TestRegister(t *testing.T) {
 	names := selection.Names()
 	if names[len(names)-1] != "ucb1" || names[0] != "single" {

@@ -10,53 +10,51 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Algorithm is what makes one policy another than the next. Its methods are pure functions
-// of their arguments, may be called from any goroutine, and keep nothing of what they are
-// given. Those that are given models to change get a copy. Slices beside arms are parallel to
-// them; arms are sorted by model, and never none. A type that embeds Plain needs Ask and Shares
-// only.
+// An Algorithm is the part in which policies differ. Its methods are pure functions of their
+// arguments, may be called from any goroutine, and retain none of their arguments. Methods that
+// change models get a copy. Slices passed with arms are parallel to them; arms are sorted by model,
+// and never empty. A type that embeds Plain needs Ask and Shares only.
 type Algorithm interface {
-	// Check returns what in the parameters does not fit these models, one sentence each.
+	// Check returns which parameters do not fit these models, one sentence each.
 	Check(arms []Arm) []string
-	// Ask returns whom to ask, the most important first: at least one who is no shadow.
+	// Ask returns the models to ask, the most important first: at least one that is no shadow.
 	Ask(arms []Arm, r Request) []Ask
-	// Shares fills in what each model contributes to the answers, summing to 1: the probability
-	// of being chosen, or its weight among those combined.
+	// Shares fills in the part of each model in the answers, summing to 1: the probability of being
+	// chosen, or its weight among those combined.
 	Shares(shares []float64, arms []Arm)
-	// Say is the natural logarithm of the weight of arm i when answers are combined.
+	// Say returns the natural logarithm of the weight of arm i when answers are combined.
 	Say(arms []Arm, i int) float64
-	// Learn takes the losses in, NaN for the unknown ones, and the probabilities with which
-	// models were chosen, 0 for the unknown ones. It comes after each arm's mean loss was
-	// brought up to date.
+	// Learn applies the losses, NaN for unknown ones, given the probabilities with which models
+	// were chosen, 0 for unknown ones. It is called after each arm's mean loss was updated.
 	Learn(arms []Arm, losses, probabilities []float64)
-	// Join gives arm i, which is new beside others, what it starts with.
+	// Join sets the initial numbers of arm i, which is new among others.
 	Join(arms []Arm, i int)
-	// Follow gives arm i, which has all of its predecessor's numbers, what it starts with.
+	// Follow sets the initial numbers of arm i, which has all of its predecessor's numbers.
 	Follow(arms []Arm, i int)
 }
 
-// A Combiner is an Algorithm that makes the answer by itself of what several models predicted,
-// instead of by parameter combination. predictions are those that can be used, at least one, the
-// heaviest first; their outputs are alike in number, names, dtypes and shapes. What it returns
-// is, too: tensors of predictions, or ordinary memory.
+// A Combiner is an Algorithm that combines the predictions of several models itself, instead of by
+// parameter combination. predictions has the usable ones, at least one, the heaviest first; their
+// outputs agree in number, names, dtypes and shapes. The result must, too, and consists of tensors
+// of predictions or of ordinary memory.
 type Combiner interface {
 	Combine(arms []Arm, predictions []Prediction) []tensor.Tensor
 }
 
-// An Accepter is an Algorithm that cannot work with every model. The error says what in a
-// model's declaration it cannot take; it is given to whoever links such a model.
+// An Accepter is an Algorithm that cannot work with every model. The error says what in a model's
+// declaration it cannot take; the caller that links such a model gets it.
 type Accepter interface {
 	Accepts(inputs, outputs []tensor.Spec) error
 }
 
-// Plain is an Algorithm but for Ask and Shares: all models fit and have the same say, nothing
-// is learned but mean losses, and a version does not inherit those of its predecessor.
+// Plain implements Algorithm except for Ask and Shares: all models fit and have the same weight,
+// only mean losses are learned, and a version does not inherit its predecessor's.
 type Plain struct{}
 
 // Check finds no fault.
 func (Plain) Check([]Arm) []string { return nil }
 
-// Say is the same for all.
+// Say returns the same for all models.
 func (Plain) Say([]Arm, int) float64 { return 0 }
 
 // Learn does nothing.
@@ -72,16 +70,16 @@ func (Plain) Follow(arms []Arm, i int) { arms[i].Loss, arms[i].Count = 0, 0 }
 type Kind struct {
 	Name string // as applications name it
 
-	// Parameters that it takes beside output, loss, scale and step, and beside combination
-	// where it asks several.
+	// Parameters that it takes in addition to output, loss, scale and step, and to combination if
+	// it asks several models.
 	Parameters []Parameter
 
-	// New makes an Algorithm of the parameters' values, as JSON or TOML decode to; those that
-	// were left out have their defaults. The error says what is wrong with them.
+	// New makes an Algorithm from the parameters' values, in the types that JSON or TOML decode to;
+	// parameters that were left out have their defaults. The error says what is wrong with them.
 	New func(params map[string]any) (Algorithm, error)
 
-	// One: it has one model answer, and learns the loss of that one. The others learn every
-	// loss there is.
+	// One: the policy has one model answer, and learns the loss of that one. Other policies learn
+	// every known loss.
 	One bool
 }
 
@@ -90,10 +88,10 @@ var registry = struct {
 	kinds map[string]kind
 }{kinds: maps.Clone(kinds)}
 
-// Register adds a policy, for all servers of the process: call it before any is opened, as from
-// an init function. It panics if the name is taken or the Kind lacks something. Servers that
-// share a store should know the same policies: one that does not know an application's leaves
-// that application out, and says so.
+// Register adds a policy, for all servers of the process: call it before a server is opened, as
+// from an init function. It panics if the name is taken or the Kind lacks something. Servers that
+// share a store should know the same policies: a server that does not know an application's policy
+// leaves that application out, and logs that.
 func Register(k Kind) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -121,8 +119,8 @@ func kindOf(name string) (kind, bool) {
 	return k, ok
 }
 
-// Names are the policies that there are: those of this package, and then those that were added,
-// sorted.
+// Names returns the names of all policies: those of this package, and then those that were
+// registered, sorted.
 func Names() []string {
 	names := []string{"single", "split", "shadow", "exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"}
 	registry.RLock()
@@ -137,8 +135,8 @@ func Names() []string {
 
 func listNames() string { return strings.Join(Names(), ", ") }
 
-// Accepts reports what in a model's declaration the policy cannot take, nil if nothing: a mean
-// needs an output of a float dtype, and a difference as the loss an output of numbers to judge.
+// Accepts returns what in a model's declaration the policy cannot take, or nil: a mean needs an
+// output of a float dtype, and a difference as the loss needs an output of numbers to judge.
 func (p *Policy) Accepts(inputs, outputs []tensor.Spec) error {
 	i := 0
 	if name := p.settings.output; name != "" {

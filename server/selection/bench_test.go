@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// eight returns a policy of eight models, that each policy accepts, with a state that has learned
-// a little, and what the models say: a label, and scores for a mean.
+// eight returns a policy, a state of eight models that has learned a little, and the models'
+// predictions, which every policy accepts: a label, and scores for a mean.
 func eight(t testing.TB, name string, params map[string]any) (*selection.Policy, selection.State, []selection.Model) {
 	if name == "single" || name == "shadow" {
 		params = map[string]any{"model": "m3"}
@@ -33,7 +33,7 @@ func eight(t testing.TB, name string, params map[string]any) (*selection.Policy,
 	return p, s, models
 }
 
-// says has the models of a plan say labels, most of them 1.
+// says makes the models of a plan predict labels, most of them 1.
 func says(plan selection.Plan, i int) (predictions []selection.Prediction) {
 	for k, ask := range plan.Asks {
 		l := int64(1)
@@ -45,7 +45,7 @@ func says(plan selection.Plan, i int) (predictions []selection.Prediction) {
 	return predictions
 }
 
-// scores has the models of a plan say ten float32 each.
+// scores makes the models of a plan predict ten float32 each.
 func scores(plan selection.Plan) (predictions []selection.Prediction) {
 	for k, ask := range plan.Asks {
 		values := make([]float32, 10)
@@ -58,7 +58,7 @@ func scores(plan selection.Plan) (predictions []selection.Prediction) {
 	return predictions
 }
 
-// steps are what a request costs: each is called with what the one before gave.
+// steps are the steps of a request, each with the result of the one before.
 func steps(t testing.TB, name string, params map[string]any) map[string]func() {
 	p, s, _ := eight(t, name, params)
 	r := selection.Request{User: "someone", Random: 1}

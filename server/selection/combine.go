@@ -10,19 +10,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Answer is what a policy makes of what its models predicted.
+// An Answer is a policy's combination of the predictions of its models.
 type Answer struct {
-	// Outputs of the answer; nil when no model answered. They are tensors of the predictions,
-	// of which no reference is taken, or, where values of several models went into one,
-	// ordinary memory.
+	// Outputs of the answer; nil if no model answered. They are tensors of the predictions, without
+	// a reference of their own, or, where one combines values of several models, ordinary memory.
 	Outputs []tensor.Tensor
 
-	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean
-	// of Agreement over all of them by Weight. Who was late agrees with nothing. It is 1 when
-	// all predicted the same, also when there was one only.
+	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean of
+	// Agreement over all of them by Weight. A late model has Agreement 0. Confidence is 1 if all
+	// predicted the same, also if there was only one.
 	Confidence float64
 
-	// Voices are the models that were asked, in the order in which Combine was given them.
+	// Voices has the models that were asked, in the order of Combine's arguments.
 	Voices []Voice
 }
 
@@ -31,16 +30,16 @@ type Voice struct {
 	Model  Model
 	Shadow bool
 
-	// Weight of the model among those asked to answer, late ones too; these sum to 1. 0 for a
-	// shadow.
+	// Weight of the model among those asked to answer, including late ones; the weights sum to 1. 0
+	// for a shadow.
 	Weight float64
 
-	// Agreement of what the model predicted with the answer, in [0, 1]: 1 less its loss if the
-	// answer were the truth. For a vote this is the part of the rows of the judged output in
-	// which it predicted what the answer says.
+	// Agreement of the model's prediction with the answer, in [0, 1]: 1 minus its loss if the
+	// answer were the truth. For a vote this is the part of the rows of the judged output in which
+	// prediction and answer are equal.
 	Agreement float64
 
-	// Unheard says why what the model predicted could not be used; "" if it was.
+	// Unheard says why the prediction could not be used; "" if it was used.
 	Unheard string
 }
 
@@ -72,23 +71,24 @@ func (a Answer) String() string {
 
 const late = "late"
 
-// lowest is the say of a model that the state does not have: some if it is alone, else none.
+// lowest is the logarithm of the weight of a model that the state does not have: it decides only if
+// it is alone.
 const lowest = -math.MaxFloat64
 
-// Combine makes the answer of the predictions that arrived; missing are the other asks of the
-// plan. It is called when all have come or when the time is up, with the state that Select was
-// given or a later one, and in any order of predictions.
+// Combine makes the answer from the predictions that arrived; missing has the other asks of the
+// plan. Call it when all have arrived or when the time is up, with the state that Select was given
+// or a later one, and with predictions in any order.
 //
-// With combination "vote", which is also that of the policies that have one model answer, each
-// row of the judged output (parameter output) goes to what has the most weight behind it, and
-// the whole row, with the other outputs, is that of the heaviest model that predicted it. With
-// "mean", all outputs of a float dtype are the weighted mean of the models', element by
-// element, and the others are those of the model that agrees best with the mean; a judged
-// output that is no float is voted on. A tie goes to the heavier model, and between equals to
-// the first by name and version.
+// With combination "vote", which also applies to policies that have one model answer, each row of
+// the judged output (parameter output) is the value with the most weight behind it, and the whole
+// row, with the other outputs, is that of the heaviest model that predicted this value. With
+// "mean", all outputs of a float dtype are the weighted mean of the models' outputs, element by
+// element, and all other outputs are those of the model that agrees best with the mean; a judged
+// output of another dtype is voted on. A tie goes to the heavier model, and between equals to the
+// first by name and version.
 //
-// A model whose outputs differ from the heaviest model's in number, dtype or shape is not
-// heard, nor is one that says NaN or infinity where a mean is to be taken.
+// A model is not heard if its outputs differ from the heaviest model's in number, name, dtype or
+// shape, or if they hold NaN or infinity where a mean is to be taken.
 func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answer {
 	c := combiner{Policy: p, voices: make([]Voice, 0, len(predictions)+len(missing))}
 	var space [16]float64
@@ -141,14 +141,14 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 	return a
 }
 
-// A combiner is one call of Combine.
+// A combiner is the working state of one call of Combine.
 type combiner struct {
 	*Policy
 	voices []Voice
 	says   []float64 // parallel: logarithms of weights
 }
 
-// hear notes a model that was asked.
+// hear adds the voice of a model that was asked.
 func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
 	v := Voice{Model: ask.Model, Shadow: ask.Shadow}
 	if outputs == nil {
@@ -162,7 +162,7 @@ func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
 	c.voices = append(c.voices, v)
 }
 
-// weigh gives every voice its weight among those that are asked to answer.
+// weigh sets the weight of every voice among those that are asked to answer.
 func (c *combiner) weigh() {
 	var space [16]float64
 	weights := scratch(space[:], len(c.voices))[:0]
@@ -179,7 +179,7 @@ func (c *combiner) weigh() {
 	}
 }
 
-// fitting leaves in heard, which is in the order of weight, those whose outputs can be combined.
+// fitting returns the models of heard, which is sorted by weight, whose outputs can be combined.
 func (c *combiner) fitting(predictions []Prediction, heard []int) []int {
 	first := -1
 	return slices.DeleteFunc(heard, func(i int) bool {
@@ -194,7 +194,7 @@ func (c *combiner) fitting(predictions []Prediction, heard []int) []int {
 	})
 }
 
-// unfit reports why outputs can be no part of an answer, "" if they can.
+// unfit returns why outputs cannot be part of an answer, "" if they can.
 func (c *combiner) unfit(outputs []tensor.Tensor) string {
 	if _, err := c.judged(outputs); err != nil {
 		return err.Error()
@@ -213,7 +213,7 @@ func (c *combiner) unfit(outputs []tensor.Tensor) string {
 	return ""
 }
 
-// unlike reports in what outputs differ from the first model's, "" if in values only.
+// unlike returns how outputs differ from the first model's, "" if in values only.
 func unlike(outputs, first []tensor.Tensor) string {
 	if len(outputs) != len(first) {
 		return fmt.Sprintf("%d outputs, and the heaviest model has %d", len(outputs), len(first))
@@ -226,7 +226,7 @@ func unlike(outputs, first []tensor.Tensor) string {
 	return ""
 }
 
-// vote has each row of the judged output decided by weight.
+// vote decides each row of the judged output by weight.
 func (c *combiner) vote(predictions []Prediction, heard []int, weights []float64) []tensor.Tensor {
 	first := predictions[heard[0]].Outputs
 	judged, _ := c.judged(first)
@@ -258,7 +258,7 @@ func (c *combiner) vote(predictions []Prediction, heard []int, weights []float64
 	return gather(predictions, winners)
 }
 
-// elect returns the first ballot for what has the most weight behind it in a row.
+// elect returns the first ballot for the value that has the most weight behind it in a row.
 func elect(ballots []rows, weights []float64, row int) int {
 	winner, most := 0, -1.
 	for k := range ballots {
@@ -277,7 +277,7 @@ func elect(ballots []rows, weights []float64, row int) int {
 	return winner
 }
 
-// gather makes outputs of which row r is that of model winners[r].
+// gather makes outputs whose row r is that of model winners[r].
 func gather(predictions []Prediction, winners []int) []tensor.Tensor {
 	out := make([]tensor.Tensor, len(predictions[winners[0]].Outputs))
 	for o := range out {
@@ -307,9 +307,10 @@ func (c *combiner) mean(predictions []Prediction, heard []int, weights []float64
 		if !isFloat(t.DType) {
 			continue
 		}
-		// Step by step (West, "Updating Mean and Variance Estimates", CACM 22(9), 1979): the
-		// mean of equal values is just that value, which the sum of weighted values can miss.
-		mean, _ = load(mean[:0], t) // did in unfit
+		// Update the mean step by step (West, "Updating Mean and Variance Estimates", CACM 22(9),
+		// 1979): the mean of equal values is then exactly that value, which a sum of weighted
+		// values can miss.
+		mean, _ = load(mean[:0], t) // unfit has checked it
 		total := weights[0]
 		for k, i := range heard[1:] {
 			total += weights[k+1]
@@ -336,7 +337,7 @@ func (c *combiner) mean(predictions []Prediction, heard []int, weights []float64
 	return out
 }
 
-// agree reports how far what each model predicted is the answer.
+// agree sets the agreement of each prediction with the answer.
 func (c *combiner) agree(a *Answer, predictions []Prediction) {
 	answer, _ := c.judged(a.Outputs)
 	for i := range predictions {
@@ -348,11 +349,11 @@ func (c *combiner) agree(a *Answer, predictions []Prediction) {
 		var loss float64
 		if err == nil {
 			if loss, err = c.distance(predicted, answer); err != nil {
-				loss, err = mismatch(predicted, answer) // no numbers, so equal or not
+				loss, err = mismatch(predicted, answer) // not numbers: equal or not
 			}
 		}
 		if err != nil {
-			v.Unheard = err.Error() // a shadow of another form
+			v.Unheard = err.Error() // a shadow with other outputs
 			continue
 		}
 		v.Agreement = 1 - loss

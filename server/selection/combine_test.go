@@ -32,7 +32,7 @@ func texts(elems ...string) tensor.Tensor {
 	return t
 }
 
-// predict has models m0, m1, ... predict these outputs; nil is late.
+// predict makes models m0, m1, ... predict these outputs; nil is a late model.
 func predict(outputs ...[]tensor.Tensor) (predictions []selection.Prediction, missing []selection.Ask) {
 	for i, m := range models(len(outputs)) {
 		ask := selection.Ask{Model: m, Probability: 1}
@@ -45,7 +45,7 @@ func predict(outputs ...[]tensor.Tensor) (predictions []selection.Prediction, mi
 	return predictions, missing
 }
 
-// weighing is an ensemble whose models m0, m1, ... have these weights.
+// weighing returns an ensemble whose models m0, m1, ... have these weights.
 func weighing(t *testing.T, params map[string]any, weights ...float64) (*selection.Policy, selection.State) {
 	t.Helper()
 	given := map[string]any{}
@@ -127,13 +127,13 @@ func TestVoteTakesTheWholeRow(t *testing.T) {
 		t.Errorf("voices %+v, want agreements %v", a.Voices, want)
 	}
 
-	// When all rows are one model's, its tensors are the answer, without a copy.
+	// If all rows are one model's, its tensors are the answer, without a copy.
 	predictions[0].Outputs = predictions[1].Outputs
 	if a := p.Combine(s, predictions, nil); &a.Outputs[0].Data[0] != &predictions[0].Outputs[0].Data[0] {
 		t.Error("the answer of one model was copied")
 	}
 
-	// Outputs without common rows are decided on as one.
+	// Outputs without common rows are decided as a whole.
 	whole := func(state float64, labels ...int64) []tensor.Tensor {
 		return []tensor.Tensor{of("label", tensor.Shape{len(labels)}, labels...), of("state", nil, state)}
 	}
@@ -187,8 +187,8 @@ func TestMean(t *testing.T) {
 		}
 	}
 
-	// An output that is no float is that of the model closest to the mean, and is voted on if
-	// it is the judged one.
+	// An output of another dtype is that of the model closest to the mean, and is voted on if it is
+	// the judged output.
 	both := func(y float64, l int64) []tensor.Tensor {
 		return []tensor.Tensor{f64(y), of("label", tensor.Shape{1}, l)}
 	}
@@ -204,8 +204,8 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// nearly reports whether the one output has these values, in float64 but for a few units in the
-// last place.
+// nearly reports whether the only output has these values, in float64 to a few units in the last
+// place.
 func nearly(outputs []tensor.Tensor, want tensor.Tensor) bool {
 	if len(outputs) != 1 || want.DType != tensor.Float64 {
 		return sameValues(outputs, one(want))
@@ -230,7 +230,7 @@ func TestMeanOfBFloat16IsRounded(t *testing.T) {
 	}
 }
 
-// Nothing that a model says can do more than leave it unheard, with the reason.
+// A model's outputs, whatever they are, can at worst leave it unheard, with the reason.
 func TestUnheard(t *testing.T) {
 	l := func(v ...int64) tensor.Tensor { return of("label", tensor.Shape{len(v)}, v...) }
 	broken := l(1, 2)
@@ -268,7 +268,7 @@ func TestUnheard(t *testing.T) {
 	}
 }
 
-// Text is equal or not, also where the policy judges numbers.
+// Texts are compared for equality, even if the policy judges numbers.
 func TestAgreementOfText(t *testing.T) {
 	p, s := weighing(t, map[string]any{"loss": "absolute"}, 3, 1)
 	predictions, _ := predict(one(texts("cat")), one(texts("dog")))
@@ -277,8 +277,8 @@ func TestAgreementOfText(t *testing.T) {
 	}
 }
 
-// Shadows agree or not, and change nothing; nor does a prediction of a model that is no
-// candidate any more, unless it is the only one.
+// Shadows agree or not, and do not change the answer; nor does the prediction of a model that is no
+// longer a candidate, unless it is the only one.
 func TestShadowsAreComparedOnly(t *testing.T) {
 	p := parse(t, "shadow", map[string]any{"model": "m1"})
 	s := fresh(t, p, models(3))

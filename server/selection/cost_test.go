@@ -6,9 +6,9 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// What a request costs is bounded by the garbage that it makes: one allocation for the plan;
-// the voices and their says for an answer, and its outputs and their bytes for a mean; the new
-// state and what is known of the losses for feedback.
+// The cost of a request is bounded by its allocations: one for the plan; for an answer the voices
+// and their weights, and for a mean also its outputs and their bytes; for feedback the new state
+// and the losses.
 func TestAllocations(t *testing.T) {
 	check := func(name, policy string, params map[string]any, budget map[string]float64) {
 		for step, f := range steps(t, policy, params) {

@@ -2,23 +2,23 @@ package selection
 
 import "math"
 
-// ensemble asks all models and combines what they say, by given weights or by weights that
-// follow from the mean loss q_i of each. It learns from the loss of every model that spoke.
+// ensemble asks all models and combines their predictions, by given weights or by weights that
+// follow from the mean loss q_i of each. It learns from the loss of every model that answered.
 //
 //	vote:  w_i = ln((1-q_i)/q_i) + ln(classes-1), at least 0.01
 //	mean:  w_i = 1/q_i
 //
-// The first is the weight under which a vote of independent models errs least (Nitzan and
-// Paroush, "Optimal Decision Rules in Uncertain Dichotomous Choice Situations", International
-// Economic Review 23(2), 1982; for more than two labels Zhu and others, "Multi-class AdaBoost",
-// Statistics and Its Interface 2, 2009, algorithm 2). The second gives the mean of independent
-// errors its least variance, with the squared loss for the variances (Bates and Granger, "The
-// Combination of Forecasts", Operational Research Quarterly 20(4), 1969). To keep both finite,
-// q is taken with one more half loss in n+1, (Q n + 1/2)/(n + 1) (Krichevsky and Trofimov
-// 1981), where Q is the mean loss, recent ones weighing more, and n the number of losses that
-// it rests on, at most 1/step. Without feedback all weigh the same.
+// The first is the weight under which a vote of independent models errs least (Nitzan and Paroush,
+// "Optimal Decision Rules in Uncertain Dichotomous Choice Situations", International Economic
+// Review 23(2), 1982; for more than two labels Zhu and others, "Multi-class AdaBoost", Statistics
+// and Its Interface 2, 2009, algorithm 2). The second gives the mean of independent errors its
+// least variance, with the squared loss for the variances (Bates and Granger, "The Combination of
+// Forecasts", Operational Research Quarterly 20(4), 1969). To keep both finite, q is taken with one
+// more half loss in n+1, (Q n + 1/2)/(n + 1) (Krichevsky and Trofimov 1981), where Q is the mean
+// loss, recent ones weighing more, and n the number of losses that it rests on, at most 1/step.
+// Without feedback all models weigh the same.
 //
-// Unlike under exp4, several models of like quality keep a like say: better when errors are
+// Unlike with exp4, models of similar quality keep similar weights: that is better when errors are
 // independent, worse when one model is simply the best.
 type ensemble struct {
 	Plain

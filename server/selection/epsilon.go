@@ -1,18 +1,18 @@
 package selection
 
-// epsilonGreedy asks the model of the least mean loss, and with probability epsilon any of
-// them, and learns from the loss of the one that was asked.
+// epsilonGreedy asks the model with the least mean loss, and with probability epsilon any model,
+// and learns from the loss of the model asked.
 //
 // Sutton and Barto, "Reinforcement Learning", 2nd edition, 2018, section 2.4, with the mean of
 // equation 2.3, and from 1/step losses on with the constant step size of equation 2.5, under
 // which old losses fade and a change is noticed:
 //
 //	Q_i = Q_i + max(1/n_i, step) (loss - Q_i)
-//	p_i = epsilon/K, and 1-epsilon more for the least Q, divided by those that are equally good
+//	p_i = epsilon/K, and 1-epsilon more for the least Q, divided among those that are equally good
 //
-// A model without a loss yet has Q = 0, so that each is tried (section 2.6); one that joins
-// others starts with their mean Q as if it were a loss seen, so that it does not get all
-// requests before its first feedback. No unit but that of loss.
+// A model without a loss yet has Q = 0, so that each is tried (section 2.6); a model that joins
+// others starts with their mean Q as if it were an observed loss, so that it does not get all
+// requests before its first feedback. No parameter has a unit other than that of loss.
 type epsilonGreedy struct {
 	Plain
 	epsilon, inherit float64

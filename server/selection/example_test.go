@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Three models vote on a label. Two always say 4, which is wrong, until feedback has taken
-// their weight away.
+// Three models vote on a label. Two always predict 4, which is wrong, and win until feedback has
+// taken their weight away.
 func Example() {
 	policy, err := selection.Parse("exp4", map[string]any{"eta": 1.0, "share": 0.0})
 	if err != nil {
@@ -33,7 +33,7 @@ func Example() {
 			return
 		}
 		var predictions []selection.Prediction
-		for _, ask := range plan.Asks { // a server asks them at the same time
+		for _, ask := range plan.Asks { // a server asks them concurrently
 			digit := int64(4)
 			if ask.Model.Name == "good" {
 				digit = 9
@@ -54,9 +54,9 @@ func Example() {
 	// [9] <nil>
 }
 
-// upperBound asks the model whose loss may be the least, by what is known of each: UCB1 (Auer,
-// Cesa-Bianchi and Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine
-// Learning 47, 2002), with the mean losses that every state has.
+// upperBound asks the model with the lowest confidence bound on its loss: UCB1 (Auer, Cesa-Bianchi
+// and Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002),
+// with the mean losses that every state has.
 type upperBound struct {
 	selection.Plain
 	width float64
@@ -81,12 +81,12 @@ func (u upperBound) least(arms []selection.Arm) int {
 	return chosen
 }
 
-// Ask asks that one.
+// Ask asks the model with the lowest bound.
 func (u upperBound) Ask(arms []selection.Arm, _ selection.Request) []selection.Ask {
 	return []selection.Ask{{Model: arms[u.least(arms)].Model, Probability: 1}}
 }
 
-// Shares says who would be asked now.
+// Shares gives 1 to the model that would be asked now.
 func (u upperBound) Shares(shares []float64, arms []selection.Arm) { shares[u.least(arms)] = 1 }
 
 func init() {
@@ -104,8 +104,8 @@ func init() {
 	})
 }
 
-// A policy that a program adds is used by its name. Applications of a server in the same
-// process have it as "policy": "ucb1"; here it is asked and taught directly.
+// A policy that a program registers is used by its name. Applications of a server in the same
+// process name it as "policy": "ucb1"; here it is called directly.
 func ExampleRegister() {
 	p, err := selection.Parse("ucb1", map[string]any{"width": 0.5})
 	if err != nil {

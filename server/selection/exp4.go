@@ -2,15 +2,15 @@ package selection
 
 import "math"
 
-// exp4 asks all models, combines what they say by their weights, and learns from the loss of
-// every one that spoke.
+// exp4 asks all models, combines their predictions by weight, and learns from the loss of every
+// model that answered.
 //
 // It is Exp4 of Auer, Cesa-Bianchi, Freund and Schapire, "The Nonstochastic Multiarmed Bandit
-// Problem", SIAM Journal on Computing 32(1), 2002, section 7, with the models as its experts,
-// as Clipper uses it (Crankshaw and others, NSDI 2017, section 5.2). There an expert's weight
-// grows by exp(gamma y^/K), with y^ an estimate of its reward that is made from the one answer
-// given. Here the truth shows what every answer would have earned, the estimate becomes the
-// reward itself, exploration is not needed, and what remains, with eta for gamma/K, is
+// Problem", SIAM Journal on Computing 32(1), 2002, section 7, with the models as its experts, as
+// Clipper uses it (Crankshaw and others, NSDI 2017, section 5.2). There an expert's weight grows by
+// exp(gamma y^/K), with y^ an estimate of its reward that is made from the one answer given. Here
+// the truth shows what every answer would have earned, the estimate becomes the reward itself, and
+// exploration is not needed. With eta for gamma/K this leaves
 //
 //	w_i = w_i exp(-eta loss_i)
 //	w_j = (1-share) w_j + share/K * sum(w)                        for every model j
@@ -23,9 +23,9 @@ import "math"
 // at most that loss, if the loss is convex; a weighted vote errs at most twice as much. eta is
 // per unit of loss.
 //
-// A model that has not answered in time is not judged: those that have share out among
-// themselves the weight that they had together (Freund, Schapire, Singer and Warmuth, "Using
-// and Combining Predictors That Specialize", STOC 1997).
+// A model that has not answered in time is not judged: the models that have answered redistribute
+// their total weight among themselves (Freund, Schapire, Singer and Warmuth, "Using and Combining
+// Predictors That Specialize", STOC 1997).
 type exp4 struct {
 	Plain
 	eta, share, inherit float64

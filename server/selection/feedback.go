@@ -11,15 +11,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Prediction is what one model predicted to a request: the Ask of the plan, and the model's
-// outputs. A model that was asked and has not answered may be among those given to Feedback,
-// with no outputs.
+// A Prediction is one model's answer to a request: the Ask of the plan, and the model's outputs.
+// Predictions given to Feedback may include a model that was asked and has not answered, without
+// outputs.
 type Prediction struct {
 	Ask
-	Outputs []tensor.Tensor // not changed, and no reference taken
+	Outputs []tensor.Tensor // neither changed nor retained
 }
 
-// An Outcome is what became known of a request afterwards: make one with ByTruth, ByLoss or
+// An Outcome is what became known about a request afterwards: make one with ByTruth, ByLoss or
 // ByLosses.
 type Outcome struct {
 	kind   string
@@ -28,26 +28,25 @@ type Outcome struct {
 	losses map[Model]float64
 }
 
-// ByTruth says what would have been right: the judged output, or several of which one has its
-// name. Its dtype may be another one if the values are representable in the model's ("7" as
-// int64 for a model of int32); the number of its elements must be the model's.
+// ByTruth gives the right answer: the judged output, or several tensors of which one has its name.
+// The dtype may differ if the values are representable in the model's ("7" as int64 for a model of
+// int32); the number of elements must be the model's.
 func ByTruth(truth ...tensor.Tensor) Outcome { return Outcome{kind: "truth", truth: truth} }
 
-// ByLoss says how bad the answer was, from 0 (as good as can be) to 1. A reward r from 0 to 1
-// is a loss of 1-r. It teaches a policy that has one model answer; exp4 and ensemble refuse it,
-// because it does not tell which of their models were right.
+// ByLoss says how bad the answer was, from 0 (best) to 1. A reward r from 0 to 1 is a loss of 1-r.
+// It teaches a policy that has one model answer; exp4 and ensemble refuse it, because it does not
+// tell which of their models were right.
 func ByLoss(loss float64) Outcome { return Outcome{kind: "loss", loss: loss} }
 
-// ByLosses says how bad each model was, from 0 to 1, also of models that have not answered.
-// Models that the state does not have are left out.
+// ByLosses says how bad each model was, from 0 to 1, also for models that have not answered. Models
+// that the state does not have are ignored.
 func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses", losses: losses} }
 
-// Feedback returns the state after learning from what the models predicted to one request, and
-// what became of it. Asked models that are no longer candidates are left out; if nothing is
-// left to learn from, Rounds stays as it is. It fails, and nothing is learned, for a loss that
-// is not a number from 0 to 1, for a truth that cannot be compared with what any of them predicted,
-// and for a prediction without the probability that the policy needs. It learns the same feedback
-// again when given it twice.
+// Feedback returns the state after learning from the predictions for one request, and its outcome.
+// Models that are no longer candidates are ignored; if nothing is left to learn from, Rounds does
+// not change. Feedback fails, and nothing is learned, for a loss that is not a number from 0 to 1,
+// for a truth that cannot be compared with any of the predictions, and for a prediction without the
+// probability that the policy needs. Given the same feedback twice, it learns twice.
 func (p *Policy) Feedback(s State, predictions []Prediction, o Outcome) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err
@@ -74,16 +73,16 @@ func (p *Policy) Feedback(s State, predictions []Prediction, o Outcome) (State, 
 	}
 	p.algorithm.Learn(s.Models, losses, probabilities)
 	if len(s.Aside) > 0 {
-		// Those that are not judged keep their weight relative to the others' together, as if
-		// they slept (Freund, Schapire, Singer and Warmuth, STOC 1997).
+		// Models set aside keep their weight relative to the total of the candidates, as if they
+		// slept (Freund, Schapire, Singer and Warmuth, STOC 1997).
 		shift(s.Models, total-logSum(s.Models, -1))
 	}
 	s.level()
 	return s, nil
 }
 
-// assess fills in the losses that the policy learns from and the probabilities of the models
-// asked; what is not known stays NaN, or 0.
+// assess fills in the losses that the policy learns from and the probabilities of the models asked;
+// unknown losses stay NaN, unknown probabilities 0.
 func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, probabilities []float64) error {
 	if len(predictions) == 0 {
 		return errors.New("no model was asked")
@@ -129,7 +128,7 @@ func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, pr
 		switch o.kind {
 		case "truth":
 			if pr.Outputs == nil {
-				continue // it predicted nothing that could be judged
+				continue // no prediction to judge
 			}
 			loss, err := p.Loss(pr.Outputs, o.truth)
 			if err != nil {
@@ -151,15 +150,15 @@ func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, pr
 		}
 	}
 	if judged {
-		return nil // one model of an odd form does not keep the others from learning
+		return nil // one model with odd outputs does not keep the others from learning
 	}
 	return unlike
 }
 
 func isLoss(l float64) bool { return l >= 0 && l <= 1 }
 
-// Loss is how far what a model predicted is from the truth, in [0, 1], by parameter loss: over the
-// rows of the judged output
+// Loss returns how far a prediction is from the truth, in [0, 1], according to parameter loss: over
+// the rows of the judged output
 //
 //	label     the part of them that is not equal to the truth's row
 //
@@ -169,8 +168,8 @@ func isLoss(l float64) bool { return l >= 0 && l <= 1 }
 //	absolute  min(1, |d|)
 //	squared   min(1, d^2)
 //
-// Of 10 labels of which 9 are right the loss is 0.1. It fails when the two cannot be compared.
-// It is also how Combine tells agreement, which is 1 less the loss against the answer.
+// For 10 labels of which 9 are right the loss is 0.1. Loss fails if the two cannot be compared.
+// Combine uses it for agreement, which is 1 minus the loss against the answer.
 func (p *Policy) Loss(predicted, truth []tensor.Tensor) (float64, error) {
 	x, err := p.judged(predicted)
 	if err != nil {
@@ -202,7 +201,7 @@ func (p *Policy) judged(outputs []tensor.Tensor) (tensor.Tensor, error) {
 	return outputs[i], outputs[i].Check()
 }
 
-// distance is the loss of x when y is the truth.
+// distance returns the loss of x if y is the truth.
 func (p *Policy) distance(x, y tensor.Tensor) (float64, error) {
 	n, err := elements(x, y)
 	if n == 0 || err != nil {
@@ -214,7 +213,7 @@ func (p *Policy) distance(x, y tensor.Tensor) (float64, error) {
 	return p.difference(x, y)
 }
 
-// elements is how many elements both tensors have, of which x has been checked.
+// elements returns how many elements both tensors have; x must have been checked.
 func elements(x, y tensor.Tensor) (int, error) {
 	if err := y.Check(); err != nil {
 		return 0, err
@@ -226,7 +225,7 @@ func elements(x, y tensor.Tensor) (int, error) {
 	return n, nil
 }
 
-// mismatch is the part of x's rows that differ from y's.
+// mismatch returns the part of x's rows that differ from y's.
 func mismatch(x, y tensor.Tensor) (float64, error) {
 	if n, err := elements(x, y); n == 0 || err != nil {
 		return 0, err
@@ -248,7 +247,7 @@ func mismatch(x, y tensor.Tensor) (float64, error) {
 	return float64(wrong) / float64(rows), nil
 }
 
-// difference is the mean over the elements of what the loss of each is, for two tensors of numbers.
+// difference returns the mean of the elements' losses, for two tensors of numbers.
 func (p *Policy) difference(x, y tensor.Tensor) (float64, error) {
 	var spaceX, spaceY [64]float64
 	a, err := load(spaceX[:0], x)
@@ -265,7 +264,7 @@ func (p *Policy) difference(x, y tensor.Tensor) (float64, error) {
 	return p.spread(a, b), nil
 }
 
-// spread is the loss of a when b, as long and finite, is the truth.
+// spread returns the loss of a if b, finite and of the same length, is the truth.
 func (p *Policy) spread(a, b []float64) float64 {
 	var sum float64
 	for i := range a {
@@ -273,7 +272,7 @@ func (p *Policy) spread(a, b []float64) float64 {
 		if p.settings.loss == "squared" {
 			d *= d
 		}
-		if !(d <= 1) { // NaN is as wrong as can be
+		if !(d <= 1) { // also NaN
 			d = 1
 		}
 		sum += d

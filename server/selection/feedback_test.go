@@ -55,7 +55,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// What the state says after one feedback is what the formulas of the doc comments say.
+// The state after one feedback agrees with the formulas of the doc comments.
 func TestFormulas(t *testing.T) {
 	m := models(3)
 	all := selection.ByLosses(map[selection.Model]float64{m[0]: 0.25, m[1]: 1, m[2]: 0.5})
@@ -83,7 +83,7 @@ func TestFormulas(t *testing.T) {
 	}
 	everybody := []selection.Ask{{Model: m[0], Probability: 1}, {Model: m[1], Probability: 1}, {Model: m[2], Probability: 1}}
 
-	// gamma 0.3, K 3: w_0 = exp(-0.4 * 0.25/0.2), then 1 % of each is dealt out again.
+	// gamma 0.3, K 3: w_0 = exp(-0.4 * 0.25/0.2), then 1 % of each is redistributed.
 	arms := step("exp3", map[string]any{"gamma": 0.3, "eta": 0.4, "share": 0.01}, all, selection.Ask{Model: m[0], Probability: 0.2})
 	part := 0.01 / 3 * (2 + math.Exp(-0.5))
 	near("weight of exp3", math.Exp(arms[0].LogWeight), (0.99*math.Exp(-0.5)+part)/(0.99+part))
@@ -101,7 +101,7 @@ func TestFormulas(t *testing.T) {
 	arms = step("exp4", map[string]any{"eta": 0.5, "share": 0.1}, all, everybody...)
 	near("weight of exp4", math.Exp(arms[1].LogWeight), w[1]/w[0])
 	near("another", math.Exp(arms[2].LogWeight), w[2]/w[0])
-	// Model 2 is late: the two others keep two thirds of the weight between them.
+	// Model 2 is late: the other two keep two thirds of the weight between them.
 	arms = step("exp4", map[string]any{"eta": 0.5, "share": 0}, selection.ByLosses(map[selection.Model]float64{m[0]: 0, m[1]: 1}), everybody...)
 	near("weight of who is late", 1/(math.Exp(arms[0].LogWeight)+math.Exp(arms[1].LogWeight)+math.Exp(arms[2].LogWeight))*math.Exp(arms[2].LogWeight), 1./3)
 	near("of the others", arms[1].LogWeight-arms[0].LogWeight, -0.5)
@@ -123,7 +123,7 @@ func TestFormulas(t *testing.T) {
 		return max(0.01, math.Log((1-q)/q)+math.Log(2))
 	}
 	near("share of the ensemble", shares[0], say(0.25)/(say(0.25)+say(1)+say(0.5)))
-	// 30 losses at a step of 0.1 rest on ten.
+	// 30 losses at a step of 0.1 count as ten.
 	p = parse(t, "ensemble", map[string]any{"combination": "mean", "step": 0.1})
 	many, _ := p.Shares(selection.State{Policy: "ensemble", Models: []selection.Arm{{Model: m[0], Loss: 0.2, Count: 30}, {Model: m[1]}}})
 	near("share that rests on many losses", many[0], (1/(2.5/11))/(1/(2.5/11)+1/0.5))
@@ -132,8 +132,8 @@ func TestFormulas(t *testing.T) {
 	near("share in a mean", shares[0], (1/0.375)/(1/0.375+1/0.75+1/0.5))
 }
 
-// Old losses fade in a mean with a step, and not in one without. thompson forgets all models at
-// each feedback.
+// Old losses fade in a mean with a step, and not in a mean without one. thompson discounts the
+// evidence of all models at each feedback.
 func TestForgetting(t *testing.T) {
 	m := models(2)
 	for params, want := range map[float64]float64{0: 0.5, 0.1: 1 - math.Pow(0.9, 50)} {
@@ -162,7 +162,7 @@ func TestForgetting(t *testing.T) {
 	}
 }
 
-// Feedback that cannot be learned from is an error, and the state that it was for stays in force.
+// Feedback that cannot be learned from is an error, and the old state stays in effect.
 func TestFeedbackRefused(t *testing.T) {
 	m := models(3)
 	ask := func(i int) selection.Prediction {
@@ -201,8 +201,8 @@ func TestFeedbackRefused(t *testing.T) {
 	}
 }
 
-// Who learns from what: a bandit from the model that it asked, shadow from all, and nobody from
-// a model that is gone or has said nothing.
+// A bandit learns from the model that it asked, shadow from all models, and no policy from a model
+// that was removed or has not answered.
 func TestWhoLearns(t *testing.T) {
 	m := models(3)
 	gone := selection.Model{Name: "gone", Version: "1"}

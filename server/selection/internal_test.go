@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// After a million losses that all say the same, without forgetting, numbers are finite, shares
-// sum to 1, and the JSON reads. Only learn is called, which is what moves them.
+// After a million equal losses, without forgetting, numbers are finite, shares sum to 1, and the
+// JSON can be read. The test calls only Learn, which changes the numbers.
 func TestNumbersStayFinite(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -81,7 +81,7 @@ func TestVariates(t *testing.T) {
 		if got := sum / n; math.Abs(got-mean) > 5*math.Sqrt(variance/n) {
 			t.Errorf("%s: mean %g, want %g", what, got, mean)
 		}
-		// No distribution here has a fourth moment above three times the variance squared by much.
+		// No distribution here has a fourth moment much above three times the variance squared.
 		if got := squares / n; math.Abs(got-variance) > 5*variance*math.Sqrt(6./n) {
 			t.Errorf("%s: variance %g, want %g", what, got, variance)
 		}

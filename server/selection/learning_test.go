@@ -19,7 +19,7 @@ import (
 
 // The recorded stream is testdata/switch.csv: for each of 10,000 requests, the loss, 0 or 1, of
 // three models. Model a errs on 10 % of the first half and 70 % of the second, b the other way
-// around, c on 35 % of all, independently. It was written, and can be again, by
+// around, c on 35 % of all, independently. The command that writes it is
 //
 //	go test ./server/selection -run TestRecordedStream -record
 //
@@ -86,7 +86,7 @@ func stream(t *testing.T) [][]float64 {
 	return losses
 }
 
-// hindsight is the cumulative loss of the best single model, and of the best one before and
+// hindsight returns the cumulative loss of the best single model, and of the best model before and
 // after the middle.
 func hindsight(losses [][]float64) (fixed, switching float64) {
 	var sums [2][3]float64
@@ -102,12 +102,12 @@ func hindsight(losses [][]float64) (fixed, switching float64) {
 	return fixed, slices.Min(sums[0][:]) + slices.Min(sums[1][:])
 }
 
-// A learner is how a policy's loss on the stream is counted.
+// A learner measures a policy's loss on the stream.
 type learner struct {
 	policy string
 	params map[string]any
 
-	// learns is false for one whose feedback is thrown away.
+	// learns is false for a policy whose feedback is thrown away.
 	learns bool
 }
 
@@ -131,7 +131,7 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 		if !l.learns {
 			continue
 		}
-		// What the others would have lost is offered as well: a bandit must not look.
+		// The losses of the other models are passed as well: a bandit must ignore them.
 		for m, model := range abc {
 			given[model] = row[m]
 		}
@@ -143,9 +143,9 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 	return total
 }
 
-// upper returns a bound that the expectation of the cumulative loss stays below with 99.9 %
-// confidence: the mean over forty seeds, or ten where tests do a part, and what it may be off by
-// (one-sided, by the t distribution of 39 or 9 degrees of freedom).
+// upper returns a bound above the expected cumulative loss with 99.9 % confidence: the mean over
+// forty seeds, or ten if the test runs in part, plus a margin (one-sided, by the t distribution of
+// 39 or 9 degrees of freedom).
 func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 	t.Helper()
 	seeds, t999 := 40., 3.31
@@ -163,10 +163,10 @@ func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 	return mean + t999*deviation/math.Sqrt(seeds)
 }
 
-// Each bandit, with its defaults, must end below the best fixed model, and within a factor of
-// the best sequence of models; the factors leave an eighth above what was measured. exp3 must
-// also keep the bound of its comment, with the parameters that make it least. Without learning
-// all of this breaks.
+// Each bandit, with its defaults, must end below the best fixed model, and within a factor of the
+// best sequence of models; the factors leave an eighth above the measured values. exp3 must also
+// keep the bound in its comment, with the parameters that minimize it. Without learning all of
+// these checks fail.
 func TestBanditsLearn(t *testing.T) {
 	losses := stream(t)
 	fixed, switching := hindsight(losses)
@@ -197,13 +197,12 @@ func TestBanditsLearn(t *testing.T) {
 	}
 }
 
-// Each user's state learns by itself, so that defaults must do within the feedbacks that one
-// user gives. Of each horizon there are users with rows of the stream of their own: with one
-// best model, and with another one from the middle on. What exp3 loses must be below the given
-// part of what choosing by chance does, and, where the best model changes, below what the best
-// fixed model does. The bounds leave a tenth above what was measured. With Exp3.S and gamma
-// 0.1, which these defaults were before, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and
-// 0.82.
+// Each user's state learns separately, so the defaults must work within the feedbacks that one user
+// gives. For each horizon there are users with their own rows of the stream: with one best model,
+// and with another best model from the middle on. The loss of exp3 must be below the given part of
+// the loss of random choice, and, where the best model changes, below that of the best fixed model.
+// The bounds leave a tenth above the measured values. With Exp3.S and gamma 0.1, the former
+// defaults, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and 0.82.
 func TestUsersLearn(t *testing.T) {
 	losses := stream(t)
 	for _, c := range []struct {
@@ -241,10 +240,9 @@ func TestUsersLearn(t *testing.T) {
 	}
 }
 
-// vote runs a policy that combines on the stream, through labels: the truth is the number of
-// the request, and models that err all say the same wrong label, which is the worst for a vote.
-// It returns the answers' loss, and that of the weighted mean of the models' losses, which the
-// theory bounds.
+// vote runs a combining policy on the stream, with labels: the truth is the number of the request,
+// and all models that err predict the same wrong label, the worst case for a vote. It returns the
+// answers' loss, and that of the weighted mean of the models' losses, which the theory bounds.
 func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, mixed float64) {
 	t.Helper()
 	p := parse(t, policy, nil)
@@ -281,9 +279,9 @@ func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, 
 	return voted, mixed
 }
 
-// exp4 must keep the bound of Fixed Share, which holds on every stream and so has no seeds; its
-// vote must be within a factor of the best sequence, and that of the ensemble below the best
-// fixed model. Nothing is drawn by chance.
+// exp4 must keep the bound of Fixed Share, which holds on every stream and so needs no seeds; its
+// vote must be within a factor of the best sequence, and the ensemble's vote below the best fixed
+// model. Nothing here is random.
 func TestCombinersLearn(t *testing.T) {
 	losses := stream(t)
 	fixed, switching := hindsight(losses)
@@ -328,7 +326,7 @@ func fresh(t testing.TB, p *selection.Policy, models []selection.Model) selectio
 	return s
 }
 
-// label is the outputs of a model that says one label.
+// label returns the outputs of a model that predicts one label.
 func label(l int64) []tensor.Tensor {
 	t, _ := tensor.FromSlice(tensor.Shape{1}, []int64{l})
 	t.Name = "label"

@@ -2,15 +2,15 @@ package selection
 
 import "slices"
 
-// What is remembered of models that are no candidates: so many, and of one name so many versions.
+// How many models that are not candidates are remembered, and how many versions of one name.
 const (
 	maxAside         = 64
 	maxVersionsAside = 3
 )
 
-// New is the state of a policy that has learned nothing, for these models in any order. It
-// fails with an *Error when a model is misnamed or doubled, when there are none or more than
-// MaxModels, or when the parameters do not fit them.
+// New returns the state of a policy that has learned nothing, for these models in any order. It
+// fails with an *Error if a model is misnamed or duplicated, if there are none or more than
+// MaxModels, or if the parameters do not fit them.
 func (p *Policy) New(models []Model) (State, error) {
 	s := State{Policy: p.name, Models: make([]Arm, len(models))}
 	for i, m := range models {
@@ -20,15 +20,15 @@ func (p *Policy) New(models []Model) (State, error) {
 	return p.fit(s)
 }
 
-// Migrate returns a state for just these models: the way to bring a stored state up to the
-// candidates of today, whatever happened meanwhile, and to those of another server and back. A
-// model that was a candidate before has what was learned of it then, unless too many have left
-// since. One that is new takes the place of a version of the same name that is gone (or has
-// been gone, if no other version is there) and starts with what was learned of it less the discount
-// that parameter inherit says, or is added. What those start with, and that the others keep what
-// they have relative to each other, is in each policy's row of the package comment. What was
-// learned of a model that is gone is set aside. A state of another policy stays among Others, and
-// what is among these of this policy is brought up.
+// Migrate returns a state for exactly these models. It adapts a stored state to the current
+// candidates, whatever happened meanwhile, and to those of another server and back. A model that
+// was a candidate before keeps what was learned about it, unless too many have left since. A new
+// model takes the place of a version of the same name that leaves now (or has left before, if no
+// other version is a candidate) and inherits what was learned about it, discounted by parameter
+// inherit; otherwise it joins. The package comment has a row for each policy with the numbers that
+// such models start with; all other models keep theirs relative to each other. What was learned
+// about a model that leaves is set aside. The state of another policy moves to Others, and a state
+// of this policy among Others is restored.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
 		var err error
@@ -77,7 +77,7 @@ func lastIndex(arms []Arm, is func(Arm) bool) int {
 	return -1
 }
 
-// from returns a state of this policy out of one of another.
+// from returns a state of this policy, given a state of another policy.
 func (p *Policy) from(s State, models []Model) (State, error) {
 	others := slices.Clone(s.Others)
 	s.Others = nil
@@ -111,7 +111,7 @@ func (p *Policy) fit(s State) (State, error) {
 	return s, nil
 }
 
-// join adds a model of which nothing is known.
+// join adds a model about which nothing is known.
 func (p *Policy) join(s *State, m Model) {
 	if i := s.insert(Arm{Model: m}); len(s.Models) > 1 {
 		p.algorithm.Join(s.Models, i)
@@ -129,8 +129,8 @@ func (p *Policy) follow(s *State, old Arm, next Model) {
 	p.algorithm.Follow(s.Models, s.insert(arm))
 }
 
-// insert puts a model where it belongs, and takes it as an origin away from the one that has
-// it: two models would have the same users.
+// insert adds a model at its place in the order. If another model has it as its origin, insert
+// clears that origin: otherwise two models would have the same users.
 func (s *State) insert(arm Arm) (i int) {
 	for i := range s.Models {
 		if s.Models[i].Origin == arm.Model {
@@ -162,7 +162,7 @@ func (s *State) sleep(i int) {
 	}
 }
 
-// wake brings a model back that was set aside, and tells whether there is one.
+// wake restores a model that was set aside, and reports whether there was one.
 func (s *State) wake(m Model) bool {
 	i := slices.IndexFunc(s.Aside, func(a Arm) bool { return a.Model == m })
 	if i < 0 {

@@ -19,7 +19,7 @@ func learned(t *testing.T, p *selection.Policy, n int) selection.State {
 	return walk(t, p, fresh(t, p, models(n)), rand.New(rand.NewPCG(9, uint64(n))), 200, func(selection.State, selection.Plan) {})
 }
 
-// arm returns what a state has of a model.
+// arm returns the Arm of a model in a state.
 func arm(t *testing.T, s selection.State, m selection.Model) selection.Arm {
 	t.Helper()
 	for _, a := range s.Models {
@@ -31,17 +31,17 @@ func arm(t *testing.T, s selection.State, m selection.Model) selection.Arm {
 	return selection.Arm{}
 }
 
-// with migrates to the models that s has and one more.
+// with migrates to the models of s plus one.
 func with(p *selection.Policy, s selection.State, m selection.Model) (selection.State, error) {
 	return p.Migrate(s, append(modelsOf(s), m))
 }
 
-// without migrates to the models that s has but one.
+// without migrates to the models of s except one.
 func without(p *selection.Policy, s selection.State, m selection.Model) (selection.State, error) {
 	return p.Migrate(s, slices.DeleteFunc(modelsOf(s), func(o selection.Model) bool { return o == m }))
 }
 
-// replaced migrates to the models that s has, of which next takes the place of old.
+// replaced migrates to the models of s, with next in the place of old.
 func replaced(p *selection.Policy, s selection.State, old, next selection.Model) (selection.State, error) {
 	models := modelsOf(s)
 	models[slices.Index(models, old)] = next
@@ -55,7 +55,7 @@ func modelsOf(s selection.State) (models []selection.Model) {
 	return models
 }
 
-// Adding a model and removing it leaves all as it was, up to rounding.
+// Adding a model and removing it restores the state, up to rounding.
 func TestAddThenRemove(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
@@ -102,7 +102,7 @@ func TestAddThenRemove(t *testing.T) {
 
 func byName(a, b selection.Arm) int { return strings.Compare(a.Model.String(), b.Model.String()) }
 
-// What a new model starts with, and a new version, is what the table in the package comment says.
+// A new model and a new version start with the numbers in the table of the package comment.
 func TestWhatNewcomersStartWith(t *testing.T) {
 	m := models(4)
 	stranger, next := selection.Model{Name: "new", Version: "1"}, selection.Model{Name: "m2", Version: "2"}
@@ -165,7 +165,7 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 	}
 }
 
-// Migrate brings any state to the models of today, pairing new versions with those that are gone.
+// Migrate adapts any state to the current models, pairing new versions with removed ones.
 func TestMigrate(t *testing.T) {
 	v := func(name, version string) selection.Model { return selection.Model{Name: name, Version: version} }
 	for _, policy := range []string{"exp3", "exp4", "epsilon-greedy", "thompson", "ensemble", "split"} {
@@ -204,8 +204,8 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("%s: with all models replaced there is %+v (%v)", policy, all, err)
 		}
 	}
-	// single may have no two models without saying which answers, and has none here at any time
-	// but on the way.
+	// single must not have two models unless a parameter names the one that answers; here it has
+	// two only during Migrate.
 	p := parse(t, "single", nil)
 	s := fresh(t, p, models(1))
 	if got, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || got.Models[0].Model != v("x", "1") {
@@ -213,8 +213,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// A version knows where it came from, so that what names its predecessor means it, until that
-// one is back.
+// A version knows its origin, so that parameters that name its predecessor apply to it, until the
+// predecessor returns.
 func TestOrigin(t *testing.T) {
 	p := parse(t, "single", map[string]any{"model": "m0/1"})
 	s := fresh(t, p, models(2))
@@ -248,7 +248,7 @@ func TestOrigin(t *testing.T) {
 		t.Errorf("with version 1 in the place of m1: %+v (%v)", both, err)
 	}
 
-	// A weight is that of the model, else of its origin, else of its name.
+	// A weight is looked up by the model, else its origin, else its name.
 	for _, c := range []struct {
 		weights map[string]any
 		want    float64
@@ -258,7 +258,7 @@ func TestOrigin(t *testing.T) {
 		{map[string]any{"m0": 3, "m0/2": 9, "m1": 3}, 0.5},
 	} {
 		p := parse(t, "split", map[string]any{"weights": c.weights})
-		for range 20 { // maps are walked through in any order
+		for range 20 { // maps are iterated in any order
 			if shares, err := p.Shares(selection.State{Policy: "split", Models: s.Models}); err != nil || math.Abs(shares[0]-c.want) > 1e-12 {
 				t.Errorf("with weights %v shares are %v (%v), want %g first", c.weights, shares, err, c.want)
 				break
@@ -312,8 +312,8 @@ func TestMigrationRefused(t *testing.T) {
 	}
 }
 
-// Two servers, of which one sees version 1 of a model and the other version 2, take turns at
-// one state. What was learned of either stays, and a version inherits once.
+// Two servers, of which one sees version 1 of a model and the other version 2, update one state in
+// turns. What was learned about either version stays, and a version inherits once.
 func TestTurnsOfTwoVersions(t *testing.T) {
 	v := func(name, version string) selection.Model { return selection.Model{Name: name, Version: version} }
 	for _, policy := range []string{"exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"} {
@@ -356,8 +356,9 @@ func TestTurnsOfTwoVersions(t *testing.T) {
 	}
 }
 
-// A model that is removed and added again has what it had beside the others, also when these
-// have learned meanwhile; and so has a state when its policy was another one for a while.
+// A model that is removed and added again has its old numbers relative to the other models, even if
+// these have learned meanwhile; a state whose policy was replaced for a while also has its old
+// numbers.
 func TestWhatComesBack(t *testing.T) {
 	m := models(3)
 	p := parse(t, "exp4", nil)
@@ -406,8 +407,7 @@ func TestWhatComesBack(t *testing.T) {
 	}
 }
 
-// What is remembered of models that have left is bounded: the last three versions of each name, and
-// 64 in all.
+// The number of remembered models is bounded: the last three versions of each name, and 64 in all.
 func TestAsideIsBounded(t *testing.T) {
 	p := parse(t, "exp4", nil)
 	s := fresh(t, p, models(2))

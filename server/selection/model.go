@@ -12,10 +12,10 @@ type Model struct {
 	Name, Version string
 }
 
-// String is "name/version".
+// String returns "name/version".
 func (m Model) String() string { return m.Name + "/" + m.Version }
 
-// MarshalText gives what String gives, and fails for what UnmarshalText would not read.
+// MarshalText returns the same as String, and fails if UnmarshalText would not read it.
 func (m Model) MarshalText() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func (m Model) check() error {
 	return nil
 }
 
-// compare orders models by name and then by version. A state keeps its models in this order, so
-// that the one in which they were given does not matter.
+// compare orders models by name and then by version. A state keeps its models in this order, so the
+// order in which a caller gives them does not matter.
 func (m Model) compare(o Model) int {
 	return cmp.Or(cmp.Compare(m.Name, o.Name), cmp.Compare(m.Version, o.Version))
 }

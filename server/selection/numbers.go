@@ -15,8 +15,8 @@ func isFloat(d tensor.DType) bool {
 	return d == tensor.Float32 || d == tensor.Float64 || d == tensor.Float16 || d == tensor.BFloat16
 }
 
-// load appends the elements of t as float64. It fails for dtypes that are no real numbers, and
-// for a number that no float64 is equal to.
+// load appends the elements of t as float64. It fails for dtypes that are not real numbers, and for
+// a number that float64 cannot represent exactly.
 func load(dst []float64, t tensor.Tensor) ([]float64, error) {
 	ne := binary.NativeEndian
 	switch t.DType {
@@ -39,7 +39,7 @@ func load(dst []float64, t tensor.Tensor) ([]float64, error) {
 	}
 }
 
-// store makes a tensor like t of these values, each rounded to the nearest number of t's float
+// store makes a tensor like t from these values, each rounded to the nearest number of t's float
 // dtype.
 func store(t tensor.Tensor, values []float64) tensor.Tensor {
 	ne, size := binary.NativeEndian, t.DType.Size()
@@ -66,7 +66,7 @@ func finite(values []float64) bool {
 	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }
 
-// countRows is the size of t's first dimension; a tensor that has none is one row.
+// countRows returns the size of t's first dimension; a tensor without dimensions is one row.
 func countRows(t tensor.Tensor) int {
 	if len(t.Shape) == 0 {
 		return 1
@@ -92,7 +92,7 @@ func rowsOf(t tensor.Tensor, n int) rows {
 	r.ends = make([]int, n)
 	for i := range n {
 		for _, e := range elems[i*each : (i+1)*each] {
-			end += 4 + len(e) // each has its length before it
+			end += 4 + len(e) // with the length before it
 		}
 		r.ends[i] = end
 	}

@@ -14,36 +14,37 @@ import (
 // settings are the parameters of all policies; each policy accepts some. The package comment
 // lists them for users.
 type settings struct {
-	// model is of single, shadow: who answers, as "name/version" or "name"; "": the only candidate.
+	// model, of single and shadow, is the model that answers, as "name/version" or "name"; "": the
+	// only candidate.
 	model    string
 	weights  map[string]float64 // split, ensemble: by the same names; nil: equal or learned
 	salt     string             // split: hashed with the user
-	fraction float64            // shadow: of the requests that the others get a copy of
+	fraction float64            // shadow: of the requests that are copied to the other models
 
 	gamma   float64 // exp3: of the requests that explore
-	eta     float64 // exp4: learning rate, per unit of loss
-	share   float64 // exp3, exp4: of the weight that is dealt out again at each feedback
+	eta     float64 // exp3, exp4: learning rate, per unit of loss
+	share   float64 // exp3, exp4: of the weight that each feedback redistributes
 	epsilon float64 // epsilon-greedy: of the requests that explore
-	decay   float64 // thompson: what is left of the evidence after each feedback
-	classes float64 // ensemble: number of labels that there are
-	inherit float64 // of what was learned of a version, what its successor starts with
+	decay   float64 // thompson: the fraction of the evidence left after each feedback
+	classes float64 // ensemble: number of labels
+	inherit float64 // of what was learned about a version, for its successor
 
 	combination string  // exp4, ensemble: "vote" or "mean"
-	output      string  // of the models: what is voted on and judged; "" for the first
-	loss        string  // "label", "absolute" or "squared"; "" for what fits the combination
-	scale       float64 // difference that is all wrong, in the unit of the output
+	output      string  // of the models, to vote on and judge; "" for the first output
+	loss        string  // "label", "absolute" or "squared"; "" for that of the combination
+	scale       float64 // difference that is a loss of 1, in the unit of the output
 	step        float64 // least weight of the newest loss in a model's mean loss
 }
 
-// A parameter is one of them as users write it.
+// A parameter is a parameter of policies as users write it.
 type parameter struct {
 	name  string
 	wants string // the values that it takes, for people
 	read  func(*settings, any) bool
-	value func(*settings) any // what read would take
+	value func(*settings) any // in a form that read takes
 }
 
-// common is what every policy accepts.
+// common has the parameters that every policy accepts.
 var common = []string{"output", "loss", "scale", "step"}
 
 var parameters = []parameter{
@@ -81,8 +82,8 @@ func number(name, wants string, field func(*settings) *float64, fits func(float6
 	}, func(s *settings) any { return *field(s) }}
 }
 
-// toNumber takes the numbers that JSON and TOML decode to, and Go's own. Infinities and NaN are
-// no numbers here.
+// toNumber converts the number types that JSON and TOML decode to, and int. Infinities and NaN do
+// not count as numbers.
 func toNumber(v any) (n float64, ok bool) {
 	switch v := v.(type) {
 	case float64:
@@ -129,14 +130,14 @@ func readWeights(s *settings, v any) bool {
 	return sum > 0 && !math.IsInf(sum, 1)
 }
 
-// A Parameter is what a policy takes, as users are told.
+// A Parameter describes a parameter of a policy to users.
 type Parameter struct {
 	Name    string
 	Wants   string // the values that it takes, in words
-	Default any    // nil: none that a value could say, as for weights that are equal or learned
+	Default any    // nil: not expressible as a value, such as weights that are equal or learned
 }
 
-// Parameters are all that a policy takes; nil if there is no policy of that name.
+// Parameters returns all parameters of a policy; nil if there is no policy of that name.
 func Parameters(policy string) []Parameter {
 	p, err := Parse(policy, nil)
 	if err != nil {
@@ -151,8 +152,7 @@ func Parameters(policy string) []Parameter {
 	return list
 }
 
-// An Error lists everything that is wrong with a policy's parameters, or with the models it is
-// to choose from.
+// An Error lists all faults of a policy's parameters, or of the models that it is to choose from.
 type Error struct {
 	Policy string
 	Faults []string // one sentence each
@@ -162,8 +162,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("selection: policy %s: %s", e.Policy, strings.Join(e.Faults, "; "))
 }
 
-// readParams sets what params has, which must be among accepts, and gives everything that is
-// wrong with it.
+// readParams sets the parameters in params, which must be among accepts, and returns all faults.
 func (s *settings) readParams(accepts []string, params map[string]any) (faults []string) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		if !slices.Contains(accepts, name) {
@@ -187,7 +186,7 @@ func named(name string) parameter {
 	return parameters[slices.IndexFunc(parameters, func(p parameter) bool { return p.name == name })]
 }
 
-// show writes a value as JSON has it.
+// show returns a value as JSON.
 func show(v any) string {
 	if b, err := json.Marshal(v); err == nil {
 		return string(b)

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// All faults are listed, each with what came, what was expected, and what may have been meant.
+// All faults are listed, each with the value, what was expected, and what may have been meant.
 func TestParseListsAllFaults(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -45,7 +45,8 @@ func TestParseListsAllFaults(t *testing.T) {
 	}
 }
 
-// Params says what is in force, and Parse takes it back, also by way of JSON.
+// Params returns the values in effect, and Parse accepts them, also after a round trip through
+// JSON.
 func TestParamsAreComplete(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
@@ -73,7 +74,7 @@ func TestParamsAreComplete(t *testing.T) {
 			t.Errorf("exp4 with %v judges by %v, want %s", params, got, c.want)
 		}
 	}
-	// What the caller does with the map is the caller's affair.
+	// The caller may change the map without effect on the policy.
 	p := parse(t, "split", map[string]any{"weights": map[string]float64{"a": 1}})
 	p.Params()["weights"].(map[string]float64)["a"] = 7
 	if got := p.Params()["weights"].(map[string]float64)["a"]; got != 1 {

@@ -6,31 +6,30 @@ import (
 	"slices"
 )
 
-// A Policy is one of the policies of this package with its parameters. It does not change once
-// parsed; its methods may be called from any goroutine. They are pure: what they return follows
-// from their arguments alone.
+// A Policy is a policy with its parameters. It does not change once parsed; its methods may be
+// called from any goroutine. They are pure: their results follow from their arguments alone.
 type Policy struct {
 	name     string
 	settings settings
 	kind     kind
-	own      map[string]any // values of the parameters that a registered kind has beside ours
+	own      map[string]any // values of a registered kind's own parameters
 
 	algorithm Algorithm
 }
 
 // A kind is a policy before its parameters are known.
 type kind struct {
-	accepts  []string // parameters, beside the common ones
+	accepts  []string // parameters, in addition to the common ones
 	defaults settings
 	build    func(*settings) Algorithm
 
-	// bandit policies ask one model to answer, and learn the loss of that one. The others learn
-	// every loss there is.
+	// bandit policies ask one model to answer, and learn the loss of that one. Other policies learn
+	// every known loss.
 	bandit bool
-	// importance: learn divides by the probability with which the model was chosen.
+	// importance: Learn divides by the probability with which the model was chosen.
 	importance bool
 
-	// Of a registered one, instead of build.
+	// For a registered kind, instead of build.
 	own  []Parameter
 	make func(map[string]any) (Algorithm, error)
 }
@@ -48,7 +47,7 @@ var kinds = map[string]kind{
 }
 
 // Parse returns the policy of that name. Parameters that params leaves out have their defaults.
-// Values are what JSON or TOML decode to. The error is an *Error that lists all faults.
+// Values have the types that JSON or TOML decode to. The error is an *Error that lists all faults.
 func Parse(name string, params map[string]any) (*Policy, error) {
 	k, ok := kindOf(name)
 	if !ok {
@@ -101,54 +100,53 @@ func take(params map[string]any, own []Parameter) map[string]any {
 	return values
 }
 
-// Name is the name that the policy was parsed by.
+// Name returns the name that was given to Parse.
 func (p *Policy) Name() string { return p.name }
 
-// Params are all parameters of the policy with the values in force, as Parse takes them. The
-// map is the caller's.
+// Params returns all parameters of the policy with the values in effect, as Parse takes them. The
+// caller owns the map.
 func (p *Policy) Params() map[string]any {
 	params := maps.Clone(p.own)
 	for _, name := range slices.Concat(p.kind.accepts, common) {
 		if name == "weights" && p.settings.weights == nil {
-			continue // equal or learned, which no value says
+			continue // equal or learned, which no value expresses
 		}
 		params[name] = named(name).value(&p.settings)
 	}
 	return params
 }
 
-// A Request is what a policy knows of the request that it chooses models for.
+// A Request is what a policy knows about the request that it chooses models for.
 type Request struct {
-	User   string // "" for nobody in particular
+	User   string // "" if unknown
 	Random uint64 // uniformly distributed, and different for every request
 
-	// Without are models that cannot be asked now, for want of a replica perhaps. The choice is
-	// made between the others as if there were no more.
+	// Without has the models that cannot be asked now, perhaps because they have no replica. The
+	// policy chooses among the other models as if there were no more.
 	Without []Model
 }
 
 // A Plan says which models to ask. The caller stores it with the predictions until feedback on them
 // arrives.
 type Plan struct {
-	Asks []Ask // the most important first: where not all can be asked, leave out the last
+	Asks []Ask // the most important first: if not all can be asked, leave out the last
 }
 
-// An Ask is one model that is to be asked.
+// An Ask is one model to be asked.
 type Ask struct {
 	Model Model `json:"model"`
 
-	// Shadow: what the model says is compared and learned from, and never part of the answer,
-	// which does not wait for it.
+	// Shadow: the prediction is compared and learned from, but is never part of the answer, which
+	// does not wait for it.
 	Shadow bool `json:"shadow,omitzero"`
 
-	// Probability with which the model was among those asked, in (0, 1]; 0 where it has no
-	// closed form (thompson). The feedback must bring it back: exp3 divides by it.
+	// Probability with which the model was among those asked, in (0, 1]; 0 where it has no closed
+	// form (thompson). Pass it back with the feedback: exp3 divides by it.
 	Probability float64 `json:"probability,omitzero"`
 }
 
-// Select chooses the models to ask now. It fails when the state is another policy's, or has
-// models that the parameters do not fit, which Migrate mends; and when nobody who could answer
-// is left of the models.
+// Select chooses the models to ask now. It fails if the state is another policy's, or has models
+// that the parameters do not fit, which Migrate repairs; and if no model that could answer is left.
 func (p *Policy) Select(s State, r Request) (Plan, error) {
 	if err := p.owns(s); err != nil {
 		return Plan{}, err
@@ -177,10 +175,10 @@ func (p *Policy) owns(s State) error {
 	return nil
 }
 
-// Shares reports what part each model has in the answers now, parallel to s.Models and summing to
-// 1: the probability of being chosen for a user whom the policy does not know, or the weight in
-// the combination. For people and curves; those of thompson are estimated from 1,000 draws,
-// within about 0.03.
+// Shares returns the current part of each model in the answers, parallel to s.Models and summing to
+// 1: the probability of being chosen for a user that the policy does not know, or the weight in the
+// combination. Use it for display; the shares of thompson are estimated from 1,000 draws, within
+// about 0.03.
 func (p *Policy) Shares(s State) ([]float64, error) {
 	if err := p.owns(s); err != nil {
 		return nil, err
@@ -200,7 +198,7 @@ func askOne(arms []Arm, shares []float64, r Request) []Ask {
 	return []Ask{{Model: arms[i].Model, Probability: shares[i]}}
 }
 
-// askAll has all models asked, in the order of their weights.
+// askAll returns asks for all models, in the order of their weights.
 func askAll(arms []Arm, weights []float64) []Ask {
 	asks := make([]Ask, 0, len(arms))
 	var space [16]int

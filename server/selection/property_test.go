@@ -13,8 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// variant is a policy with parameters that are not its defaults, so that more of it is walked
-// through.
+// variant is a policy with parameters other than its defaults, so that the tests cover more of it.
 type variant struct {
 	policy string
 	params map[string]any
@@ -64,7 +63,7 @@ func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n 
 		var predictions []selection.Prediction
 		for i, ask := range plan.Asks {
 			predictions = append(predictions, selection.Prediction{Ask: ask})
-			if i == 0 || r.IntN(4) > 0 { // some are late, and not judged
+			if i == 0 || r.IntN(4) > 0 { // the rest are late, and not judged
 				losses[ask.Model] = r.Float64()
 			}
 		}
@@ -75,15 +74,15 @@ func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n 
 	return s
 }
 
-// Whatever happens, shares are probabilities, those of exp3 and epsilon-greedy are not below
-// their floor, a plan's probability is the model's share, and the first of a plan that combines
-// is the heaviest.
+// In every state shares are probabilities, those of exp3 and epsilon-greedy are not below their
+// floor, a plan's probability is the model's share, and the first model of a combining plan is the
+// heaviest.
 func TestProbabilities(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
 		for _, k := range []int{2, 3, 8, 20} {
 			if v.policy == "split" && k == 2 {
-				continue // another test has weights for models that are not there
+				continue // another test covers weights for missing models
 			}
 			floor := 0.
 			if name, of := map[string]string{"exp3": "gamma", "epsilon-greedy": "epsilon"}[v.policy], p.Params(); name != "" {
@@ -122,8 +121,8 @@ func TestProbabilities(t *testing.T) {
 	}
 }
 
-// A plan's probability is how often the model is really chosen: over 20,000 requests, within
-// five standard deviations.
+// A plan's probability is the frequency with which the model is chosen: over 20,000 requests,
+// within five standard deviations.
 func TestProbabilityIsFrequency(t *testing.T) {
 	const n = 20000
 	r := rand.New(rand.NewPCG(4, 0))
@@ -146,7 +145,7 @@ func TestProbabilityIsFrequency(t *testing.T) {
 			want, slack := shares[i], 5*math.Sqrt(shares[i]*(1-shares[i])/n)
 			switch v.policy {
 			case "exp4", "ensemble":
-				continue // all are asked
+				continue // asks all models
 			case "thompson":
 				slack += 5 * math.Sqrt(0.25/1000) // its shares are estimates
 			}
@@ -157,7 +156,7 @@ func TestProbabilityIsFrequency(t *testing.T) {
 	}
 }
 
-// A state is what its JSON says, exactly, and goes on in the same way after it was read.
+// A state equals the one read from its JSON, exactly, and both go on in the same way.
 func TestStateSurvivesJSON(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
@@ -186,8 +185,7 @@ func TestStateSurvivesJSON(t *testing.T) {
 	}
 }
 
-// The order in which models are given changes nothing: neither that of New nor that of the
-// predictions.
+// The order of models does not matter: neither in New nor in the predictions.
 func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for _, v := range variants() {

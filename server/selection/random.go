@@ -2,8 +2,8 @@ package selection
 
 import "math"
 
-// A random is a stream of numbers that follows from its seed alone, with every Go release, so
-// that a decision that was recorded with its random number can be made again.
+// A random is a stream of numbers that follows from its seed alone, with every Go release, so that
+// a decision that was recorded with its random number can be reproduced.
 //
 // It is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
 // OOPSLA 2014), which passes through all 2^64 numbers and mixes well enough that neighbouring
@@ -22,13 +22,13 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// unit makes of 64 random bits a number in [0, 1).
+// unit converts 64 random bits to a number in [0, 1).
 func unit(bits uint64) float64 { return float64(bits>>11) / (1 << 53) }
 
-// float is uniform in [0, 1).
+// float returns a number uniform in [0, 1).
 func (r *random) float() float64 { return unit(r.uint64()) }
 
-// normal is from the standard normal distribution, by the polar method (Marsaglia and Bray, "A
+// normal draws from the standard normal distribution, by the polar method (Marsaglia and Bray, "A
 // Convenient Method for Generating Normal Variables", SIAM Review 6(3), 1964).
 func (r *random) normal() float64 {
 	for {
@@ -39,7 +39,7 @@ func (r *random) normal() float64 {
 	}
 }
 
-// gamma is from the gamma distribution of that shape, at least 1, and scale 1 (Marsaglia and
+// gamma draws from the gamma distribution of that shape, at least 1, and scale 1 (Marsaglia and
 // Tsang, "A Simple Method for Generating Gamma Variables", ACM TOMS 26(3), 2000).
 func (r *random) gamma(shape float64) float64 {
 	d := shape - 1./3
@@ -58,13 +58,13 @@ func (r *random) gamma(shape float64) float64 {
 	}
 }
 
-// beta is from the beta distribution of these parameters, both at least 1.
+// beta draws from the beta distribution of these parameters, both at least 1.
 func (r *random) beta(a, b float64) float64 {
 	x := r.gamma(a)
 	return x / (x + r.gamma(b))
 }
 
-// draw returns the index that u, uniform in [0, 1), falls on when each index has its probability.
+// draw returns an index, each with its probability, given u uniform in [0, 1).
 func draw(probabilities []float64, u float64) int {
 	last := 0
 	for i, p := range probabilities {
@@ -75,7 +75,7 @@ func draw(probabilities []float64, u float64) int {
 			return i
 		}
 		u -= p
-		last = i // rounding may leave a crumb after the last one
+		last = i // rounding may leave a rest of u after the last one
 	}
 	return last
 }

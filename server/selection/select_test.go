@@ -23,7 +23,7 @@ func users(t *testing.T, p *selection.Policy, s selection.State, n int, without 
 	return chosen
 }
 
-// moved counts the users who changed models, by where from and where to.
+// moved counts the users that changed models, by old and new model.
 func moved(before, after []selection.Model) map[[2]string]int {
 	moves := map[[2]string]int{}
 	for i := range before {
@@ -34,8 +34,8 @@ func moved(before, after []selection.Model) map[[2]string]int {
 	return moves
 }
 
-// Users are split by the weights, stay where they are whatever the random number, and move only
-// as far as a change of weights or models asks for.
+// Users are split by the weights, stay with their model whatever the random number, and move only
+// as far as a change of weights or models requires.
 func TestSplitIsSticky(t *testing.T) {
 	const n = 20000
 	m := models(3)
@@ -98,7 +98,8 @@ func TestSplitIsSticky(t *testing.T) {
 	near("those whom another salt moves", other[[2]string{"m0/1", "m1/1"}]+other[[2]string{"m1/1", "m0/1"}], 0.5)
 }
 
-// Models that cannot be asked are not, and the probabilities are those among the others.
+// Models that cannot be asked are not asked, and the probabilities are those among the other
+// models.
 func TestWithout(t *testing.T) {
 	m := models(4)
 	for _, v := range variants() {
@@ -123,7 +124,7 @@ func TestWithout(t *testing.T) {
 	if _, err := p.Select(fresh(t, p, m), selection.Request{Without: m[:1]}); err == nil || !strings.Contains(err.Error(), `"m0"`) {
 		t.Errorf("single without its model: %v", err)
 	}
-	// Two models of exp3 with nothing learned: the other is certain.
+	// Two models of exp3 with nothing learned: the other model has probability 1.
 	p = parse(t, "exp3", nil)
 	plan, err := p.Select(fresh(t, p, m[:2]), selection.Request{Without: m[:1]})
 	if err != nil || plan.Asks[0] != (selection.Ask{Model: m[1], Probability: 1}) {
@@ -131,8 +132,8 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// What a state cannot be used for is an error of Select and Shares: the policy has other
-// parameters since, or is another.
+// Select and Shares fail for a state that does not fit: the policy's parameters have changed, or it
+// is another policy's state.
 func TestSelectRefused(t *testing.T) {
 	s := fresh(t, parse(t, "single", map[string]any{"model": "m0"}), models(2))
 	for _, c := range []struct {
@@ -152,7 +153,7 @@ func TestSelectRefused(t *testing.T) {
 	}
 }
 
-// shadow copies the fraction of requests that it is told to.
+// shadow copies the configured fraction of requests.
 func TestShadowFraction(t *testing.T) {
 	const n = 20000
 	p := parse(t, "shadow", map[string]any{"model": "m0", "fraction": 0.2})

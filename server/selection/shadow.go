@@ -1,9 +1,9 @@
 package selection
 
-// shadow has one model answer, the one that parameter model names, and sends a copy of a
-// fraction of the requests to all others, whose answers are compared and judged and never
-// returned. It learns the mean loss of each, which tells whether a candidate would do better on
-// the same requests; Combine tells how far each agreed with the answer.
+// shadow has one model answer, the one that parameter model names, and sends a copy of a fraction
+// of the requests to all other models, whose answers are compared and judged and never returned. It
+// learns the mean loss of each, which shows whether a candidate would do better on the same
+// requests; Combine reports how far each agreed with the answer.
 type shadow struct {
 	Plain
 	model    string

@@ -2,8 +2,8 @@ package selection
 
 import "fmt"
 
-// single asks one model: the one that parameter model names, or the only candidate. It learns
-// the mean loss of the model, for people to see.
+// single asks one model: the one that parameter model names, or the only candidate. It learns the
+// mean loss of the model, for display only.
 type single struct {
 	Plain
 	model string

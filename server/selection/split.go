@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// split sends each user to one model, in proportion to the weights: a canary, an A/B test. A
-// user stays with a model for as long as its weight is not lowered and none is raised; a change
-// of weights or of the models moves no more users than it must. Requests without a user are
-// split by chance. It learns the mean loss of each model.
+// split sends each user to one model, in proportion to the weights: a canary, an A/B test. A user
+// stays with a model for as long as its weight is not lowered and none is raised; a change of
+// weights or of the models moves no more users than it must. Requests without a user are split at
+// random. It learns the mean loss of each model.
 //
 // The model is the one with the least -ln(u_i)/w_i, where u_i in (0, 1) is the hash of salt,
 // user and model: rendezvous hashing (Thaler and Ravishankar, "Using Name-Based Mappings to
@@ -17,9 +17,9 @@ import (
 // 2005): it is an exponential clock of rate w_i per model, of which the first to ring is model
 // i with probability w_i / sum(w).
 //
-// Without parameter weights all weigh the same. With it, a model weighs what "name/version"
-// says, else its origin, else "name", else 0: a new candidate gets no users until it is given a
-// weight. A new version keeps its predecessor's users.
+// Without parameter weights all models weigh the same. With it, a model has the weight of
+// "name/version", else of its origin, else of "name", else 0: a new candidate gets no users until
+// it is given a weight. A new version keeps its predecessor's users.
 type split struct {
 	Plain
 	weights map[string]float64
@@ -32,12 +32,12 @@ var splitKind = kind{
 	bandit:  true,
 }
 
-// given is the weight that parameter weights has for a model, 0 if it has none.
+// given returns the weight that parameter weights has for a model, 0 if it has none.
 func given(weights map[string]float64, a *Arm) float64 {
 	if weights == nil {
 		return 1
 	}
-	// Few enough to compare: a key "name/version" would have to be made for a look-up.
+	// A loop over the few weights avoids building the key "name/version" for a look-up.
 	weight, rank := 0., 3
 	for name, w := range weights {
 		switch {
@@ -93,7 +93,7 @@ func (p split) Ask(arms []Arm, r Request) []Ask {
 	return []Ask{{Model: arms[chosen].Model, Probability: shares[chosen]}}
 }
 
-// scratch is space for n numbers that are 0, in the given array if it is large enough.
+// scratch returns space for n numbers that are 0, in the given array if it is large enough.
 func scratch(space []float64, n int) []float64 {
 	if n <= len(space) {
 		return space[:n]
@@ -106,7 +106,7 @@ const (
 	fnvPrime  = 0x100000001b3
 )
 
-// hash goes on from h with the bytes of s and an end mark (FNV-1a, 64 bits; Fowler, Noll and Vo).
+// hash continues from h with the bytes of s and an end mark (FNV-1a, 64 bits; Fowler, Noll and Vo).
 func hash(h uint64, s string) uint64 {
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * fnvPrime

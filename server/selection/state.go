@@ -7,66 +7,65 @@ import (
 	"slices"
 )
 
-// Format is the version of the JSON of a State that this package writes. It reads this one and
-// all before it.
+// Format is the version of the JSON of a State that this package writes. It reads this version and
+// all earlier ones.
 const Format = 1
 
 // MaxModels is how many candidate models a state may have.
 const MaxModels = 256
 
-// maxEvidence bounds sums and logarithms in a state that is read. What is learned stays far
-// below: 10^7 feedbacks move no number of a state by more than 10^7 times ten.
+// maxEvidence bounds sums and logarithms in a state that is read. Learning stays far below: 10^7
+// feedbacks change no number of a state by more than 10^7 times ten.
 const maxEvidence = 1e15
 
-// A State is what a policy has learned for one key (application, user). It is a value: the
-// methods of Policy that take one never change it, and return another. Copies share Models, so
-// its fields are to be read and not written.
+// A State is what a policy has learned for one key (application, user). It is a value: the methods
+// of Policy never change a State, and return a new one. Copies share Models, so only read its
+// fields.
 //
-// It marshals to JSON; what is read back is checked, and equal to what was written.
+// It marshals to JSON; unmarshalling checks it, and returns an equal State.
 type State struct {
 	Policy string `json:"policy"` // name of the policy whose state this is
 	Rounds uint64 `json:"rounds"` // feedbacks that taught something
 	Models []Arm  `json:"models"` // sorted by model
 
-	// Aside is what was learned of models that are no candidates now, in the order in which
-	// they left. They may come back, or may be candidates at another server all the time, and
-	// then go on with what is known of them. The 64 that left last are kept, and of one name
-	// the last three.
+	// Aside is what was learned about models that are not candidates now, in the order in which
+	// they left. If they return, or are candidates at another server all the time, they go on with
+	// it. The 64 that left last are kept, and of one name the last three.
 	Aside []Arm `json:"aside,omitempty"`
 
-	// Others are what other policies have learned for the same key, before the policy was
-	// changed. They have no Others.
+	// Others has the states of other policies for the same key, from before the policy was changed.
+	// They have no Others.
 	Others []State `json:"others,omitempty"`
 }
 
-// An Arm is what a policy has learned of one model. The bandit literature calls a choice an arm.
+// An Arm is what a policy has learned about one model. The bandit literature calls a choice an arm.
 type Arm struct {
 	Model Model `json:"model"`
 
-	// Origin is the version that this one replaced, and the one which that replaced, back to
-	// the first; the zero Model if it replaced none. Parameters that name the origin go on to
-	// mean this model, and split keeps its users.
+	// Origin is the first version in the chain of versions that this one replaced; the zero Model
+	// if it replaced none. Parameters that name the origin apply to this model, too, and split
+	// keeps its users.
 	Origin Model `json:"origin,omitzero"`
 
-	// Loss is the mean of the losses seen, recent ones weighing more if the policy has a step;
-	// in [0, 1], 0 when there were none. Count is how many they were, less what the inheritance
-	// from an earlier version took away.
+	// Loss is the mean of the observed losses, recent ones weighing more if the policy has a step;
+	// in [0, 1], 0 if there were none. Count is the number of losses, reduced by inheritance from
+	// an earlier version.
 	Loss  float64 `json:"loss"`
 	Count float64 `json:"count"`
 
-	// LogWeight, of exp3 and exp4: natural logarithm of the weight, relative to the heaviest
-	// model's, which has 0.
+	// LogWeight, of exp3 and exp4: natural logarithm of the weight, relative to that of the
+	// heaviest model, which has 0.
 	LogWeight float64 `json:"log_weight,omitzero"`
 
 	// Good and Bad, of thompson: discounted sums of 1 - loss and of loss.
 	Good float64 `json:"good,omitzero"`
 	Bad  float64 `json:"bad,omitzero"`
 
-	// Own is for policies that a program registers: whatever they keep of a model.
+	// Own is for policies that a program registers: any numbers that they keep per model.
 	Own [4]float64 `json:"own,omitzero"`
 }
 
-// origin is what users and parameters know the model as.
+// origin returns the version by which users and parameters know the model.
 func (a *Arm) origin() Model {
 	if a.Origin != (Model{}) {
 		return a.Origin
@@ -74,12 +73,12 @@ func (a *Arm) origin() Model {
 	return a.Model
 }
 
-// is reports whether a parameter that says "name/version" or "name" means this model.
+// is reports whether a parameter with the value s, "name/version" or "name", means this model.
 func (a *Arm) is(s string) bool {
 	return s == a.Model.Name || matches(s, a.Model) || a.Origin != (Model{}) && matches(s, a.Origin)
 }
 
-// matches reports whether s is m.String(), without making that string.
+// matches reports whether s equals m.String(), without building that string.
 func matches(s string, m Model) bool {
 	n := len(m.Name)
 	return len(s) == n+1+len(m.Version) && s[:n] == m.Name && s[n] == '/' && s[n+1:] == m.Version
@@ -99,12 +98,12 @@ type stored struct {
 // bare is State without its methods.
 type bare State
 
-// MarshalJSON writes the state in the present Format.
+// MarshalJSON writes the state in the current Format.
 func (s State) MarshalJSON() ([]byte, error) { return json.Marshal(stored{Format, bare(s)}) }
 
-// UnmarshalJSON reads a state of the present Format or an earlier one. It fails, and leaves s
-// alone, when the state is of a later format, when a model is missing, doubled or misnamed, or
-// when a number is none that a policy could have written.
+// UnmarshalJSON reads a state of the current Format or an earlier one. It fails, and leaves s
+// unchanged, if the state is of a later format, if there are no models, if a model is duplicated or
+// misnamed, or if no policy could have written one of the numbers.
 func (s *State) UnmarshalJSON(data []byte) error {
 	var in stored
 	if err := json.Unmarshal(data, &in); err != nil {
@@ -128,7 +127,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 
 func byModel(a, b Arm) int { return a.Model.compare(b.Model) }
 
-// check reports what in a state no policy could have written.
+// check returns an error if no policy could have written the state.
 func (s State) check() error {
 	if n := len(s.Models); n < 1 || n > MaxModels {
 		return fmt.Errorf("%d models, want 1 to %d", n, MaxModels)
@@ -182,9 +181,8 @@ func checkArms(arms []Arm, seen map[Model]bool) error {
 	return nil
 }
 
-// level makes the heaviest candidate's logarithm of the weight 0, which changes no weight
-// relative to another. So weights overflow never, and underflow only where they are as good as
-// nothing.
+// level makes the logarithm of the heaviest candidate's weight 0, which changes no weight relative
+// to another. So weights never overflow, and underflow only where they are negligible.
 func (s *State) level() {
 	top := math.Inf(-1)
 	for i := range s.Models {
@@ -196,8 +194,8 @@ func (s *State) level() {
 	}
 }
 
-// shift changes logarithms of weights, but for what would leave their bounds: beyond these a
-// model has no weight, or all.
+// shift adds to logarithms of weights, within their bounds: beyond these a model has no weight, or
+// all of it.
 func shift(arms []Arm, by float64) {
 	for i := range arms {
 		arms[i].LogWeight = min(max(arms[i].LogWeight+by, -maxEvidence), maxEvidence)

@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A state of format 1, as it was written when that was the format. It must read for ever; a
-// later format adds a file.
+// A state of format 1, as written when that was the current format. It must stay readable for ever;
+// a later format adds a file.
 func TestOldStatesRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/state-format1.json")
 	if err != nil {
@@ -33,7 +33,8 @@ func TestOldStatesRead(t *testing.T) {
 	}
 }
 
-// Whoever writes a state by hand need not sort models, nor know which is the heaviest.
+// A state written by hand need not have its models sorted, nor its weights relative to the
+// heaviest.
 func TestStateByHand(t *testing.T) {
 	var s selection.State
 	if err := json.Unmarshal([]byte(`{"format":1,"policy":"exp3","models":[{"model":"b/1","log_weight":3},{"model":"a/1","log_weight":2}]}`), &s); err != nil {
@@ -70,8 +71,7 @@ func TestStateRefused(t *testing.T) {
 	}
 }
 
-// Whatever is read as a state, is an error or a state that every function of its policy works
-// on without a NaN.
+// Any input is either an error or a state that every function of its policy handles without a NaN.
 func FuzzState(f *testing.F) {
 	policies := map[string]*selection.Policy{}
 	for _, name := range selection.Names() {
@@ -102,7 +102,7 @@ func FuzzState(f *testing.F) {
 		p := policies[s.Policy]
 		plan, err := p.Select(s, selection.Request{User: "u", Random: seed})
 		if err != nil {
-			return // single and shadow do not know which model is to answer
+			return // single and shadow do not know which model answers
 		}
 		predictions := says(plan, int(seed%8))
 		if a := p.Combine(s, predictions, nil); a.Outputs == nil || !(a.Confidence >= 0 && a.Confidence <= 1) {

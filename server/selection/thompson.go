@@ -2,9 +2,8 @@ package selection
 
 import "math"
 
-// thompson asks the model that is the best in one draw from what is believed of each, so that a
-// model is asked as often as it is believed to be the best, and learns from the loss of the one
-// that was asked.
+// thompson draws once from the belief about each model and asks the best, so that a model is asked
+// as often as it is believed to be the best, and learns from the loss of the model asked.
 //
 // Thompson 1933; Chapelle and Li, "An Empirical Evaluation of Thompson Sampling", NIPS 2011,
 // algorithm 2, with the discount of Raj and Kalyani, "Taming Non-stationary Bandits: A Bayesian
@@ -15,9 +14,9 @@ import "math"
 //	S_i = S_i + 1 - loss, F_i = F_i + loss
 //
 // A loss between 0 and 1 counts in parts, which is the mean of the coin that Agrawal and Goyal
-// (COLT 2012, algorithm 2) toss for it. With decay d < 1, per feedback, evidence amounts to no
-// more than 1/(1-d) losses, and a model that is not asked is slowly forgotten and tried again;
-// 1 never forgets. A new model has S = F = 0, that is, nothing is believed of it.
+// (COLT 2012, algorithm 2) toss for it. With decay d < 1, per feedback, evidence amounts to no more
+// than 1/(1-d) losses, and a model that is not asked is slowly forgotten and tried again; decay 1
+// never forgets. A new model has S = F = 0: no evidence.
 type thompson struct {
 	Plain
 	decay, inherit float64
@@ -30,7 +29,7 @@ var thompsonKind = kind{
 	bandit:   true,
 }
 
-// best draws from the beliefs and gives the index of the best.
+// best draws from the beliefs and returns the index of the best model.
 func (p thompson) best(arms []Arm, r *random) int {
 	chosen, greatest := 0, math.Inf(-1)
 	for i := range arms {

@@ -2,8 +2,8 @@ package selection
 
 import "math"
 
-// softmax turns logarithms of weights into weights that sum to 1, in place. One that is -Inf
-// becomes 0; if all are, they become equal.
+// softmax turns logarithms of weights into weights that sum to 1, in place. A logarithm of -Inf
+// becomes 0; if all are -Inf, the weights become equal.
 func softmax(logs []float64) {
 	top := math.Inf(-1)
 	for _, l := range logs {
@@ -21,7 +21,7 @@ func softmax(logs []float64) {
 	}
 }
 
-// logSum is the logarithm of the sum of the models' weights, leaving out the one at index but
+// logSum returns the logarithm of the sum of the models' weights, without the model at index but
 // (-1 for none).
 func logSum(arms []Arm, but int) float64 {
 	top, sum := math.Inf(-1), 0.
@@ -38,7 +38,7 @@ func logSum(arms []Arm, but int) float64 {
 	return top + math.Log(sum)
 }
 
-// logAdd is ln(e^a + e^b), exact where one of them is much the smaller. b may be -Inf.
+// logAdd returns ln(e^a + e^b), exact even if one of them is much smaller. b may be -Inf.
 func logAdd(a, b float64) float64 {
 	if a < b {
 		a, b = b, a
@@ -46,9 +46,9 @@ func logAdd(a, b float64) float64 {
 	return a + math.Log1p(math.Exp(b-a))
 }
 
-// The weight of a model of exp3 or exp4 that joins is the mean of the others' weights, and that
-// of a new version lies between this mean and its predecessor's weight, on the scale of
-// logarithms: inherit 1 takes over the predecessor's, 0 starts at the mean.
+// For exp3 and exp4, the weight of a joining model is the mean of the others' weights, and that of
+// a new version lies between this mean and its predecessor's weight, on a logarithmic scale:
+// inherit 1 takes over the predecessor's weight, 0 starts at the mean.
 
 func joinAtMean(arms []Arm, i int) { inheritWeight(arms, i, 0) }
 
@@ -59,9 +59,9 @@ func inheritWeight(arms []Arm, i int, inherit float64) {
 	}
 }
 
-// shareWeights takes a share of every model's weight and deals it out again in equal parts: w_j
-// = (1-share) w_j + share/K * sum(w). So a model that was bad for long is found again within a
-// number of rounds that does not depend on for how long (Fixed Share).
+// shareWeights takes a share of every model's weight and redistributes it in equal parts: w_j =
+// (1-share) w_j + share/K * sum(w). So a model that was bad is found again within a number of
+// rounds that does not depend on how long it was bad (Fixed Share).
 func shareWeights(arms []Arm, share float64) {
 	part := logSum(arms, -1) + math.Log(share/float64(len(arms))) // -Inf for a share of 0
 	for i := range arms {

@@ -63,7 +63,7 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// What was applied is remembered for its lifetime, also by a clock that was set back.
+// Applied ids are remembered for their lifetime, even if the clock is set back.
 func TestClockSetBack(t *testing.T) {
 	for name, make := range map[string]func(state.Options) (state.Store, error){
 		"memory": state.NewMemory,

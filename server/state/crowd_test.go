@@ -15,9 +15,9 @@ import (
 
 var crowd = flag.Int("crowd", 4, "servers of TestRedisOfManyServers")
 
-// TestRedisOfManyServers: what Redis does for servers that share it. Each asks four times a second
-// whether it has missed something; an update is one script, and a message to each of them. With
-// -crowd 200 -v it shows what Redis needs of a processor for either.
+// TestRedisOfManyServers counts the work of a Redis that many servers share. Each server polls four
+// times a second; an update is one script, and a message to each server. With -crowd 200 -v the
+// test shows the processor time that Redis needs for polls and for updates.
 func TestRedisOfManyServers(t *testing.T) {
 	t.Parallel() // it waits
 	r := statetest.NewRedis(t)
@@ -42,8 +42,9 @@ func TestRedisOfManyServers(t *testing.T) {
 		return number("cpu", `used_cpu_user:([0-9.]+)`) + number("cpu", `used_cpu_sys:([0-9.]+)`)
 	}
 	statetest.Put(t, stores[0], "k", "0") // the scripts are known from now on
-	// The clock begins before the first count and ends after the last: each is a process, which may
-	// take a while. Of the looks before it a busy machine may have kept back three of each server.
+	// The time begins before the first count and ends after the last: each count is a process,
+	// which may take a while. A busy machine may have delayed up to three earlier polls of each
+	// server.
 	const looks = 10
 	began := time.Now()
 	asked, published, busy := calls("hmget"), calls("publish"), cpu()
@@ -63,7 +64,7 @@ func TestRedisOfManyServers(t *testing.T) {
 		budgettest.Until(t, "all servers have the last change", func() bool { return statetest.Has(s, "k", fmt.Sprint(updates-1)) })
 	}
 	scripts, published = calls("evalsha")-scripts, calls("publish")-published
-	if scripts < updates || published != updates { // a mirror may be behind, and then there is another try
+	if scripts < updates || published != updates { // a mirror that is behind causes another try
 		t.Errorf("%d updates are %.0f scripts and %.0f messages", updates, scripts, published)
 	}
 	t.Logf("an update takes Redis %.1f µs with %d servers, in %.1f scripts, with %.1f looks beside it",

@@ -20,7 +20,7 @@ func FuzzDecodeRecord(f *testing.F) {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Errorf("error %v", err)
 			}
-			// What has been written is read, whatever it is.
+			// Every written record can be read.
 			e = Entry{Key: key, Value: b, Revision: uint64(len(b))}
 			b = appendRecord(nil, e)
 			if e, err = decodeRecord(key, b); err != nil {

@@ -28,13 +28,12 @@ var (
 
 const (
 	fileFormat  = "1"
-	lockTimeout = time.Second // another process has the file
+	lockTimeout = time.Second // while another process has the file
 	maxGroup    = 64          // updates in one transaction
 )
 
-// file is a Store in a bbolt file. One goroutine writes: it takes all updates that wait into
-// one transaction, so that they share the syncing of the disk, and a single one waits for
-// nobody.
+// file is a Store in a bbolt file. One goroutine writes: it applies all waiting updates in one
+// transaction, so that they share one sync of the disk, and a single update does not wait for more.
 type file struct {
 	*mirror
 	opts Options
@@ -46,19 +45,19 @@ type file struct {
 	writer sync.WaitGroup // run
 
 	// Owned by run.
-	ids int // how many are remembered
+	ids int // number of remembered ids
 
 	// Guarded by healthMu.
 	healthMu sync.Mutex
 	health   Health
 }
 
-// A fileUpdate is a call of Update, or of Write, on its way through the writer.
+// A fileUpdate is a call of Update or Write that the writer processes.
 type fileUpdate struct {
 	ctx     context.Context
 	key, id string
 	change  func([]byte) ([]byte, error)
-	entries []Entry // of Write: nothing else is set
+	entries []Entry // of Write, which sets neither id nor change
 
 	// Written by run before done is closed.
 	done     chan struct{}
@@ -99,12 +98,12 @@ func openFile(path string, opts Options) (Store, error) {
 			_ = s.guard(s.db.Close)
 		}
 		if f != nil {
-			// A mapping that is left holds the lock, too.
+			// A mapping left behind would hold the lock, too.
 			_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 			_ = f.Close()
 		}
 		if errors.Is(statErr, os.ErrNotExist) && f != nil && !errors.Is(err, bbolterrors.ErrTimeout) {
-			// Half of a new file: a disk with room again would take it for a damaged one.
+			// Half of a new file would be taken for a damaged one at the next start.
 			_ = os.Remove(path)
 		}
 		return nil, fmt.Errorf("state: file %s: %w; %s", path, fileError(err), fileRemedy(path, err))
@@ -113,7 +112,7 @@ func openFile(path string, opts Options) (Store, error) {
 	return s, nil
 }
 
-// load makes the buckets of a new file, or reads those of an old one into the mirror.
+// load creates the buckets of a new file, or reads those of an old one into the mirror.
 func (s *file) load() error {
 	err := s.db.Update(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(bucketMeta)
@@ -161,10 +160,10 @@ func (s *file) load() error {
 // errInUse: another process holds the lock of the file.
 var errInUse = errors.New("in use by another process")
 
-// errIrregular: what would be written to is a directory, a pipe or a device.
+// errIrregular: the path is a directory, a pipe or a device.
 var errIrregular = errors.New("not a regular file")
 
-// errReadOnly has bbolt forget a transaction that changed nothing.
+// errReadOnly makes bbolt roll back a transaction that changed nothing.
 var errReadOnly = errors.New("nothing to write")
 
 func (s *file) Update(ctx context.Context, key, id string, change func([]byte) ([]byte, error)) (Entry, error) {
@@ -187,7 +186,7 @@ func (s *file) Write(ctx context.Context, entries []Entry) error {
 	return s.do(&fileUpdate{ctx: ctx, key: entries[0].Key, entries: entries, done: make(chan struct{})})
 }
 
-// do waits for an update. Until it is done, its fields are the writer's.
+// do waits for an update. Until it is done, the writer owns its fields.
 func (s *file) do(u *fileUpdate) error {
 	select {
 	case s.queue <- u:
@@ -214,7 +213,7 @@ func (s *file) run() {
 	}
 }
 
-// gather takes what waits, without waiting.
+// gather takes all waiting updates, without blocking.
 func (s *file) gather(first *fileUpdate) []*fileUpdate {
 	group := []*fileUpdate{first}
 	for len(group) < maxGroup {
@@ -240,8 +239,8 @@ func (s *file) write(group []*fileUpdate) {
 		s.set(w.changed...)
 		s.setHealth(nil)
 	case err != errReadOnly:
-		// Nothing of the group was written. What one of them was told may rest on another, so
-		// all failed.
+		// Nothing of the group was written. The result of one update may rest on another, so all
+		// fail.
 		err = fmt.Errorf("state: file %s: %w", s.path, fileError(err))
 		for _, u := range group {
 			u.entry, u.err = Entry{}, err
@@ -280,13 +279,13 @@ func (s *file) Close() error {
 	close(s.closed)
 	s.writer.Wait()
 	s.healthMu.Lock()
-	s.health = Health{Err: ErrClosed, Since: time.Now()} // which is no fault, and not logged as one
+	s.health = Health{Err: ErrClosed, Since: time.Now()} // not a fault, so not logged
 	s.healthMu.Unlock()
 	return s.guard(s.db.Close)
 }
 
-// guard calls f, and makes an error of what bbolt does when a file is damaged: it panics, or
-// reads beyond the end of its mapping.
+// guard calls f, and turns bbolt's reactions to a damaged file into errors: it panics, or reads
+// beyond the end of its mapping.
 func (s *file) guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -297,7 +296,7 @@ func (s *file) guard(f func() error) (err error) {
 	return f()
 }
 
-// fileError puts the errors of bbolt and of the system into the words of this package.
+// fileError converts the errors of bbolt and of the system to those of this package.
 func fileError(err error) error {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
@@ -306,7 +305,7 @@ func fileError(err error) error {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	for _, full := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
-		// Where bbolt grows its file, it keeps only the text of the error.
+		// When bbolt fails to grow its file, it keeps only the text of the error.
 		if errors.Is(err, full) || strings.HasSuffix(err.Error(), full.Error()) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
@@ -314,7 +313,7 @@ func fileError(err error) error {
 	return err
 }
 
-// syncDir makes sure that a new file is found again after the power has failed.
+// syncDir makes the directory entry of a new file survive a power failure.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/shivad/shivad/shiva/leaktest"
 )
 
-// The test's own binary is also the process that is killed, and the one with little room.
+// The test binary is also the process that is killed, and the one with little room.
 func TestMain(m *testing.M) {
 	switch path := os.Getenv("STATE_FILE"); os.Getenv("STATE_CHILD") {
 	case "write":
@@ -47,7 +47,7 @@ func child(what, path string) *exec.Cmd {
 	return cmd
 }
 
-// writeForEver counts in several keys at once, prints what was acknowledged, and ends only by
+// writeForEver counts in several keys at once, prints each acknowledged count, and ends only by
 // being killed.
 func writeForEver(path string) {
 	s, err := state.Open(context.Background(), path, state.Options{MaxIDs: 200})
@@ -83,8 +83,8 @@ func writeForEver(path string) {
 	wg.Wait()
 }
 
-// What a killed process had acknowledged is there, and of what it had not, at most the update
-// that was under way.
+// A file has every update that a killed process acknowledged, and of the others at most the one
+// that was in progress.
 func TestFileSurvivesKills(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -198,8 +198,8 @@ func TestFileInUse(t *testing.T) {
 	}
 }
 
-// A damaged file is an error that names it, whatever the damage is, or the damage is in what is
-// not used.
+// Opening a damaged file returns an error that names the file, unless the damage is in an unused
+// part.
 func TestFileDamaged(t *testing.T) {
 	leaktest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -241,7 +241,7 @@ func TestFileDamaged(t *testing.T) {
 	damaged("text", bytes.Repeat([]byte("this is not a state file\n"), 2000), true)
 	damaged("short text", []byte("hello"), true)
 	damaged("zeros", make([]byte, len(good)), true)
-	damaged("cut", good[:20*4096], true) // its values are 24 pages; half of the file may have them all
+	damaged("cut", good[:20*4096], true) // its values take 24 pages, which half of the file may hold
 	damaged("two pages", good[:2*4096], true)
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := range budgettest.Rounds(200) {
@@ -277,8 +277,8 @@ func TestFileOfSomethingElse(t *testing.T) {
 	}
 }
 
-// limitFileSize bounds the files of this process, as a full disk would. 0: as large as they
-// were allowed to be.
+// limitFileSize bounds the files of this process, as a full disk would; 0 restores the original
+// limit.
 func limitFileSize(fault func(string, ...any), bytes uint64) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var limit syscall.Rlimit
@@ -293,8 +293,8 @@ func limitFileSize(fault func(string, ...any), bytes uint64) {
 	}
 }
 
-// fill writes until the limit on the size of files stops it, as a full disk would; then there
-// is room again.
+// fill writes until the limit on the size of files stops it, as a full disk would; then it lifts
+// the limit.
 func fill(path string) {
 	check := func(ok bool, what string, about ...any) {
 		if !ok {

@@ -14,12 +14,12 @@ type fileWrite struct {
 	maxIDs   int
 	now      time.Time
 
-	ids     int     // how many are remembered
+	ids     int     // number of remembered ids
 	changed []Entry // for the mirror, once the transaction is committed
 }
 
-// apply does all updates. What is wrong with one of them is in its err; an error that is
-// returned undoes them all.
+// apply applies all updates. If one of them is refused, its err says why; a returned error undoes
+// all of them.
 func (w *fileWrite) apply(tx *bbolt.Tx, group []*fileUpdate) error {
 	for _, u := range group {
 		if err := w.update(tx, u); err != nil {
@@ -70,7 +70,7 @@ func (w *fileWrite) update(tx *bbolt.Tx, u *fileUpdate) error {
 	return err
 }
 
-// put gives a key its value, or deletes it.
+// put sets the value of a key, or deletes the key if value is nil.
 func (w *fileWrite) put(entries *bbolt.Bucket, key string, value []byte) (Entry, error) {
 	revision, err := entries.NextSequence()
 	if err != nil {
@@ -86,8 +86,8 @@ func (w *fileWrite) put(entries *bbolt.Bucket, key string, value []byte) (Entry,
 	return e, err
 }
 
-// call has the caller's function compute the new value. It runs on the store's goroutine, so
-// what it panics with is handed back.
+// call computes the new value with the caller's function. That runs on the store's goroutine, so a
+// panic is passed back to the caller.
 func (u *fileUpdate) call(old []byte) (value []byte) {
 	defer func() { u.panicked = recover() }()
 	if value, u.err = u.change(old); u.err == nil {
@@ -105,7 +105,7 @@ func (w *fileWrite) applied(tx *bbolt.Tx, hash idHash) bool {
 	return len(at) == 8 && !w.expired(at)
 }
 
-// remember notes the id of an update, once more if it had expired.
+// remember stores the id of an update, again if it had expired.
 func (w *fileWrite) remember(tx *bbolt.Tx, hash idHash) error {
 	applied, byTime := tx.Bucket(bucketApplied), tx.Bucket(bucketByTime)
 	if before := applied.Get(hash[:]); before == nil {
@@ -120,8 +120,8 @@ func (w *fileWrite) remember(tx *bbolt.Tx, hash idHash) error {
 	return byTime.Put(slices.Concat(at, hash[:]), nil)
 }
 
-// forget drops the ids that are too old or too many, a few at a time: a transaction adds fewer
-// than that.
+// forget drops the ids that are too old or too many, up to a number per transaction: more than a
+// transaction adds.
 func (w *fileWrite) forget(tx *bbolt.Tx) error {
 	applied := tx.Bucket(bucketApplied)
 	oldest := tx.Bucket(bucketByTime).Cursor()

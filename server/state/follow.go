@@ -14,19 +14,19 @@ import (
 
 const (
 	pollEvery   = 250 * time.Millisecond // how soon a flush is noticed
-	missedAfter = time.Second            // a message that was published is not coming any more
-	pollTimeout = 2 * time.Second        // after which a Redis that does not answer counts as away
+	missedAfter = time.Second            // after which a published message counts as lost
+	pollTimeout = 2 * time.Second        // after which a silent Redis counts as unreachable
 	minBackOff  = 50 * time.Millisecond  // between attempts to connect, doubling
-	maxBackOff  = 500 * time.Millisecond // well below Options.Settle, so that nobody is late
+	maxBackOff  = 500 * time.Millisecond // well below Options.Settle, so that no server is late
 	pushEntries = 500                    // in one call of the restore script
 	pushBytes   = 1 << 20
 )
 
-// errMissed ends a session that has not been told of a change.
+// errMissed ends a session that has missed the notification of a change.
 var errMissed = errors.New("state: a notification from Redis did not come")
 
-// follow keeps the mirror as Redis is, until Close: it reads everything, then applies what is
-// notified, and begins again when that breaks.
+// follow keeps the mirror in sync with Redis, until Close: it reads everything, then applies
+// notifications, and begins again when the connection breaks.
 func (s *redisStore) follow() {
 	var first sync.Once
 	tried := func() { first.Do(func() { close(s.tried) }) }
@@ -55,7 +55,8 @@ func (s *redisStore) follow() {
 // session subscribes, reads everything, calls inSync, and applies changes until something breaks.
 func (s *redisStore) session(inSync func()) error {
 	ctx, cancel := context.WithCancel(s.ctx)
-	// Subscribe greets the server, which may be silent: it gets the deadline of the confirmation.
+	// Subscribe sends a greeting, to which the server may not answer: both share one deadline with
+	// the confirmation.
 	confirm, done := context.WithTimeout(ctx, pollTimeout)
 	defer done()
 	subscription := s.client.Subscribe(confirm, s.channel)
@@ -91,7 +92,7 @@ func (s *redisStore) session(inSync func()) error {
 
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
-	var due uint64 // must have been seen missedAfter that
+	var due uint64 // revision that must have been seen by dueAt plus missedAfter
 	var dueAt time.Time
 	for {
 		var err error
@@ -141,7 +142,7 @@ func (s *redisStore) notified(ctx context.Context, message string) error {
 	return nil
 }
 
-// poll looks whether this is still the life that was read, and tells the revision there.
+// poll checks whether Redis is still in the life that was read, and returns the revision there.
 func (s *redisStore) poll(ctx context.Context) (revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -162,19 +163,19 @@ func (s *redisStore) poll(ctx context.Context) (revision uint64, err error) {
 	return number([]byte(text))
 }
 
-// stored is all of a namespace, at one moment.
+// stored is everything in a namespace, at one moment.
 type stored struct {
 	snapshot
 	life    string
 	applied map[idHash]uint64
 }
 
-// readAll makes the mirror what Redis has. If Redis has begun another life than the mirror's,
-// it first gets what only this server knows.
+// readAll makes the mirror equal to Redis. If Redis has begun another life than the mirror's, it
+// first restores what only this server knows.
 func (s *redisStore) readAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var restored string // the life that has all this server's ids; it may have too many to keep
+	var restored string // the life that was sent all of this server's ids: it may keep fewer
 	for {
 		life, err := beginScript.Run(ctx, s.client, s.keys, s.channel, s.opts.Settle.Milliseconds()).Text()
 		if err != nil {
@@ -200,14 +201,14 @@ func (s *redisStore) readAll(ctx context.Context) error {
 	}
 }
 
-// adopt makes the mirror what Redis has. Not ok: Redis is in another life, and has to get these
-// first, ids only if that life has not had them.
+// adopt makes the mirror equal to Redis. If not ok, Redis is in another life, and entries and ids
+// have to be restored first. ids is empty if that life was sent them already.
 func (s *redisStore) adopt(all stored, restored string) (entries []Entry, ids map[idHash]uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all.life != s.life || s.late {
-		// From here on the mirror is nobody's: what an update adds to it makes it late, and
-		// this is done once more.
+		// From here on the mirror belongs to no life: an update that adds to it sets late, and the
+		// comparison is repeated.
 		idsToo := s.late || all.life != restored
 		s.life, s.late = "", false
 		ids = map[idHash]uint64{}
@@ -272,7 +273,7 @@ func (s *redisStore) readStored(ctx context.Context) (stored, error) {
 	return all, nil
 }
 
-// restore brings back what Redis has lost, in pieces that do not keep it from answering others.
+// restore sends what Redis has lost, in pieces small enough that it keeps answering other clients.
 func (s *redisStore) restore(ctx context.Context, life string, entries []Entry, ids map[idHash]uint64) error {
 	var args []any
 	var bytes int
@@ -301,5 +302,5 @@ func (s *redisStore) restore(ctx context.Context, life string, entries []Entry, 
 			return err
 		}
 	}
-	return push(s.channel) // now the others read it
+	return push(s.channel) // makes the other servers read it
 }

@@ -3,7 +3,7 @@ package state
 import "testing"
 
 // An update that Redis acknowledged just before it lost its data may reach the mirror after the
-// mirror was compared with what is left. Then it is brought back by one more comparison.
+// comparison with what is left. Then one more comparison restores it.
 func TestLateCommitIsBroughtBack(t *testing.T) {
 	s := &redisStore{
 		mirror: newMirror(nil), reread: make(chan struct{}, 1), turned: make(chan struct{}), applied: newRecent[idHash](10), life: "before",
@@ -18,7 +18,7 @@ func TestLateCommitIsBroughtBack(t *testing.T) {
 	default:
 		t.Fatal("nobody is asked to compare again")
 	}
-	for range 2 { // until it is there, it is brought back again
+	for range 2 { // until Redis has the update, each comparison restores it
 		entries, ids, ok := s.adopt(empty, "after")
 		if s.late = true; ok || len(entries) != 1 || entries[0].Key != "a" || len(ids) != 1 {
 			t.Fatalf("bringing back %v and %v, %v", entries, ids, ok)

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// keyLocks are locks by name that can be waited for with a context. The zero value is ready.
+// keyLocks are locks by name; waiting for one can end with a context. The zero value is ready.
 type keyLocks struct {
 	mu   sync.Mutex
 	held map[string]*keyLock
@@ -14,11 +14,11 @@ type keyLocks struct {
 
 type keyLock struct {
 	turn  chan struct{} // holds one element while the lock is held
-	users int           // who hold it or wait for it; guarded by keyLocks.mu
+	users int           // goroutines that hold it or wait for it; guarded by keyLocks.mu
 }
 
-// begin bounds a change that its caller has not bounded, and locks its keys, in one order for all
-// who do. The caller calls end.
+// begin gives ctx a deadline if it has none, and locks the keys in sorted order, so that callers
+// cannot deadlock. The caller must call end.
 func (l *keyLocks) begin(ctx context.Context, keys ...string) (_ context.Context, end func(), err error) {
 	ctx, cancel := withCallTimeout(ctx)
 	held := 0
@@ -49,7 +49,7 @@ func (l *keyLocks) lock(ctx context.Context, key string) error {
 	}
 	k.users++
 	l.mu.Unlock()
-	if ctx.Err() == nil { // else select would take either
+	if ctx.Err() == nil { // otherwise select might take the lock
 		select {
 		case k.turn <- struct{}{}:
 			return nil
@@ -60,7 +60,7 @@ func (l *keyLocks) lock(ctx context.Context, key string) error {
 	return ended(ctx, "waiting to change "+key)
 }
 
-// leave is the end of a user of a lock, who has it or has waited for it.
+// leave ends one use of a lock, by a goroutine that holds it (has) or has waited for it.
 func (l *keyLocks) leave(key string, has bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,8 +20,8 @@ type memory struct {
 	applied  recent[idHash]
 }
 
-// NewMemory makes a store that keeps nothing beyond the process: for tests, and for servers
-// that are told everything at their start.
+// NewMemory returns a store whose contents end with the process: for tests, and for servers that
+// are configured completely at their start.
 func NewMemory(opts Options) (Store, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -95,7 +95,7 @@ func keysOf(entries []Entry) []string {
 	return keys
 }
 
-// numbered are entries with the revisions after last, which moves on.
+// numbered returns entries with the revisions after last, and advances last.
 func numbered(entries []Entry, last *uint64) []Entry {
 	out := make([]Entry, len(entries))
 	for i, e := range entries {

@@ -9,11 +9,10 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// A mirror is the reading half of every store: all entries in memory, and who wants to know of
-// changes.
+// A mirror is the reading half of every store: all entries in memory, and the watchers of changes.
 type mirror struct {
 	mu       sync.RWMutex
-	unread   error                       // why nothing can be read; nil: it can
+	unread   error                       // why nothing can be read; nil if it can
 	rooms    map[string]map[string]Entry // by first segment, then by key
 	gone     recent[string]              // revisions at which keys were deleted
 	watchers map[*watcher]struct{}
@@ -31,7 +30,7 @@ func newMirror(unread error) *mirror {
 	return &mirror{unread: unread, rooms: map[string]map[string]Entry{}, gone: newRecent[string](maxGone), watchers: map[*watcher]struct{}{}}
 }
 
-// room is the first segment of a key.
+// room returns the first segment of a key.
 func room(key string) string {
 	first, _, _ := strings.Cut(key, "/")
 	return first
@@ -84,8 +83,9 @@ func (m *mirror) Watch(prefix string, changed chan<- struct{}) (stop func()) {
 	}
 }
 
-// set takes entries over, and deletes those without value. An entry that is older than what is
-// here changes nothing: a store hears of its own changes twice, and of others' maybe late.
+// set applies entries; one without a value is a deletion. An entry older than the mirror's changes
+// nothing: a store is notified of its own changes as well, and of those of other servers maybe
+// late.
 func (m *mirror) set(entries ...Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *mirror) setLocked(e Entry) {
 	}
 }
 
-// A snapshot is all that is stored, with every change up to a revision.
+// A snapshot is everything stored, with every change up to a revision.
 type snapshot struct {
 	entries  map[string]Entry
 	deleted  map[string]uint64 // revisions at which keys were deleted
@@ -131,7 +131,7 @@ type snapshot struct {
 	revision uint64
 }
 
-// adopt makes the mirror what the snapshot is, and lets it be read. What is newer here stays.
+// adopt makes the mirror equal to the snapshot, and readable. Newer entries of the mirror stay.
 func (m *mirror) adopt(s snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,8 +155,8 @@ func (m *mirror) adopt(s snapshot) {
 	m.unread = nil
 }
 
-// newer is what the mirror knows and the snapshot does not: entries, those without value are
-// deletions.
+// newer returns what the mirror knows and the snapshot does not: entries, of which those without a
+// value are deletions.
 func (m *mirror) newer(s snapshot) []Entry {
 	var all []Entry
 	missing := func(key string, revision uint64) bool {
@@ -180,14 +180,14 @@ func (m *mirror) newer(s snapshot) []Entry {
 	return all
 }
 
-// floor is up to which revision deletions may have been forgotten.
+// floor returns the revision up to which deletions may have been forgotten.
 func (m *mirror) floor() uint64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.gone.floor
 }
 
-// close has everything answered with ErrClosed from now on. False: it was closed before.
+// close makes all later calls return ErrClosed. It reports false if the mirror was closed before.
 func (m *mirror) close() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// told is what a mirror has, as text: "a=1@5" is a key, its value and its revision.
+// told returns the contents of a mirror as text: "a=1@5" is a key, its value and its revision.
 func told(m *mirror) string {
 	all, err := m.List("")
 	if err != nil {
@@ -31,8 +31,7 @@ func expectTold(t *testing.T, m *mirror, want string) {
 	}
 }
 
-// A store hears of changes in any order: from its own updates, and from the channel. The newest
-// counts.
+// A store gets changes in any order: from its own updates, and from the channel. The newest counts.
 func TestMirrorOrder(t *testing.T) {
 	m := newMirror(nil)
 	m.set(set("a", "new", 5), set("a", "old", 4))
@@ -47,7 +46,7 @@ func TestMirrorAdopts(t *testing.T) {
 	m := newMirror(ErrUnavailable)
 	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "1", 1), "b": set("b", "1", 2), "c": set("c", "1", 3)}, revision: 3})
 	expectTold(t, m, "a=1@1 b=1@2 c=1@3")
-	m.set(set("own", "1", 9)) // acknowledged after the snapshot that follows was taken
+	m.set(set("own", "1", 9)) // acknowledged after the snapshot below was taken
 	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "2", 7)}, deleted: map[string]uint64{"b": 6, "never seen": 5}, revision: 8})
 	expectTold(t, m, "a=2@7 own=1@9")
 	m.set(set("never seen", "late", 4), set("b", "late", 4), set("c", "late", 4))
@@ -57,7 +56,7 @@ func TestMirrorAdopts(t *testing.T) {
 	expectTold(t, m, ErrClosed.Error())
 }
 
-// What a Redis that has lost its data gets back.
+// A Redis that has lost its data gets these entries back.
 func TestMirrorNewer(t *testing.T) {
 	m := newMirror(nil)
 	m.set(set("lost", "1", 10), set("old here", "1", 11), set("new here", "2", 12), set("same", "1", 13), set("deleted there", "1", 14),

@@ -20,9 +20,9 @@ import (
 	"github.com/shivad/shivad/shiva/leaktest"
 )
 
-// refused opens a store that cannot be opened, and compares what is said with the parts of it
-// that an operator needs. The store must be nil as well: a caller that closes what it was given
-// would otherwise call a method of nothing.
+// refused opens a store that cannot be opened, and checks that the error has the parts that an
+// operator needs. The store must be nil as well: otherwise a caller that closes the returned store
+// would call a method on a nil pointer.
 func refused(t *testing.T, target string, parts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -44,7 +44,8 @@ func refused(t *testing.T, target string, parts ...string) {
 	}
 }
 
-// Every file that cannot be opened says why and what to do, and is left as it was.
+// For every file that cannot be opened the error says why and what to do, and the file is left as
+// it was.
 func TestFileRefused(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -115,8 +116,8 @@ func TestFileRefused(t *testing.T) {
 	}
 }
 
-// A file of another user, and one in a directory that cannot be written. Root may do
-// everything, so another user tries.
+// A file of another user, and one in a directory that is not writable. Root may do everything, so
+// another user tries.
 func TestFileForbidden(t *testing.T) {
 	if os.Getuid() == 0 {
 		asNobody(t)
@@ -136,10 +137,10 @@ func TestFileForbidden(t *testing.T) {
 	}
 }
 
-// asNobody runs the calling test once more in a process of the user nobody.
+// asNobody runs the calling test again in a process of the user nobody.
 func asNobody(t *testing.T) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nobody") // t.TempDir lies in a directory of root's
+	dir, err := os.MkdirTemp("", "nobody") // t.TempDir is in a directory of root's
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,8 +164,8 @@ func asNobody(t *testing.T) {
 	}
 }
 
-// A new file for which there is no room leaves nothing behind: half of it would be taken for a
-// damaged one later.
+// A new file for which there is no room is removed: half of it would be taken for a damaged file
+// later.
 func TestFileWithoutRoom(t *testing.T) {
 	out, err := child("no room", filepath.Join(t.TempDir(), "state.db")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "good") {
@@ -172,7 +173,8 @@ func TestFileWithoutRoom(t *testing.T) {
 	}
 }
 
-// openWithoutRoom opens a new file where files may have a page, then again without that limit.
+// openWithoutRoom opens a new file while files are limited to one page, then again without that
+// limit.
 func openWithoutRoom(path string) {
 	fault := func(format string, about ...any) {
 		fmt.Printf(format+"\n", about...)
@@ -196,7 +198,7 @@ func openWithoutRoom(path string) {
 	fmt.Println("good")
 }
 
-// A Redis that cannot be read says why and what to do.
+// For a Redis that cannot be read the error says why and what to do.
 func TestRedisRefused(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// recent remembers the things with the highest numbers: deleted keys by revision, ids by time.
-// It holds max of them, and an eighth more before it is worth a sort to find which are too
-// many.
+// recent remembers the items with the highest numbers: deleted keys by revision, ids by time. It
+// holds up to max and an eighth: only then is the sort that finds the surplus worth its cost.
 type recent[K comparable] struct {
 	max   int
 	at    map[K]uint64

@@ -6,12 +6,13 @@ import (
 	"hash/crc32"
 )
 
-// A record is an entry as the file has it, under its key:
+// A record is the form of an entry in the file, under its key:
 //
 //	| CRC-32C of the key and of what follows | revision | value |
 //	| uint32, big-endian                     | uint64   |       |
 //
-// bbolt has no checksum on its pages. Changing this layout wants a new format number (file.go).
+// bbolt has no checksums on its data pages. A change of this layout needs a new format number
+// (file.go).
 const recordHeaderBytes = 12
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -29,7 +30,7 @@ func appendRecord(b []byte, e Entry) []byte {
 	return b
 }
 
-// decodeRecord copies what it returns.
+// decodeRecord returns a copy of the entry in b.
 func decodeRecord(key string, b []byte) (Entry, error) {
 	if len(b) < recordHeaderBytes {
 		return Entry{}, fmt.Errorf("%w: record of %q has %d bytes, want at least %d", ErrCorrupt, key, len(b), recordHeaderBytes)

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	maxTries    = 64                    // of an update that others are faster than
+	maxTries    = 64                    // of an update that loses to other servers
 	maxPause    = 32 * time.Millisecond // between two tries
 	dialTimeout = 2 * time.Second
-	readTimeout = 30 * time.Second // of everything, the longest answer; calls end with contexts
+	readTimeout = 30 * time.Second // for the longest answer, everything; calls end with contexts
 )
 
-// redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are
-// in the mirror when they return; one goroutine follows what others change (follow.go).
+// redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are in
+// the mirror when they return; one goroutine follows the changes of other servers (follow.go).
 type redisStore struct {
 	*mirror
 	opts    Options
@@ -39,14 +39,14 @@ type redisStore struct {
 	ctx      context.Context // ended by Close
 	cancel   context.CancelFunc
 	follower sync.WaitGroup // follow
-	reread   chan struct{}  // has follow read everything again
+	reread   chan struct{}  // makes follow read everything again
 	tried    chan struct{}  // closed when the first attempt to read has ended
-	seen     uint64         // owned by follow: revision up to which every change has been seen
+	seen     uint64         // owned by follow: the revision up to which every change has been seen
 
 	// Guarded by mu, which is taken before the mirror's.
 	mu      sync.Mutex
-	life    string        // of the data in the mirror; "" while it may hold what Redis has not
-	late    bool          // the mirror got something of an earlier life that Redis may not have
+	life    string        // of the data in the mirror; "" while it may hold what Redis lacks
+	late    bool          // the mirror got a change of an earlier life that Redis may lack
 	turned  chan struct{} // closed and replaced when life or health changes
 	health  Health
 	applied recent[idHash] // ids by time in ms
@@ -55,13 +55,13 @@ type redisStore struct {
 func openRedis(ctx context.Context, target string, opts Options) (Store, error) {
 	o, err := redis.ParseURL(target)
 	if err != nil {
-		// The error of a URL quotes it, and with it the password.
+		// A *url.Error quotes the URL, and with it the password.
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
 		return nil, fmt.Errorf("state: address of Redis: %w", err)
 	}
-	logging.Disable() // go-redis prints on its own what it also returns
+	logging.Disable() // go-redis would also print the errors that it returns
 	o.MaxRetries = -1 // an update that was sent twice would be applied twice
 	o.DialerRetries = 1
 	o.ContextTimeoutEnabled = true
@@ -98,7 +98,7 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 	if err := checkKey(key); err != nil {
 		return Entry{}, err
 	}
-	// One at a time from this server: then only servers are in each other's way.
+	// One update of a key at a time from this server: then only other servers compete.
 	ctx, end, err := s.locks.begin(ctx, key)
 	if err != nil {
 		return Entry{}, err
@@ -108,7 +108,7 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 	if err != nil {
 		return Entry{}, err
 	}
-	// The mirror may be behind. Then the commit does not take place, and tells what is there.
+	// The mirror may be behind. Then the commit fails, and returns the current entry.
 	old, err := s.Get(key)
 	if err != nil {
 		return Entry{}, err
@@ -119,7 +119,7 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 			refused = checkValue(key, value)
 		}
 		doing := operation(value)
-		if refused != nil { // that, too, may rest on what is no longer so
+		if refused != nil { // the refusal, too, may rest on an outdated value
 			doing, value = "look", nil
 		}
 		r, err := s.commit(ctx, life, old, id, doing, value)
@@ -136,8 +136,9 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 			if refused != nil && r.entry.Revision == old.Revision {
 				return Entry{}, refused
 			}
-			// What was told is tried at once. After a pause it is old, and the next try loses to
-			// whoever has not paused: servers that always do may never get their turn.
+			// Try again at once with the entry just returned. After a pause it is outdated, and the
+			// next try loses to any server that has not paused: a server that always pauses may
+			// never win.
 			old = r.entry
 			if try++; try%2 == 0 {
 				err = pause(ctx, rand.N(min(time.Millisecond<<min(try, 10), maxPause)))
@@ -197,7 +198,7 @@ func (s *redisStore) Write(ctx context.Context, entries []Entry) error {
 	return err
 }
 
-// operation is what the scripts call giving a key this value.
+// operation returns the scripts' name for setting a key to this value.
 func operation(value []byte) string {
 	if value == nil {
 		return "delete"
@@ -205,10 +206,10 @@ func operation(value []byte) string {
 	return "set"
 }
 
-// A commitReply is what the commit script answered, or the write script.
+// A commitReply is the reply of the commit script or the write script.
 type commitReply struct {
-	outcome string        // as the script has it
-	entry   Entry         // done: as it is now; applied, changed: as it is there
+	outcome string        // the script's word
+	entry   Entry         // done: the new entry; applied, changed: the entry in Redis
 	time    uint64        // done: ms since 1970
 	wait    time.Duration // hold
 }
@@ -265,7 +266,7 @@ func decodeCommitReply(key string, value []byte, reply []any) (commitReply, erro
 	return r, fmt.Errorf("%w: answer %.80q of the commit script", ErrCorrupt, reply)
 }
 
-// committed puts what Redis has acknowledged into the mirror, before the caller hears of it.
+// committed puts an update that Redis has acknowledged into the mirror, before Update returns.
 func (s *redisStore) committed(life string, r commitReply, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,22 +276,22 @@ func (s *redisStore) committed(life string, r commitReply, id string) {
 	s.acknowledgedLocked(life, r.entry)
 }
 
-// acknowledgedLocked puts entries into the mirror that Redis has taken in that life.
+// acknowledgedLocked puts entries into the mirror that Redis has acknowledged in that life.
 func (s *redisStore) acknowledgedLocked(life string, entries ...Entry) {
 	s.set(entries...)
 	if s.life != life {
-		// Redis lost its data between its answer and now. This goes back to it, too.
+		// Redis lost its data since its answer. These entries have to be restored, too.
 		s.late = true
 		s.askReread()
 	}
 }
 
-// askReread has follow read everything again. It does not wait.
+// askReread makes follow read everything again. It does not wait.
 func (s *redisStore) askReread() {
 	wake.Up(s.reread)
 }
 
-// ready waits until the mirror holds what Redis does, in another life than not, and gives that
+// ready waits until the mirror is in sync with Redis, in another life than not, and returns that
 // life. It does not wait for an unreachable Redis.
 func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 	for {
@@ -315,14 +316,14 @@ func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 	}
 }
 
-// broken puts an error of Redis or of the connection to it into the words of this package.
+// broken converts an error of Redis, or of the connection to it, to one of this package.
 func (s *redisStore) broken(ctx context.Context, doing string, err error) error {
 	at := "Redis at " + s.client.Options().Addr
-	if format, ok := strings.CutPrefix(err.Error(), "FORMAT "); ok { // as the scripts say it
+	if format, ok := strings.CutPrefix(err.Error(), "FORMAT "); ok { // from the scripts
 		err = otherFormat(format, redisFormat)
 	}
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
-		<-ctx.Done() // the connection has the same deadline, and may be a moment faster
+		<-ctx.Done() // the connection has the same deadline, and may time out a moment earlier
 	}
 	switch {
 	case s.ctx.Err() != nil:
@@ -360,7 +361,7 @@ func (s *redisStore) setHealth(err error) {
 	s.turnLocked()
 }
 
-// turnLocked wakes those who wait for life or health to change.
+// turnLocked wakes the goroutines that wait for life or health to change.
 func (s *redisStore) turnLocked() {
 	close(s.turned)
 	s.turned = make(chan struct{})
@@ -380,7 +381,7 @@ func (s *redisStore) Close() error {
 	err := s.client.Close()
 	s.follower.Wait()
 	s.mu.Lock()
-	s.health = Health{Err: ErrClosed, Since: time.Now()} // which is no fault, and not logged as one
+	s.health = Health{Err: ErrClosed, Since: time.Now()} // not a fault, so not logged
 	s.turnLocked()
 	s.mu.Unlock()
 	return err

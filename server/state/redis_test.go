@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/leaktest"
 )
 
-// quick holds updates back for a shorter time after a restart. It is still far longer than
-// servers need here.
+// quick holds updates back for a shorter time after a restart, still far longer than servers need
+// here.
 var quick = state.Options{Settle: time.Second}
 
 // inThree selects the database of a proxy's target.
@@ -30,8 +30,8 @@ var inThree = []any{"select", "3"}
 
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
 
-// A Redis of a test outlives the thread on which the test started it: supervisors, in other tests
-// of the process, end threads.
+// A test's Redis outlives the thread on which the test started it: supervisors in other tests of
+// the process end threads.
 func TestRedisOutlivesThreads(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -39,7 +39,7 @@ func TestRedisOutlivesThreads(t *testing.T) {
 	tid := os.Getpid()
 	for tid == os.Getpid() { // the first thread never ends
 		over := make(chan struct{})
-		go func() { // ends, and its thread with it, which stays locked
+		go func() { // its thread stays locked, so it ends with the goroutine
 			defer close(over)
 			runtime.LockOSThread()
 			if tid = syscall.Gettid(); tid == os.Getpid() {
@@ -109,7 +109,7 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 			t.Errorf("update: %v", err)
 		}
 	}
-	// It comes back with nothing, and gets everything from the servers.
+	// Redis restarts empty, and gets everything from the servers.
 	r.Start(t)
 	statetest.Put(t, waitFor(t, b), "new", "1")
 	budgettest.Until(t, "all is as before", func() bool {
@@ -127,7 +127,7 @@ func waitFor(t *testing.T, s state.Store) state.Store {
 	return s
 }
 
-// A Redis that hangs has its connections, and answers nothing.
+// A hanging Redis keeps its connections open, and answers nothing.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -148,8 +148,8 @@ func TestRedisHangs(t *testing.T) {
 	statetest.Put(t, waitFor(t, s), "b", "1")
 }
 
-// A Redis that comes back with an older state of itself (its last snapshot) must not win
-// against what was acknowledged since.
+// A Redis that restarts with an older state of itself (its last snapshot) must not win against
+// changes acknowledged since.
 func TestRedisComesBackWithOldData(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -185,7 +185,7 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 	}
 }
 
-// What was changed while a server was cut off is newer than what it brings.
+// Changes made while a server was cut off are newer than the entries that it restores.
 func TestRedisLateServer(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -216,14 +216,14 @@ func TestRedisLateServer(t *testing.T) {
 	}
 }
 
-// After a flush no update is built upon what one server knows before the others had time to
-// bring what they know.
+// After a flush no update builds on the entries of one server before the other servers had time to
+// restore theirs.
 func TestRedisWaitsForAllServers(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p, q := newProxy(t, r), newProxy(t, r)
-	opts := state.Options{Settle: time.Hour} // which is not waited for
+	opts := state.Options{Settle: time.Hour} // the test does not wait for it
 	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
 	settled := func() { r.Session(t, inThree, []any{"hset", "shivad:meta", "hold", "0"}) }
 	settled()
@@ -241,7 +241,7 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	if !statetest.Has(stale, "n", "1") {
 		t.Fatal("the stale server is not stale")
 	}
-	// That there is nothing to change is not known either.
+	// Nor can Redis tell yet that there is nothing to change.
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := stale.Update(short, "made", "", addToOne); !errors.Is(err, state.ErrUnavailable) {
@@ -257,7 +257,7 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	}
 }
 
-// A server that changes a key again and again does not keep another one from it.
+// A server that changes a key again and again does not keep another server from changing it.
 func TestRedisContended(t *testing.T) {
 	t.Parallel() // it waits
 	r := statetest.NewRedis(t)
@@ -290,7 +290,7 @@ func TestRedisContended(t *testing.T) {
 	}
 }
 
-// addToOne is a change that counts, and refuses to begin.
+// addToOne is a change that increments a number, and refuses if there is none.
 func addToOne(old []byte) ([]byte, error) {
 	if old == nil {
 		return nil, errors.New("nothing was counted")
@@ -298,7 +298,7 @@ func addToOne(old []byte) ([]byte, error) {
 	return statetest.Add(1)(old)
 }
 
-// A server that was cut off hears of all that has changed meanwhile, also of deletions.
+// A server that was cut off catches up on all changes meanwhile, including deletions.
 func TestRedisMissedNotifications(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -324,8 +324,7 @@ func TestRedisMissedNotifications(t *testing.T) {
 		}
 	}
 
-	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the
-	// count of changes tells.
+	// Only messages are lost, as if a proxy swallowed them: the revision reveals the gap.
 	r.Session(t, inThree, []any{"eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
 		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0"})
 	for _, s := range []state.Store{near, far} {
@@ -333,8 +332,9 @@ func TestRedisMissedNotifications(t *testing.T) {
 	}
 }
 
-// trouble counts in a few keys from two servers while something happens to their Redis, and
-// then compares. Whatever was acknowledged is there; whatever else is there was at least tried.
+// trouble counts in a few keys from two servers while something happens to their Redis, and then
+// compares. Every acknowledged update must be there; every other update that is there was at least
+// tried.
 func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 	stores := []state.Store{open(t, r.Target(), quick), open(t, r.Target(), quick)}
 	const keys = 4
@@ -426,8 +426,8 @@ func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 	})
 }
 
-// A later release that changes the format ends what this one reads and writes, at once and with a
-// reason. What a release before the number was there has written is format 1.
+// When a later release changes the format, this one stops reading and writing at once, with a
+// reason. Data without a format number, written before the number existed, is format 1.
 func TestRedisFormat(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -486,8 +486,7 @@ func TestRedisNamespaces(t *testing.T) {
 	}
 }
 
-// An address may have a user, a password and the number of a database. The password is not told
-// to anybody.
+// An address may have a user, a password and the number of a database. The password is never shown.
 func TestRedisAddress(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)
@@ -509,7 +508,7 @@ func TestRedisAddress(t *testing.T) {
 	})
 }
 
-// A Redis that is full refuses, and takes updates again when there is room.
+// A full Redis refuses updates, and accepts them again when there is room.
 func TestRedisFull(t *testing.T) {
 	t.Parallel() // it waits
 	leaktest.Goroutines(t)

@@ -10,12 +10,12 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
-// A remedy is what an operator does about a store that cannot be opened. The first whose text
-// occurs in the error holds.
+// A remedy advises an operator whose store cannot be opened. The first remedy whose text occurs in
+// the error applies.
 type remedy struct{ text, advice string }
 
-// redisRemedies knows the refusals of Redis and of its client library by their words: neither
-// has other codes.
+// redisRemedies recognizes the errors of Redis and of its client library by their texts: neither
+// has codes.
 var redisRemedies = []remedy{
 	{"WRONGPASS", "check user and password in state.at"},
 	{"invalid username-password", "check user and password in state.at"},
@@ -39,12 +39,12 @@ var redisRemedies = []remedy{
 	{"no such host", "check the name of the host in state.at"},
 }
 
-// otherFormat is the error of a store whose layout has another number than this release's.
+// otherFormat returns the error of a store whose layout has another number than this release's.
 func otherFormat(format, want string) error {
 	return fmt.Errorf("format %q, want %q: written by another release", format, want)
 }
 
-// redisRemedy says what to do about a Redis that could not be read.
+// redisRemedy returns the advice about a Redis that could not be read.
 func redisRemedy(err error) string {
 	for _, r := range redisRemedies {
 		if strings.Contains(err.Error(), r.text) {
@@ -57,7 +57,7 @@ func redisRemedy(err error) string {
 	return "start it or check the address in state.at; with state.required = false the server starts without it"
 }
 
-// fileRemedy says what to do about a file that could not be opened.
+// fileRemedy returns the advice about a file that could not be opened.
 func fileRemedy(path string, err error) string {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):

@@ -2,8 +2,8 @@ package state
 
 import "github.com/redis/go-redis/v9"
 
-// What is atomic in Redis is a script. DESIGN.md has the protocol; these are its keys, N being
-// the namespace:
+// Each atomic step in Redis is a script. DESIGN.md describes the protocol; these are its keys,
+// where N is the namespace:
 //
 //	N:meta     hash       format    of these keys and their values; none: 1, as before it was there
 //	                      run       run id of the Redis that this life began on
@@ -20,16 +20,16 @@ import "github.com/redis/go-redis/v9"
 //	N:applied  sorted set hash of key and id of an update (16 bytes), by its time in ms since 1970
 //	N:changes  channel    messages, see wire.go
 //
-// All numbers are whole and below 2^53, which is what Lua and sorted sets can hold; a revision
-// that is stored is written by string.format, since Lua writes 1e+14 for large ones.
+// All numbers are whole and below 2^53, the limit of Lua and sorted sets; scripts store revisions
+// with string.format, since Lua would write large ones as 1e+14.
 
-// redisFormat is the number of this layout. Whoever changes it so that earlier releases would read
-// or write it wrongly takes the next number, by which they refuse it.
+// redisFormat is the number of this layout. Increment it for a change that earlier releases would
+// read or write wrongly: they then refuse the layout.
 const redisFormat = "1"
 
-// scriptHead is what the scripts share. KEYS: meta, entries, deleted, applied. Each looks at the
-// format in the step that reads or writes, so that a server of an earlier release that still runs
-// when a later one changes the format touches nothing from there on.
+// scriptHead is the common beginning of the scripts. KEYS: meta, entries, deleted, applied. Each
+// script checks the format in the step that reads or writes, so that a server of an earlier release
+// that still runs when a later one changes the format touches nothing from then on.
 const scriptHead = `
 local meta, entries, deleted, applied = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local format = redis.call('HGET', meta, 'format')
@@ -62,7 +62,7 @@ local function forget(lifetime, most)
 end
 `
 
-// commitScript changes one key if it has not been changed meanwhile.
+// commitScript changes one key if nothing else has changed it meanwhile.
 //
 //	ARGV  channel, life, key, revision expected, 'set', 'delete' or 'look', value, hash of the id
 //	      or '', lifetime of ids in ms, most ids, most deletions
@@ -91,7 +91,7 @@ redis.call('PUBLISH', channel, table.concat({op, whole(rev), whole(now), #id, #k
 return {'done', rev, now}
 `)
 
-// writeScript gives keys their values, whatever they were.
+// writeScript sets keys to values, whatever their old values.
 //
 //	ARGV  channel, life, most deletions, then as often as needed: key, 'set' or 'delete', value
 //	gives {'done', revision of the last, now} | {'life'} | {'hold', ms}
@@ -111,8 +111,8 @@ redis.call('PUBLISH', ARGV[1], 'read')
 return {'done', last, now}
 `)
 
-// beginScript returns the life of the data, and begins one if this Redis has another run id than
-// the data, or no data.
+// beginScript returns the life of the data, and begins a new life if this Redis has another run id
+// than the data, or no data.
 //
 //	ARGV  channel, ms to hold
 //	gives life
@@ -126,8 +126,8 @@ redis.call('PUBLISH', ARGV[1], 'read')
 return life
 `)
 
-// restoreScript takes over what a server knows and this Redis does not, as far as nothing newer
-// is there.
+// restoreScript stores what a server knows and this Redis does not, except where Redis has
+// something newer.
 //
 //	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in
 //	      ms, most ids, highest revision known, floor, then as often as needed: 'set', key,

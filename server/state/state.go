@@ -29,18 +29,18 @@ const (
 // callTimeout ends an update whose context has no deadline of its own.
 const callTimeout = 5 * time.Second
 
-// What callers branch on; errors that are returned wrap these and say more.
+// The errors for callers to branch on. Returned errors wrap these and say more.
 var (
-	// ErrUnavailable: the store cannot be reached. An Update that returned it may
-	// have been applied nonetheless, if the connection was lost before the answer arrived. Give it
-	// an id and repeat it.
+	// ErrUnavailable: the store cannot be reached. The Update may have been applied nonetheless, if
+	// the connection was lost before the answer arrived. Give updates an id and repeat them.
 	ErrUnavailable = errors.New("state: unavailable")
 
-	// ErrFull: no room for this update on the disk or in Redis. Nothing was changed; reading goes
-	// on, and so does writing when there is room again.
+	// ErrFull: no room for this update on the disk or in Redis. Nothing was changed; reading still
+	// works, and writing works again when there is room.
 	ErrFull = errors.New("state: no room")
 
-	// ErrConflict: others changed the key as often as this update was tried. Nothing was changed.
+	// ErrConflict: another server changed the key during each try of this update. Nothing was
+	// changed.
 	ErrConflict = errors.New("state: too many changes of one key at once")
 
 	// ErrApplied: an update of this key with this id was applied before. Nothing was changed.
@@ -49,7 +49,7 @@ var (
 	// ErrTooLarge: the key or the value is above its limit. Nothing was changed.
 	ErrTooLarge = errors.New("state: too large")
 
-	// ErrCorrupt: what is stored is not what this package has written.
+	// ErrCorrupt: the stored data is not what this package has written.
 	ErrCorrupt = errors.New("state: corrupt")
 
 	// ErrClosed: the store has been closed.
@@ -60,18 +60,17 @@ var (
 type Entry struct {
 	Key string
 
-	// Value is nil if the key does not exist, and not nil but maybe empty if it does. It is
-	// shared with the store and all other readers: it stays as it is for ever, and must not be
-	// changed.
+	// Value is nil if the key does not exist, and not nil but maybe empty if it does. The store and
+	// all readers share it: never modify it.
 	Value []byte
 
-	// Revision is another one after every change of the key, and 0 if the key does not exist. Who
-	// keeps something that was computed from Value can tell by it whether that still holds. It
-	// means nothing to another Store.
+	// Revision differs after every change of the key, and is 0 if the key does not exist. A caller
+	// that caches something computed from Value can compare Revision to see whether it still holds.
+	// A Revision means nothing to another Store.
 	Revision uint64
 }
 
-// seen is the entry that an update returns: one that was deleted has no revision.
+// seen returns the entry that an update returns: a deleted one has no revision.
 func (e Entry) seen() Entry {
 	if e.Value == nil {
 		e.Revision = 0
@@ -82,91 +81,90 @@ func (e Entry) seen() Entry {
 // Health reports how a store is doing.
 type Health struct {
 	// Err is why the state cannot be written: Redis cannot be reached, or the last write to the
-	// file failed. Nil: it can.
+	// file failed. Nil: it can be written.
 	Err error
 
-	// Since is when this began.
+	// Since is when the state became, or ceased to be, writable.
 	Since time.Time
 }
 
-// A Store keeps records. See the package comment for what it promises.
+// A Store stores records. See the package comment for what it promises.
 type Store interface {
-	// Get reads one key from memory, without waiting and without allocating. No such key: an
-	// entry without value. ErrUnavailable: nothing was read yet, because Redis has not been
-	// reached since this server started.
+	// Get reads one key from memory, without waiting and without allocating. If there is no such
+	// key, the entry has no value. ErrUnavailable means that Redis has not been read since this
+	// server started.
 	Get(key string) (Entry, error)
 
-	// List reads all keys that begin with prefix, in their order, as they were at one moment. It
-	// is fast if the prefix has the whole first segment ("apps/"); else all keys are looked at.
-	// Errors as Get.
+	// List reads all keys that begin with prefix, sorted, as they were at one moment. It is fast if
+	// the prefix has the whole first segment ("apps/"); otherwise it examines all keys. It returns
+	// the same errors as Get.
 	List(prefix string) ([]Entry, error)
 
-	// Update replaces the value of a key by what change makes of it, in one atomic step, and
-	// returns the entry as it is then. Change gets the newest value, nil if there is none, and
-	// returns the new one, nil to delete the key. It must not change its argument; what it
-	// returns is the store's from then on. It may be called several times, from any goroutine,
-	// and must not use the store. An error of change ends the update, is returned as it is, and
-	// nothing was changed.
+	// Update replaces the value of a key with the result of change, in one atomic step, and returns
+	// the new entry. Change gets the newest value, nil if there is none, and returns the new one,
+	// nil to delete the key. It must not modify its argument, and the store owns its result. It may
+	// be called several times, from any goroutine, and must not use the store. If change returns an
+	// error, Update changes nothing and returns that error unwrapped.
 	//
 	// If id is not empty, and an update of this key with this id was applied before (within the
-	// limits of Options), Update changes nothing and returns ErrApplied with the entry as it is.
-	// The id is remembered in the same atomic step.
+	// limits of Options), Update changes nothing and returns ErrApplied with the current entry. The
+	// id is remembered in the same atomic step.
 	//
 	// Update ends when ctx does, or after 5 s if ctx has no deadline, with an error that wraps
 	// ErrUnavailable and the context's error.
 	Update(ctx context.Context, key, id string, change func(old []byte) (value []byte, err error)) (Entry, error)
 
-	// Write gives keys their values, nil to delete one, whatever they were: all of them in one
-	// atomic step for every reader, or none. It takes no ids. Errors and the end of ctx are as
-	// Update's; above the limits of a Write, or with a key that is there twice, nothing was
-	// changed. The values are the store's from then on.
+	// Write sets keys to values, nil to delete a key, whatever their old values: all in one atomic
+	// step for every reader, or none. It takes no ids. Errors and the end of ctx are as for Update.
+	// Above the limits of a Write, or if a key occurs twice, nothing is changed. The store owns the
+	// values.
 	Write(ctx context.Context, entries []Entry) error
 
-	// Watch has something sent to changed whenever keys that begin with prefix have changed, also
-	// by other servers, and once at the start. It does not wait: who reads from changed, which
-	// wants a buffer of one, is told that there is something new to read, not how often. One
-	// channel may serve several watches. After stop has returned nothing more is sent.
+	// Watch sends to changed whenever keys that begin with prefix have changed, also by other
+	// servers, and once at the start. It never blocks: give changed a buffer of one. A receive
+	// means that there is something new to read, not how many changes. One channel may serve
+	// several watches. Nothing is sent after stop has returned.
 	Watch(prefix string, changed chan<- struct{}) (stop func())
 
-	// Health reports since when the state can be written, or since when and why not.
+	// Health reports whether the state can be written, since when, and if not, why.
 	Health() Health
 
-	// Close ends the store's goroutines, waits for them, and releases file and connections.
-	// Calls under way and later ones return ErrClosed. A second Close does nothing.
+	// Close ends the store's goroutines, waits for them, and releases file and connections. Calls
+	// in progress and later calls return ErrClosed. A second Close does nothing.
 	Close() error
 }
 
 // Options say how a store is opened. The zero value is valid.
 type Options struct {
-	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters.
-	// Empty: "shivad". A file belongs to one server and has none.
+	// Namespace is the prefix of all keys in Redis, so that one Redis can serve several clusters.
+	// Empty: "shivad". A file belongs to one server and has no namespace.
 	Namespace string
 
 	// IDLifetime is how long ids of updates are remembered. 0: 24 h.
 	IDLifetime time.Duration
 
-	// MaxIDs is how many ids of updates are remembered; above it the oldest go. 0: 262,144, which
-	// are 55 MB in a file, 32 MB in Redis and 15 MB in each server's memory.
+	// MaxIDs is how many ids of updates are remembered; beyond that the oldest are forgotten. 0:
+	// 262,144, which take 55 MB in a file, 32 MB in Redis and 15 MB in each server's memory.
 	MaxIDs int
 
 	// Settle is how long updates wait when Redis has lost its data or was restarted, so that all
-	// servers can bring what they know before anything is built upon it. 0: 2 s. The same for all
-	// servers of a namespace.
+	// servers can restore what they know before any update builds on it. 0: 2 s. All servers of a
+	// namespace must have the same.
 	Settle time.Duration
 
-	// Required has Open fail if Redis does not let itself be read by the end of Open's context.
-	// False: Open succeeds, the store's reads return ErrUnavailable until Redis is there, and
-	// Health says why it is not. A file that cannot be opened is an error either way.
+	// Required makes Open fail if Redis cannot be read by the end of Open's context. False: Open
+	// succeeds, the store's reads return ErrUnavailable until Redis has been read, and Health says
+	// why it has not. A file that cannot be opened is an error either way.
 	Required bool
 
-	// Now is the wall clock, by which ids are remembered; nil: time.Now. It may jump.
+	// Now is the wall clock for the lifetime of ids; nil: time.Now. It may jump.
 	Now func() time.Time
 
-	// Logger is told when Redis goes and comes back. Nil: silent.
+	// Logger logs when the store becomes unavailable and available again. Nil: silent.
 	Logger *slog.Logger
 }
 
-// withDefaults fills in what was left out, or tells all that is wrong.
+// withDefaults fills in the defaults, or returns all faults.
 func (o Options) withDefaults() (Options, error) {
 	o.Namespace = cmp.Or(o.Namespace, "shivad")
 	o.IDLifetime = cmp.Or(o.IDLifetime, 24*time.Hour)
@@ -187,7 +185,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// CheckNamespace says what is wrong with Options.Namespace, or returns nil.
+// CheckNamespace returns what is wrong with Options.Namespace, or nil.
 func CheckNamespace(name string) error {
 	if name == "" || len(name) > 64 || strings.ContainsAny(name, " \t\r\n") {
 		return fmt.Errorf("%q: expected 1 to 64 bytes without white space", name)
@@ -195,7 +193,7 @@ func CheckNamespace(name string) error {
 	return nil
 }
 
-// CheckTarget says what is wrong with the form of a target of [Open], or returns nil.
+// CheckTarget returns what is wrong with the form of a target of [Open], or nil.
 func CheckTarget(target string) error {
 	scheme, _, isURL := strings.Cut(target, "://")
 	if isURL && scheme != "redis" && scheme != "rediss" && scheme != "unix" {
@@ -204,14 +202,14 @@ func CheckTarget(target string) error {
 	return nil
 }
 
-// Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with
-// the same (TLS), unix://path?db=n for the socket of a Redis, else the path of a file, which is
-// made if it is not there. Redis is 7.0 or newer.
+// Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// for the
+// same with TLS, unix://path?db=n for the socket of a Redis, or the path of a file, which is
+// created if it does not exist. Redis must be 7.0 or newer.
 //
 // A file that another process has open, or that this package did not write, is an error, and is
-// left as it is. For a Redis, Open waits for the first attempt, or until ctx ends;
-// Options.Required says what a failed one means. Errors say what to do, and never show a
-// password. Ctx does not outlast Open.
+// left as it is. For a Redis, Open waits for the first attempt to read it, or until ctx ends;
+// Options.Required says whether a failed attempt is an error. Errors suggest a remedy, and never
+// show a password. Open does not use ctx after it returns.
 func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -229,8 +227,8 @@ func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	return openFile(target, opts)
 }
 
-// Key joins segments with slashes. What would be taken for something else in a segment is
-// escaped, so that different segments never make the same key.
+// Key joins segments with slashes. It escapes special characters in segments, so that different
+// segments never make the same key.
 func Key(segments ...string) string {
 	escaped := make([]string, len(segments))
 	for i, s := range segments {
@@ -268,7 +266,7 @@ func checkValue(key string, value []byte) error {
 	return nil
 }
 
-// Check reports whether the entries can be written at once, as far as they themselves say.
+// Check reports whether the entries are within the limits of one Write.
 func Check(entries []Entry) error {
 	if len(entries) > MaxWriteEntries {
 		return fmt.Errorf("%w: %d entries at once, limit is %d", ErrTooLarge, len(entries), MaxWriteEntries)
@@ -293,7 +291,7 @@ func Check(entries []Entry) error {
 	return nil
 }
 
-// An idHash stands for the id of an update of a key, whatever their lengths.
+// An idHash stands for a key and the id of an update of it, whatever their lengths.
 type idHash [16]byte
 
 func hashID(key, id string) idHash {
@@ -301,7 +299,7 @@ func hashID(key, id string) idHash {
 	return idHash(sum[:16])
 }
 
-// withCallTimeout bounds a call that its caller has not bounded.
+// withCallTimeout gives ctx a deadline if it has none.
 func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -309,7 +307,7 @@ func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// ended is the error of an update that its context ended.
+// ended returns the error of an update that its context ended.
 func ended(ctx context.Context, doing string) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnavailable, doing, context.Cause(ctx))
 }

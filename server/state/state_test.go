@@ -23,7 +23,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Requests read: that may cost no memory.
+// Requests read the state, so reading must not allocate.
 func TestGetAllocatesNothing(t *testing.T) {
 	s, err := state.NewMemory(state.Options{})
 	if err != nil {

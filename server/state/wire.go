@@ -6,14 +6,14 @@ import (
 	"strconv"
 )
 
-// A change is what Redis tells on the channel of a namespace:
+// A change is a message on the Redis channel of a namespace:
 //
 //	set REVISION TIME IDBYTES KEYBYTES idkeyvalue      a key has a new value
 //	delete REVISION TIME IDBYTES KEYBYTES idkey        a key was deleted
 //	read                                               much has changed: read everything
 //
-// Fields are parted by one space, numbers are decimal, and nothing parts id, key and value. The
-// id is a hash of 16 bytes or empty.
+// One space separates fields, numbers are decimal, and nothing separates id, key and value. The id
+// is a hash of 16 bytes or empty.
 type change struct {
 	entry  Entry
 	id     idHash
@@ -58,7 +58,8 @@ func decodeChange(msg []byte) (change, error) {
 	return c, nil
 }
 
-// decodeStored reads what Redis has of a key: revision, space, value. The value is a copy.
+// decodeStored decodes the stored form of a key in Redis: revision, space, value. The value is a
+// copy.
 func decodeStored(key, stored string) (Entry, error) {
 	text, value, ok := bytes.Cut([]byte(stored), []byte(" "))
 	revision, err := number(text)
@@ -71,7 +72,7 @@ func decodeStored(key, stored string) (Entry, error) {
 	return Entry{Key: key, Value: value, Revision: revision}, nil
 }
 
-// number reads a whole number from 1 to 2^53, which is what the scripts write, or 0.
+// number parses 0 or a whole number up to 2^53, as the scripts write them.
 func number(text []byte) (uint64, error) {
 	n, err := strconv.ParseUint(string(text), 10, 64)
 	if err == nil && n > 1<<53 {

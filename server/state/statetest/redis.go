@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It
-// saves nothing unless told to.
+// A Redis is a redis-server for one test, on a Unix socket. It ends with the test, and saves
+// nothing unless told to.
 type Redis struct {
 	dir     string
 	args    []string
@@ -31,7 +31,7 @@ type Redis struct {
 	output  *bytes.Buffer
 }
 
-// NewRedis starts one, with arguments beside its own.
+// NewRedis starts a Redis, with additional arguments.
 func NewRedis(t *testing.T, args ...string) *Redis {
 	t.Helper()
 	r := StoppedRedis(t, args...)
@@ -39,10 +39,10 @@ func NewRedis(t *testing.T, args ...string) *Redis {
 	return r
 }
 
-// StoppedRedis prepares one that is not running yet.
+// StoppedRedis prepares a Redis that is not running yet.
 func StoppedRedis(t *testing.T, args ...string) *Redis {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "redis") // a socket's path is short, and that of t.TempDir is long
+	dir, err := os.MkdirTemp("", "redis") // a socket's path must be short, and t.TempDir's is long
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +58,10 @@ func StoppedRedis(t *testing.T, args ...string) *Redis {
 
 func (r *Redis) socket() string { return filepath.Join(r.dir, "socket") }
 
-// Target is what state.Open takes.
+// Target returns the target for state.Open.
 func (r *Redis) Target() string { return "unix://" + r.socket() }
 
-// Start starts the server, with what it had saved, and waits until it listens.
+// Start starts the server, with its saved data, and waits until it listens.
 func (r *Redis) Start(t *testing.T) {
 	t.Helper()
 	if err := os.Remove(r.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +70,8 @@ func (r *Redis) Start(t *testing.T) {
 	r.output = &bytes.Buffer{}
 	r.process = exec.Command("redis-server", append([]string{"--port", "0", "--unixsocket", r.socket(), "--dir", r.dir, "--save", ""}, r.args...)...)
 	r.process.Stdout, r.process.Stderr = r.output, r.output
-	// It dies with us: with the thread that forks it, which must not be one that ends before, as
-	// those of a supervisor do with their processes.
+	// It is killed when the thread that forks it ends, so that it dies with this process. That
+	// thread must not end before, as a supervisor's threads do.
 	r.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	process, started, ended := r.process, make(chan error), make(chan struct{})
 	go func() { // ends with the process; Kill waits for it
@@ -106,7 +106,7 @@ func (r *Redis) Start(t *testing.T) {
 	})
 }
 
-// Kill ends the server as a crash would, and waits until it is gone.
+// Kill ends the server as a crash would, and waits until it has ended.
 func (r *Redis) Kill() {
 	if r.process != nil {
 		_ = r.process.Process.Kill()
@@ -115,7 +115,7 @@ func (r *Redis) Kill() {
 	}
 }
 
-// Stop has the server stand still, with its connections, until Continue.
+// Stop freezes the server, with its connections open, until Continue.
 func (r *Redis) Stop(t *testing.T) {
 	t.Helper()
 	hosttest.Stop(t, r.process.Process)
@@ -124,14 +124,14 @@ func (r *Redis) Stop(t *testing.T) {
 // Continue undoes Stop.
 func (r *Redis) Continue() { _ = r.process.Process.Signal(syscall.SIGCONT) }
 
-// Do sends a command and gives its reply, the elements of a list in lines.
+// Do sends a command and returns its reply, the elements of a list in lines.
 func (r *Redis) Do(t *testing.T, command ...any) string {
 	t.Helper()
 	return r.Session(t, command)
 }
 
-// Session sends commands on a connection of their own and gives the reply to the last, as Do does.
-// Some tests ask again and again: redis-cli, a process each time, took most of their work.
+// Session sends commands on a connection of their own and returns the reply to the last one, as Do
+// does. For tests that poll, running redis-cli each time took most of their processor time.
 func (r *Redis) Session(t *testing.T, commands ...[]any) string {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: r.socket(), Protocol: 2, MaxRetries: -1})

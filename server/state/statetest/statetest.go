@@ -1,5 +1,5 @@
-// Package statetest has the conformance test of state.Store, and a real Redis for tests that
-// want one.
+// Package statetest has the conformance test of state.Store, and a real Redis for tests that need
+// one.
 package statetest
 
 import (
@@ -19,12 +19,11 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// patience is how long a test waits for what happens within milliseconds on a machine that has
-// nothing else to do.
+// patience is how long a test waits for events that take milliseconds on an idle machine.
 const patience = 20 * time.Second
 
-// Stores makes the stores of one test. Each call opens one; those of one test share what is
-// stored if they can, as servers with one Redis do. The maker closes them.
+// Stores makes the stores of one test. Each call opens one; the stores of one test share their data
+// if they can, like servers with one Redis. The maker closes them.
 type Stores func(t *testing.T, opts state.Options) state.Store
 
 // Conformance tests what every store promises. Shared: a second store sees what the first one
@@ -50,7 +49,7 @@ func Context(t *testing.T) context.Context {
 	return ctx
 }
 
-// Put sets a key whatever it was.
+// Put sets a key, whatever its old value.
 func Put(t *testing.T, s state.Store, key, value string) state.Entry {
 	t.Helper()
 	e, err := s.Update(Context(t), key, "", func([]byte) ([]byte, error) { return []byte(value), nil })
@@ -68,13 +67,13 @@ func Delete(t *testing.T, s state.Store, key string) {
 	}
 }
 
-// Has reports whether a store reads this value, "" standing for none.
+// Has reports whether a store reads this value; "" stands for no value.
 func Has(s state.Store, key, value string) bool {
 	e, err := s.Get(key)
 	return err == nil && (e.Value != nil) == (value != "") && string(e.Value) == value
 }
 
-// Add is a change that counts.
+// Add is a change that increments a number.
 func Add(n int) func([]byte) ([]byte, error) {
 	return func(old []byte) ([]byte, error) {
 		if old == nil {
@@ -358,7 +357,7 @@ func contexts(t *testing.T, open Stores) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 
-	// One change that takes long makes others of the key wait, and no longer than they want to.
+	// A slow change makes other updates of the key wait, but not beyond their contexts.
 	release, entered := make(chan struct{}), make(chan struct{}, maxCalls)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -380,7 +379,7 @@ func contexts(t *testing.T, open Stores) {
 	wg.Wait()
 }
 
-// maxCalls is more often than a store calls a change.
+// maxCalls is above how often a store calls a change.
 const maxCalls = 1000
 
 func panics(t *testing.T, open Stores) {
@@ -455,7 +454,7 @@ func notified(t *testing.T, open Stores) {
 	}
 }
 
-// A Write is there whole or not at all, for every reader and beside updates.
+// A Write is visible whole or not at all, for every reader and alongside updates.
 func writes(t *testing.T, open Stores, shared bool) {
 	s := open(t, state.Options{})
 	other := s
@@ -497,8 +496,8 @@ func writes(t *testing.T, open Stores, shared bool) {
 	}
 	expectNone(t, s, "c/1")
 
-	// All of a write, or nothing of it, at any moment; and an update never rests on what was
-	// before the write.
+	// At any moment all of a write is visible, or none of it; and an update never rests on the
+	// state before the write.
 	const keys, rounds = 20, 10
 	all := func(value int) (list []state.Entry) {
 		for k := range keys {
