@@ -1,19 +1,18 @@
-// Compile runs a compiler or a linker, as "go test -toolexec" has it, and compiles no package of
-// this module whose imports still declare what they declared.
+// Compile runs a compiler or a linker for "go test -toolexec". It does not recompile a package of
+// this module if its sources, and the declarations of its imports, are unchanged.
 //
-// Go compiles a package again when the archive of one that it imports has changed in any byte. The
-// compiler, though, reads of an archive no more than its first entry: what the package exports,
-// with the bodies that can be inlined and the lines where all that stands. If only these lines
-// differ from before, an archive keeps the entry that it had (declared.go). So the change of a body
-// costs one compilation here, where Go would do seventy. Programs are linked and tested as ever,
-// since their archives differ.
+// Go recompiles a package if any byte of an imported archive has changed. But the compiler reads
+// only the first entry of an archive: the exports of the package, with the bodies that can be
+// inlined and all line numbers. If only line numbers differ, an archive keeps its old first entry
+// (declared.go). So the change of a body costs one compilation here, where Go would do seventy.
+// Programs are linked and tested as usual, since their archives differ.
 //
-// A new function would still change what a package exports: the numbers of its symbols. The
-// compiler of .ci/by-name has none, and is used if it stands beside this program.
+// A new function would still change a package's exports: the numbers of its symbols. The compiler
+// of .ci/by-name has no such numbers, and is used if it is in the same folder as this program.
 //
-// Objects are kept beside this program, the last few of each way in which a package is compiled,
-// and used again if everything that the compiler reads is the same: its flags, the sources, files
-// that they embed, and the first entries.
+// Objects are kept in the folder of this program, the last few for each way in which a package is
+// compiled, and reused if everything that the compiler reads is the same: its flags, the sources,
+// the files that they embed, and the first entries.
 package main
 
 import (
@@ -37,17 +36,18 @@ import (
 	"time"
 )
 
-// module is whose packages are kept. What they import changes seldom, and is in Go's cache.
+// module is the module whose packages are kept. Other packages change seldom, and are in Go's
+// cache.
 const module = "github.com/shivad/shivad"
 
-// environment is what a compiler reads, besides files.
+// environment has the variables that a compiler reads.
 var environment = []string{"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT"}
 
-// elsewhere has a compiler read other files than those that are known here.
+// elsewhere matches flags that make a compiler read further files, unknown here.
 var elsewhere = regexp.MustCompile(`^-(pgoprofile|coveragecfg)`)
 
 func main() {
-	// As .ci/tool does it.
+	// The same settings as in .ci/tool.
 	os.Setenv("GOGC", "off")
 	os.Setenv("GOMEMLIMIT", "1GiB")
 	tool, args := os.Args[1], os.Args[2:]
@@ -61,8 +61,8 @@ func main() {
 	os.Exit(2)
 }
 
-// compiler is the one that .ci/by-name built from this version of Go, or else Go's own. The objects
-// of the two cannot be linked together.
+// compiler returns the compiler that .ci/by-name built from this version of Go, or else Go's own.
+// The objects of the two cannot be linked together.
 func compiler(own string) string {
 	byName := filepath.Join(filepath.Dir(os.Args[0]), "by-name-"+runtime.Version())
 	if _, err := os.Stat(byName); err != nil {
@@ -74,14 +74,14 @@ func compiler(own string) string {
 // A compilation is one call of the compiler.
 type compilation struct {
 	out, buildID string            // -o and -buildid
-	header       string            // -asmhdr, which assembly includes: it is compiled in any case
+	header       string            // -asmhdr, which assembly includes: always compile
 	sources      []string          // the files
-	around       [sha256.Size]byte // the hash of all that the compiler reads besides them
-	key          [sha256.Size]byte // the hash of all that the compiler reads
+	around       [sha256.Size]byte // the hash of everything else that the compiler reads
+	key          [sha256.Size]byte // the hash of everything that the compiler reads
 }
 
-// read hashes what a compiler with these arguments reads. It fails if there is more to read than
-// sources, what assembly declares, embedded files and imports.
+// read hashes everything that a compiler with these arguments reads. It fails if that is more than
+// sources, the declarations of assembly, embedded files and imports.
 func read(tool string, args []string) (*compilation, error) {
 	c, h := new(compilation), sha256.New()
 	info, err := os.Stat(tool)
@@ -102,7 +102,7 @@ func read(tool string, args []string) (*compilation, error) {
 		if value := values[args[i]]; value != nil && i+1 < len(args) {
 			i++
 			*value = args[i]
-		} else if !strings.HasPrefix(args[i], "-c=") { // how many threads
+		} else if !strings.HasPrefix(args[i], "-c=") { // the number of threads
 			rest = append(rest, args[i])
 		}
 	}
@@ -215,9 +215,9 @@ func cutID(entry []byte) (exports []byte, id string, err error) {
 	return slices.Concat(before, after), string(cut), nil
 }
 
-// run leaves the object where it is wanted, and returns the status of the compiler. The name of a
-// folder says which package is in it, of which test, the name of a kept object from what it was
-// compiled.
+// run writes the object to c.out, and returns the status of the compiler. The name of a folder is a
+// hash of the package, and of the test that it is compiled for; the name of a kept object is the
+// hash of its inputs.
 func (c *compilation) run(tool string, args []string, objects string) int {
 	name := sha256.Sum256([]byte(os.Getenv("TOOLEXEC_IMPORTPATH")))
 	folder := filepath.Join(objects, fmt.Sprintf("%x", name[:8]))
@@ -247,7 +247,7 @@ func (c *compilation) run(tool string, args []string, objects string) int {
 	return 0
 }
 
-// identify gives an archive, or its first entry, the build id that Go wants.
+// identify returns an archive, or its first entry, with the build id that Go expects.
 func (c *compilation) identify(archive []byte) ([]byte, error) {
 	entry, err := first(bytes.NewReader(archive))
 	if err != nil {
@@ -260,7 +260,7 @@ func (c *compilation) identify(archive []byte) ([]byte, error) {
 	return bytes.ReplaceAll(archive, []byte(id), []byte(c.buildID)), nil
 }
 
-// keep writes a file, and leaves the three of its folder that were used last.
+// keep writes a file, and removes all but the three most recently used files of its folder.
 func keep(path string, data []byte) {
 	part, folder := fmt.Sprintf("%s.%d", path, os.Getpid()), filepath.Dir(path)
 	os.MkdirAll(folder, 0o777)

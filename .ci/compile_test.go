@@ -14,7 +14,7 @@ import (
 
 var byName = flag.String("by-name", "", "the compiler that .ci/by-name built, instead of Go's own")
 
-// TestMain is this program itself where Go runs it in place of a compiler.
+// TestMain runs the program itself if Go has started this binary in place of a compiler.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "compile" {
 		main()
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A rig is a module whose program is built by this program, of packages a, b, which imports it, and
+// A rig is a module that is built with this program. Its packages are a; b, which imports a; and
 // main.
 type rig struct {
 	*testing.T
@@ -56,7 +56,7 @@ func (r *rig) write(name, format string, args ...any) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		r.Fatal(err)
 	}
-	// Go's cache has nothing of a run before this one, whose folder was another.
+	// The folder's name in the source keeps Go's cache from using results of an earlier run.
 	if err := os.WriteFile(path, fmt.Appendf(nil, format+"\n// %s\n", append(args, r.dir)...), 0o666); err != nil {
 		r.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func (r *rig) build(what string) {
 	}
 }
 
-// check builds the program, which says what is wanted, and looks whether package b was compiled.
+// check builds the program, and checks its output and whether package b was compiled.
 func (r *rig) check(what, want string, compiled bool) {
 	r.Helper()
 	r.build(what)
@@ -90,8 +90,8 @@ func (r *rig) check(what, want string, compiled bool) {
 	r.before = now
 }
 
-// What a package's imports export decides whether it is compiled again, and programs are always
-// those of the sources as they are.
+// A package is recompiled if the exports of its imports change, and programs always correspond to
+// the current sources.
 func TestOnlyExportsCount(t *testing.T) {
 	r := newRig(t)
 	a := func(called, inlined int) {
@@ -131,8 +131,8 @@ func Print() { println(a.Called(), a.Inlined(), text[:1]) }`, module+"/a")
 	}
 }
 
-// Where declarations stand does not count, what they declare does, even if no more than that is
-// other than before.
+// A change of the lines of declarations causes no recompilation; a change of what they declare
+// does, even if nothing else has changed.
 func TestLinesDoNotCount(t *testing.T) {
 	r := newRig(t)
 	r.write("b/b.go", `package b
@@ -213,7 +213,7 @@ var kept *int
 		changed := strings.Replace(source, old, new, 1)
 		r.write("a/a.go", "%s", changed)
 		r.check(what, want, compiled)
-		// The declarations of before, each time a line further down.
+		// The old declarations, one line further down each time.
 		moved += "\n"
 		r.write("a/a.go", "%s", strings.Replace(source, "package a\n", "package a\n"+moved, 1))
 		r.check("back from: "+what, says, false)

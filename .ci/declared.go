@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// steady returns an object with the first entry of an earlier one, kept in a folder, that declares
-// the same and differs in no more than lines. Compilers then inline bodies with the lines of
-// before, which only traces show.
+// steady returns an object with the first entry of an earlier object, kept in a folder, that
+// declares the same and differs only in line numbers. Compilers then inline bodies with the old
+// line numbers, which only traces show.
 //
-// The linker wants the fingerprint of the entry that importers have read in the object, too: it
-// stands for the numbers of symbols by which they may refer to the object. These are the same,
-// since the hash of what is declared includes them.
+// The linker expects the object to have the fingerprint of the entry that importers have read: it
+// stands for the symbol numbers by which they may refer to the object. These numbers are the same,
+// since the hash of the declarations includes them.
 func (c *compilation) steady(object []byte, folder string) ([]byte, error) {
 	entry, err := first(bytes.NewReader(object))
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *compilation) steady(object []byte, folder string) ([]byte, error) {
 	return slices.Concat(before, pad, head, []byte("\n!\n\x00go120ld"), fingerprint(before), now), nil
 }
 
-// end is what follows the exports of a first entry, whose last eight bytes are a fingerprint.
+// end follows the exports of a first entry, whose last eight bytes are a fingerprint.
 const end = "\n$$\n"
 
 func fingerprint(entry []byte) []byte {
@@ -60,12 +60,12 @@ func fingerprint(entry []byte) []byte {
 	return stream[len(stream)-8:]
 }
 
-// declared hashes what a package declares to others, but not where. It has two halves. One is of
-// the exports whatever has no lines in it: names, strings, what refers to what, and all that the
-// compiler found out about functions (whether they are inlined, what of their arguments escapes,
-// the numbers of their symbols). The other is the source of what does: of each declaration that is
-// exported, or that such a declaration names. A body belongs to it if it can be inlined, or is
-// generic.
+// declared hashes what a package declares to importers, without line numbers. It has two parts. The
+// first are the elements of the exports that have no line numbers: names, strings, references, and
+// everything that the compiler found out about functions (whether they are inlined, which of their
+// arguments escape, the numbers of their symbols). In place of the elements with line numbers the
+// second part has source: of each exported declaration, and of those that it names. A body is
+// included if it can be inlined, or is generic.
 func (c *compilation) declared(entry []byte) (sum [sha256.Size]byte, err error) {
 	exports, err := elements(entry)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *compilation) declared(entry []byte) (sum [sha256.Size]byte, err error) 
 	return sum, nil
 }
 
-// The kinds of elements of exports, as internal/pkgbits has them.
+// The kinds of elements of exports, as in internal/pkgbits.
 const (
 	texts = iota
 	roots
@@ -128,10 +128,10 @@ const (
 // privateRoot is the root that names the functions that can be inlined.
 const privateRoot = 1
 
-// version is the one that is known here, without marks between the fields of elements.
+// version is the supported version, without marks between the fields of elements.
 const version = 2
 
-// elements are those of the exports that end a first entry.
+// elements returns the elements of the exports that end a first entry.
 func elements(entry []byte) (all [kinds][][]byte, err error) {
 	_, stream, _ := bytes.Cut(entry, []byte("\n$$B\nu"))
 	stream, found := bytes.CutSuffix(stream, []byte(end))
@@ -168,7 +168,7 @@ func elements(entry []byte) (all [kinds][][]byte, err error) {
 	return all, nil
 }
 
-// A reference is to the element of an index in its kind.
+// A reference names an element by its kind and its index there.
 type reference struct{ kind, index uint64 }
 
 // references returns the table with which an element begins, and its length.
@@ -188,15 +188,15 @@ func references(element []byte) (table []reference, length int, err error) {
 	return table, length, err
 }
 
-// A declaration is the source of one, or as much of it as others see.
+// A declaration is the source of a declaration, or the part of it that importers see.
 type declaration struct {
-	names []string // it counts if one of these does
+	names []string // the declaration counts if one of its names does
 	text  []byte
 }
 
-// sourcesOf returns, without comments and lines, the declarations of files that have one of some
-// names, or one that these declarations name. It does not look for what a name means, so it returns
-// some too many.
+// sourcesOf returns the declarations in files of the given names, and of all names in these
+// declarations, without comments and line numbers. It does not resolve names, so it returns a few
+// too many.
 func sourcesOf(paths []string, names, inlined map[string]bool) (sources []string, err error) {
 	var all []declaration
 	for _, path := range paths {
@@ -236,7 +236,7 @@ func sourcesOf(paths []string, names, inlined map[string]bool) (sources []string
 // every is a name that counts in any case.
 const every = ""
 
-// declarations returns the parts of d that count apart.
+// declarations returns the parts of d that count separately.
 func declarations(d ast.Decl, text []byte, inlined map[string]bool) (all []declaration, err error) {
 	cut := func(from, to token.Pos) []byte { return text[from-1 : to-1] }
 	switch d := d.(type) {
@@ -248,7 +248,7 @@ func declarations(d ast.Decl, text []byte, inlined map[string]bool) (all []decla
 				receiver, pattern = star.X, "(*%s).%s"
 			}
 			ident, ok := receiver.(*ast.Ident)
-			name, generic = every, !ok // or in parentheses, which nobody writes
+			name, generic = every, !ok // or in parentheses, which is unusual
 			if ok {
 				name, symbol = ident.Name, fmt.Sprintf(pattern, ident.Name, symbol)
 			}
@@ -265,7 +265,7 @@ func declarations(d ast.Decl, text []byte, inlined map[string]bool) (all []decla
 			case *ast.TypeSpec:
 				part.names = []string{spec.Name.Name}
 				if _, ok := spec.Type.(*ast.Ident); ok && spec.Assign.IsValid() {
-					err = errors.ErrUnsupported // methods may be declared by either name
+					err = errors.ErrUnsupported // methods may be declared under either name
 				}
 			case *ast.ValueSpec:
 				for _, ident := range spec.Names {
@@ -276,7 +276,7 @@ func declarations(d ast.Decl, text []byte, inlined map[string]bool) (all []decla
 			}
 			all = append(all, part)
 		}
-		if d.Tok == token.CONST { // one of which may be the repetition of another
+		if d.Tok == token.CONST { // one constant may repeat the expression of another
 			whole := declaration{text: cut(d.Pos(), d.End())}
 			for _, part := range all {
 				whole.names = append(whole.names, part.names...)
@@ -287,7 +287,7 @@ func declarations(d ast.Decl, text []byte, inlined map[string]bool) (all []decla
 	return all, err
 }
 
-// words returns a text without comments and lines, and adds the identifiers in it to names.
+// words returns a text without comments and line breaks, and adds its identifiers to names.
 func words(text []byte, names map[string]bool) string {
 	var s scanner.Scanner
 	s.Init(token.NewFileSet().AddFile("", -1, len(text)), text, nil, 0)
@@ -300,7 +300,7 @@ func words(text []byte, names map[string]bool) string {
 		case token.IDENT:
 			names[literal] = true
 		case token.SEMICOLON:
-			literal = "" // of a line's end
+			literal = "" // "\n" for the end of a line
 		}
 		out = append(append(append(append(out, tok.String()...), ' '), literal...), ' ')
 	}

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # build.sh builds every fuzz target for OSS-Fuzz, in its builder's image: as $OUT/PACKAGE_TARGET,
-# with / in the package as _, its dictionary, and its seeds. TestOSSFuzz of package server holds the
-# list to the tree.
+# with / in the package as _, its dictionary, and its seeds. TestOSSFuzz of package server compares
+# the list with the tree.
 #
-# The builder ignores what a target adds by F.Add. So each runs for some seconds under Go's own
-# engine first: the inputs that it collects, and those of testdata/fuzz, are the seeds.
+# The builder ignores the inputs that a target adds with F.Add. So each target first runs for some
+# seconds under Go's own engine: the inputs that it collects, and those of testdata/fuzz, are the
+# seeds.
 set -eu -o pipefail
 cd "$SRC/shivad"
 
-# A package, a target, and a dictionary, if its inputs have words.
+# Each line has a package, a target, and a dictionary if its inputs have words.
 targets() {
   cat <<'END'
 cmd/shivactl FuzzJSONTensor json
@@ -50,8 +51,8 @@ shiva/tensor FuzzSwapCopy
 END
 }
 
-# The builder overlays files of the standard library, which Go refuses in its module cache, where a
-# newer Go than the image's is.
+# The builder overlays files of the standard library, which Go refuses in its module cache; a newer
+# Go than the image's is there, so copy it.
 if [[ $(go env GOROOT) == $(go env GOMODCACHE)* ]]; then
   cp -r "$(go env GOROOT)" "$WORK/goroot"
   chmod -R u+w "$WORK/goroot"

@@ -1,5 +1,5 @@
 """The inference server shivad, as a program that pip installs. "shivad" and "shivactl" are commands
-of the environment; program() is where they are, for who starts a server from Python.
+of the environment; program() returns their paths, for code that starts a server from Python.
 """
 
 from __future__ import annotations
