@@ -59,8 +59,10 @@ func RunFleet(f Fleet, s Strategy) (*FleetResult, error) {
 	rows := make([][]arrival, f.Servers)
 	for _, a := range f.arrivals() {
 		n := x.rng.IntN(f.Servers)
-		if f.Uneven && x.rng.IntN(3*f.Servers) < 2*f.Servers-3 {
-			n = 0
+		if f.Uneven && f.Servers > 1 {
+			if n = 0; x.rng.IntN(3) == 2 {
+				n = 1 + x.rng.IntN(f.Servers-1)
+			}
 		}
 		rows[n] = append(rows[n], a)
 	}
