@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// registry is that of a server's applications.
+// registry returns the registry of a server's applications.
 func registry(t *testing.T, s *Server) *apps.Registry {
 	t.Helper()
 	r, err := s.store.Registry()
@@ -33,7 +33,8 @@ func serves(s *Server, model, version string) bool {
 	return err == nil && target.Live > 0
 }
 
-// constant connects a container of a model that says the same label to everything, after a time.
+// constant connects a container of a model that answers every request with the same label, after a
+// delay.
 func constant(t *testing.T, s *Server, name string, label int32, delay time.Duration) {
 	t.Helper()
 	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
@@ -58,7 +59,7 @@ func constant(t *testing.T, s *Server, name string, label int32, delay time.Dura
 	t.Cleanup(func() { c.Close() })
 }
 
-// say sends a message to s and gives the answer's metadata, and its first tensor's label if it
+// say sends a message to s and returns the answer's metadata, and its first tensor's label if it
 // has one.
 func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.Tensor) (map[string]any, int32) {
 	t.Helper()
@@ -89,8 +90,8 @@ func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.
 	return reply, labels[0]
 }
 
-// TestApplicationOverTCP: an application that learns, from question to feedback, over real
-// sockets to real containers.
+// TestApplicationOverTCP: an application that learns, from request to feedback, over real sockets
+// to real containers.
 func TestApplicationOverTCP(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, nil)
@@ -140,8 +141,8 @@ func TestApplicationOverTCP(t *testing.T) {
 	}
 }
 
-// An unreachable Redis leaves serving as it is, and the health of the server says so until it
-// is there.
+// An unreachable Redis does not affect serving, and the health of the server reports it until it is
+// reachable.
 func TestStateHealthIsShown(t *testing.T) {
 	redis := statetest.StoppedRedis(t)
 	s := start(t, func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false })
@@ -173,7 +174,7 @@ func TestStateHealthIsShown(t *testing.T) {
 	budgettest.Until(t, "health without Redis", func() bool { return shown(false) == "" })
 }
 
-// Applications that have come and gone leave no series behind.
+// Deleted applications leave no series behind.
 func TestSeriesOfApplications(t *testing.T) {
 	s := start(t, nil)
 	series := func() int { return strings.Count(metricsPage(t, s), `model="passing-`) }

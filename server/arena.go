@@ -9,9 +9,9 @@ import (
 )
 
 // newPool makes the memory for payloads. With containers.arena, large payloads lie in an arena,
-// which takes half of the memory at most: idle memory in it counts, and what is idle between
-// buffers in use may be in pieces too small for another one. The other half is ordinary memory, as
-// is everything on a system without shared memory. Segments to be unmapped are given to retire.
+// which takes at most half of the memory: its idle memory counts, and idle memory between buffers
+// in use may be in pieces too small for another buffer. The other half is ordinary memory, as is
+// everything on a system without shared memory. retire gets the segments to be unmapped.
 func newPool(c config.Config, log *slog.Logger, retire func(*arena.Segment)) (*tensor.Pool, *arena.Arena) {
 	payloads := int64(c.Limits.PayloadBytes)
 	if !c.Containers.Arena {
@@ -21,9 +21,10 @@ func newPool(c config.Config, log *slog.Logger, retire func(*arena.Segment)) (*t
 	return tensor.NewPoolFrom(a, payloads), a
 }
 
-// WatchShared has f called each time that the shared memory of containers has grown or shrunk
-// noticeably, for what limits the memory of the process. Any goroutine may call it, and may call f.
+// WatchShared registers f to be called each time that the shared memory of containers has grown or
+// shrunk noticeably, for code that limits the memory of the process. Any goroutine may call
+// WatchShared, and may call f.
 func (s *Server) WatchShared(f func()) { s.arena.Watch(f) }
 
-// SharedBytes is the memory for payloads that is no part of the heap, in use and idle.
+// SharedBytes returns the size of the memory for payloads outside the heap, in use and idle.
 func (s *Server) SharedBytes() int64 { return s.arena.Shared() }

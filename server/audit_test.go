@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// audited are the actions of the table that change something, with what the trail says of each.
+// audited are the actions of the table that change something, with the trail's entry for each.
 var audited = map[string]string{
 	"HTTP unload": "rest unload model catprocess", "gRPC unload": "grpc unload model catprocess",
 	"admin writes": "admin change model cat", "admin reloads": "admin reload configuration ",
@@ -34,8 +34,8 @@ var audited = map[string]string{
 	"admin stops": "admin stop container catprocess", "admin imports": "admin import state ",
 }
 
-// Whatever changes something leaves one entry, with who it was and from where, also where it is
-// refused for want of a right. What changes nothing leaves none.
+// Every action that changes something leaves one entry, with who did it and from where, even if it
+// is refused for lack of a right. Other actions leave none.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -95,7 +95,7 @@ func TestAudit(t *testing.T) {
 		t.Errorf("%d of %d actions were tried", known, len(audited))
 	}
 
-	// Nothing is changed by a dry run, by what is wrong, or by what is not there.
+	// A dry run, an invalid request and one for a missing name change nothing.
 	for _, c := range []struct{ method, path, body string }{
 		{"POST", "/v1/import?dry_run=true", `{"format":1,"applications":[],"policies":[],"settings":{}}`}, {"PATCH", "/v1/models/cat", `{"objective":"x"}`},
 		{"DELETE", "/v1/apps/absent", ""}, {"POST", "/v1/apps/cats/feedback", `{"input":[1,2],"loss":0.5}`},
@@ -116,7 +116,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Loading and unloading by any door leaves one entry each, also where it fails: who did it, and to
+// Loading and unloading through any door leaves one entry each, even on failure: who did it, and to
 // which model.
 func TestAuditOfLoads(t *testing.T) {
 	t.Parallel() // it waits
@@ -163,7 +163,7 @@ func TestAuditOfLoads(t *testing.T) {
 			got := verdict(t, c.do(tokenOf(who)))
 			var said []string
 			for _, e := range g.trail.List(1000) {
-				if e.Door == "containers" || e.Door == "server" || seen[e] { // what comes of it
+				if e.Door == "containers" || e.Door == "server" || seen[e] { // consequences of the action
 					continue
 				}
 				seen[e] = true
@@ -179,7 +179,7 @@ func TestAuditOfLoads(t *testing.T) {
 	}
 }
 
-// An operator whose reload removes the operator's own identity is in the audit as who it was.
+// An operator whose reload removes the operator's own identity is in the audit under that identity.
 func TestAuditOfWhoIsGone(t *testing.T) {
 	g := startGuarded(t)
 	g.file.Identities = slices.DeleteFunc(slices.Clone(g.file.Identities), func(i config.Identity) bool { return i.Name == "admin:write" })
@@ -191,7 +191,8 @@ func TestAuditOfWhoIsGone(t *testing.T) {
 	}
 }
 
-// The admin door shows the trail to who may read it. Lying names are shown as what they are.
+// The admin door shows the trail to identities that may read it. Names with deceptive characters
+// are shown escaped.
 func TestAuditIsShown(t *testing.T) {
 	g := startGuarded(t)
 	client := pb.NewGRPCInferenceServiceClient(g.grpc)
@@ -226,8 +227,8 @@ func TestAuditIsShown(t *testing.T) {
 	}
 }
 
-// The admin door shows what the server logs, and what its program does by the same log, to who may
-// read it, whatever the log itself writes.
+// The admin door shows log lines of the server, and of its program on the same log, to identities
+// that may read them, whatever level the log itself writes.
 func TestLogsAreShown(t *testing.T) {
 	g := startGuarded(t)
 	g.Log().Warn("the program says", "name", "cat\n\x1b[2J")

@@ -11,12 +11,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// With every size and duration as large as it may be, and a client that allows the longest time
-// that its wire can say, all doors still serve: nothing that they add or multiply overflows.
+// With every size and duration at its maximum, and a client with the longest timeout that its wire
+// can express, all doors still serve: no sum or product overflows.
 func TestLargestSettings(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		atMost(reflect.ValueOf(c).Elem())
-		// These may not be as long as the other settings.
+		// These have lower maximums than the other settings.
 		c.Defaults.Delay, c.Defaults.Objective, c.Limits.PerAddress.Burst = 0, time.Hour, time.Minute
 		c.Models["echo_FP32"] = config.Model{Policy: c.Defaults}
 	})

@@ -13,16 +13,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A load is clients that keep a model busy: each asks again as soon as it is answered, and no
+// A load has clients that keep a model busy: each asks again as soon as it is answered, and no
 // request may fail.
 type load struct {
 	answered atomic.Int64
 	version  atomic.Value // of the model, in the last answer
-	// stop returns when the last are answered. Call it before anything that they need is closed.
+	// stop returns when the last requests are answered. Call it before closing anything that they
+	// need.
 	stop func()
 }
 
-// keepBusy begins a load of so many clients. The model takes two int32.
+// keepBusy starts a load with the given number of clients. The model takes two int32.
 func keepBusy(t *testing.T, s *Server, model string, many int) *load {
 	t.Helper()
 	l := &load{}
@@ -47,7 +48,7 @@ func keepBusy(t *testing.T, s *Server, model string, many int) *load {
 					return
 				default:
 				}
-				// Not with the context of the test, which ends before the load does.
+				// Not the context of the test, which ends before the load does.
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 				m, err := c.Do(ctx, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
 				cancel()

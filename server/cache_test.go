@@ -20,7 +20,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// slow connects a container of model "slow" that echoes when it has waited.
+// slow connects a container of model "slow" that waits before it echoes.
 func slow(t *testing.T, s *Server, wait func()) *containertest.Container {
 	t.Helper()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
@@ -39,7 +39,7 @@ func slow(t *testing.T, s *Server, wait func()) *containertest.Container {
 	return c
 }
 
-// executed is how many rows a container got.
+// executed returns how many rows a container got.
 func executed(c *containertest.Container) (rows int) {
 	for _, b := range c.Batches() {
 		rows += b.Rows
@@ -78,7 +78,7 @@ func askSlow(ctx context.Context, c *shiva.Client, v int32) error {
 	return nil
 }
 
-// askSlowAtOnce has 16 requests of each client wait for the answer to one question.
+// askSlowAtOnce makes 16 equal requests from each client, which wait for one answer.
 func askSlowAtOnce(t *testing.T, clients []*shiva.Client, v int32) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -98,8 +98,8 @@ func withCache(c *config.Config) {
 	c.Models["slow"] = m
 }
 
-// Equal questions on many connections are executed once, and then not at all; the operator sees
-// it, and clears it.
+// Equal requests on many connections are executed once, and then not at all; the operator sees the
+// cache, and clears it.
 func TestCacheThroughTheDoors(t *testing.T) {
 	s := start(t, withCache)
 	// A slow model keeps requests in flight.
@@ -122,7 +122,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 		t.Errorf("%d executions of two different questions", n)
 	}
 
-	// Another way in finds the same answers.
+	// Another door finds the same answers.
 	x, _ := tensor.FromSlice(tensor.Shape{1, 2}, []int32{7, -7})
 	x.Name = "x"
 	a, err := s.predict.Door(s.metrics.Door("library")).Infer(t.Context(), &predict.Question{Model: "slow", Inputs: []tensor.Tensor{x}, Arrived: time.Now()})
@@ -227,8 +227,8 @@ func metricsPage(t *testing.T, s *Server) string {
 	return string(page)
 }
 
-// The client that asked first hangs up while its request is executing; who asks the same is
-// answered all the same.
+// The client that asked first hangs up while its request is executing; clients with equal requests
+// are still answered.
 func TestCacheOutlivesTheFirstClient(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, withCache)
@@ -266,7 +266,7 @@ func TestCacheOutlivesTheFirstClient(t *testing.T) {
 	stopEmpty(t, s)
 }
 
-// A drain answers who waits for another's answer, and the cache gives its memory back.
+// A drain answers requests that wait for another's answer, and the cache gives its memory back.
 func TestCacheIsDrained(t *testing.T) {
 	s := start(t, withCache)
 	answer := make(chan struct{})
@@ -289,7 +289,7 @@ func TestCacheIsDrained(t *testing.T) {
 	stopping.Wait()
 }
 
-// shared is how many requests for "slow" have waited for another's answer.
+// shared returns how many requests for "slow" have waited for another's answer.
 func shared(s *Server) uint64 {
 	target, err := s.gate.Target("slow", "")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A frame is what a client sends of one: a value, and the parameters that place it in a stream.
+// A frame has a value, and the parameters that place it in a stream.
 type frame struct {
 	value int32
 	keys  map[string]any
@@ -55,14 +55,14 @@ func (s shown) String() string {
 type cameraDoor struct {
 	t    *testing.T
 	name string
-	// do sends a frame for a client that leaves when ctx ends, but for a Shiva connection's, which
-	// leaves its connection as it is.
+	// do sends a frame for a client that disconnects when ctx ends, except over Shiva, where the
+	// connection stays open.
 	do func(ctx context.Context, route string, f frame) shown
 }
 
 func (d cameraDoor) send(route string, f frame) shown { return d.do(d.t.Context(), route, f) }
 
-// cameraDoors are all there are; that of ModelStreamInfer has a stream for each frame.
+// cameraDoors returns all doors; that of ModelStreamInfer opens a stream for each frame.
 func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 	t.Helper()
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
@@ -182,7 +182,7 @@ func (f frame) json(t *testing.T) string {
 	return string(b)
 }
 
-// message is f on the Shiva wire.
+// message returns f as a Shiva message.
 func (f frame) message(t *testing.T, route string) *shiva.Message {
 	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
 	if err != nil {
@@ -191,7 +191,7 @@ func (f frame) message(t *testing.T, route string) *shiva.Message {
 	return &shiva.Message{Namespace: route, Metadata: []byte(f.json(t)), Tensors: []tensor.Tensor{x}}
 }
 
-// question is f over gRPC.
+// question returns f as a gRPC request.
 func (f frame) question(t *testing.T, route string) *pb.ModelInferRequest {
 	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
 	if err != nil {
@@ -207,7 +207,7 @@ func (f frame) question(t *testing.T, route string) *pb.ModelInferRequest {
 	return q
 }
 
-// shownBy is the answer that a Shiva message is.
+// shownBy converts a Shiva message to an answer.
 func shownBy(t *testing.T, m *shiva.Message) shown {
 	if e := shiva.ParseError(m); e != nil {
 		return shown{err: &fault{kind: e.Type, code: e.Code, retryable: e.Retryable, text: e.Message}, by: e.By}
@@ -270,7 +270,7 @@ func newStage(t *testing.T, s *Server, model string, replicas int) *stage {
 	return g
 }
 
-// answer answers the batch that a replica has, which must be of that value.
+// answer answers a replica's batch, which must have the given value.
 func (g *stage) answer(replica int, value int32) {
 	g.t.Helper()
 	select {
@@ -287,13 +287,13 @@ func (g *stage) answer(replica int, value int32) {
 	}
 }
 
-// taken waits until the model has taken so many requests in all.
+// taken waits until the model has taken the given number of requests in all.
 func (g *stage) taken(requests int) {
 	g.t.Helper()
 	budgettest.Until(g.t, fmt.Sprintf("%s to take %d requests", g.model, requests), func() bool { return stats(g.s, g.model).Submitted == uint64(requests) })
 }
 
-// ask sends a frame, of which the channel gets the answer.
+// ask sends a frame; the channel gets its answer.
 func (d cameraDoor) ask(route string, f frame) <-chan shown {
 	answer := make(chan shown, 1)
 	go func() { answer <- d.send(route, f) }()
@@ -314,7 +314,7 @@ func (g *stage) expect(answer <-chan shown, what, want string) shown {
 	return shown{}
 }
 
-// supersededAt is what a superseded frame is told at each door.
+// supersededAt has the error of a superseded frame at each door.
 var supersededAt = map[string]string{
 	"tcp": "Superseded 409 by %s", "rest": " 409 by %s", "grpc": "Superseded 10 by %s", "grpc stream": " 0 by %s", "library": " 0 by %s",
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
-// certificates are those of all doors. Any goroutine may use them.
+// certificates holds the certificates of all doors. Any goroutine may use it.
 type certificates struct {
-	wall func() time.Time // certificates are valid by it
+	wall func() time.Time // the clock that decides whether certificates are valid
 	log  *slog.Logger
 	read atomic.Pointer[config.Secured] // nil before the first load
 }
 
-// of returns what a door speaks TLS with; nil if it has no address of TLS.
+// of returns the TLS configuration of a door; nil if it has no TLS address.
 func (cs *certificates) of(door string) *secure.Config { return cs.all()[door] }
 
 func (cs *certificates) all() config.Secured {
@@ -53,7 +53,8 @@ func (cs *certificates) demanded(a net.Addr, door string) bool {
 	return a.Network() == secure.Network && cs.of(door).ClientAuth == tls.RequireAndVerifyClientCert
 }
 
-// expiring returns when each certificate expires that does so within two weeks, or has, by door.
+// expiring returns, by door, the expiry dates of certificates that expire within two weeks or have
+// expired.
 func (cs *certificates) expiring() map[string]time.Time {
 	const soon = 14 * 24 * time.Hour
 	doors := map[string]time.Time{}
@@ -65,7 +66,7 @@ func (cs *certificates) expiring() map[string]time.Time {
 	return doors
 }
 
-// warn logs those that are expiring.
+// warn logs the certificates that are expiring.
 func (cs *certificates) warn() {
 	doors := cs.expiring()
 	for _, door := range slices.Sorted(maps.Keys(doors)) {
@@ -77,7 +78,7 @@ func (cs *certificates) warn() {
 	}
 }
 
-// watch warns again and again until stop is closed.
+// watch warns at intervals until stop is closed.
 func (cs *certificates) watch(every time.Duration, stop <-chan struct{}) {
 	for range wake.Every(every, stop) {
 		cs.warn()

@@ -24,13 +24,13 @@ import (
 type certified struct {
 	*guardedServer
 	name  string
-	token string // beside the certificate; "": none
+	token string // in addition to the certificate; "": none
 	raw   *shiva.Client
 	web   *http.Client
 	rpc   pb.GRPCInferenceServiceClient
 }
 
-// certify makes a client with a certificate of that common name and DNS name; "" is none.
+// certify makes a client with a certificate of the given common name and DNS name; "" is none.
 func (g *guardedServer) certify(t *testing.T, k *pki, name, commonName, dnsName, token string) *certified {
 	t.Helper()
 	k.client = tls.Certificate{}
@@ -45,7 +45,7 @@ func (g *guardedServer) certify(t *testing.T, k *pki, name, commonName, dnsName,
 	return &certified{g, name, token, k.shiva(a.TCP[1]).client, &k.http(a.REST[1]).client, k.grpc(a.GRPC[1]).client}
 }
 
-// doors are what the client may by each door: ask a model, and see what operators see.
+// doors returns the client's result at each door: it asks a model, and reads operators' data.
 func (c *certified) doors(t *testing.T) map[string]string {
 	t.Helper()
 	over := func(method, url, body string) string {
@@ -61,7 +61,7 @@ func (c *certified) doors(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		_, _ = io.Copy(io.Discard, resp.Body) // or the connection ends
+		_, _ = io.Copy(io.Discard, resp.Body) // otherwise the connection is not reused
 		return verdict(t, resp.StatusCode)
 	}
 	a := c.Addrs()
@@ -87,8 +87,8 @@ func (c *certified) expect(t *testing.T, asks, operates string) {
 	}
 }
 
-// A certificate is an identity's on every door, alone and beside a token, and for connections that
-// are open as of the last reload.
+// A certificate identifies its client on every door, alone and with a token, and open connections
+// follow the last reload.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	k, log := newPKI(t), new(logged)
@@ -143,8 +143,8 @@ func TestCertificates(t *testing.T) {
 	camera.expect(t, allowed, allowed)
 }
 
-// A reload reads who is revoked: on every door the next handshake of that client fails, while that
-// of others does not, and a list that is wrong leaves the one before it.
+// A reload reads the lists of revoked certificates: on every door the next handshake of a revoked
+// client fails, others do not, and an invalid list leaves the previous one in effect.
 func TestReloadOfRevocations(t *testing.T) {
 	t.Parallel() // it waits
 	k, log := newPKI(t), new(logged)
@@ -198,7 +198,7 @@ func TestReloadOfRevocations(t *testing.T) {
 	}
 }
 
-// A page of another origin does not bring the certificate of whoever reads it.
+// The certificate that a browser shows for a page of another origin is ignored.
 func TestPagesBringNoCertificate(t *testing.T) {
 	k := newPKI(t)
 	s := start(t, func(c *config.Config) {
@@ -221,8 +221,8 @@ func TestPagesBringNoCertificate(t *testing.T) {
 	}
 }
 
-// A clock by which a certificate is not valid yet, or not any more, is in the way of a reload only
-// if the certificate is another than the one in use: what is in use stays in use all the same.
+// A clock by which a certificate is not yet or no longer valid makes a reload fail only if the
+// certificate is not the one in use: that one stays in use anyway.
 func TestReloadByAnotherClock(t *testing.T) {
 	k := newPKI(t)
 	var wall settableClock
@@ -254,7 +254,8 @@ func TestReloadByAnotherClock(t *testing.T) {
 	}
 }
 
-// A certificate that expires is in the status, and again and again in the log, also after it has.
+// A certificate that expires is in the status, and repeatedly in the log, even after it has
+// expired.
 func TestCertificatesThatExpire(t *testing.T) {
 	k, log := newPKI(t), new(logged)
 	k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })

@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A chooser asks through one door with some parameters, and gives the label of the answer.
-// Values are texts, booleans or lists.
+// A chooser asks through one door with some parameters, and returns the label of the answer. Values
+// are texts, booleans or lists.
 type chooser struct {
 	door string
 	ask  func(name string, parameters map[string]any) (int32, error)
@@ -58,7 +58,7 @@ func choosers(t *testing.T, s *Server) []chooser {
 			if err := web.call("POST", "/"+name+"/predict", body+"}", &a); err != nil {
 				return 0, err
 			}
-			var label int32 // what echoes gives a list
+			var label int32 // an echo answers with a list
 			_ = json.Unmarshal(a.Output, &label)
 			return label, nil
 		}},
@@ -195,7 +195,7 @@ func pairOfInts(t *testing.T) tensor.Tensor {
 	return x
 }
 
-// A request says that no cache takes part, or that it is equal to none without its salt.
+// A request may bypass the cache, or be equal only to requests with the same salt.
 func TestRequestsAndTheCache(t *testing.T) {
 	s := start(t, withCache)
 	container := slow(t, s, func() {})

@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestClientInfer: the Go client names inputs in any order, and finds outputs by their names, of a
-// stream, too.
+// TestClientInfer: the Go client names inputs in any order, and finds outputs by their names, also
+// on a stream.
 func TestClientInfer(t *testing.T) {
 	s := start(t, nil)
 	specs := []tensor.Spec{{Name: "a", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}, {Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
@@ -105,7 +105,7 @@ func (m *slowModel) superseded() int {
 	return int(m.model.Stats().Outcomes[scheduler.OutcomeSuperseded])
 }
 
-// TestClientStream: the Go client's stream beside the server. The frames that wait for the model
+// TestClientStream: the Go client's stream with a real server. The frames that wait for the model
 // are superseded by the newest.
 func TestClientStream(t *testing.T) {
 	s := start(t, oneByOne)

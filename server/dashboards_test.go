@@ -28,7 +28,7 @@ var dashboardsFlag = flag.Bool("dashboards", false, "TestDashboards has Promethe
 
 const grafana = "metrics/grafana/"
 
-// queries are those of the dashboard's panels, by their titles.
+// queries returns the queries of the dashboard's panels, by their titles.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	var dashboard struct {
@@ -56,8 +56,8 @@ func queries(t *testing.T) map[string]string {
 	return list
 }
 
-// Every query of the dashboard and every alert is about what a loaded server shows; with
-// -dashboards Prometheus says so.
+// Every query of the dashboard and every alert uses metrics of a loaded server; with -dashboards
+// Prometheus checks it.
 func TestDashboards(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		cached := c.Model("echo")
@@ -157,8 +157,8 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// underPrometheus has Prometheus scrape the server, and expects data of every query of the
-// dashboard and no fault of an alert; promtool finds nothing to say about the names.
+// underPrometheus lets Prometheus scrape the server, and expects data for every query of the
+// dashboard and no error of an alert; promtool must not complain about names.
 func underPrometheus(t *testing.T, s *Server) {
 	check := exec.Command("promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(regexp.MustCompile(`(?m)^(# \w+ )?nv_.*\n`).ReplaceAllString(metricsPage(t, s), ""))

@@ -9,18 +9,18 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// Descriptors that are not client connections: listeners, event polls, logs and profiles, the
-// admin door, containers and the pipes of their processes. gnet ends when an accept finds no
-// descriptor left, so these are set aside before any client is let in.
+// Descriptors that are not client connections: listeners, event polls, logs and profiles, the admin
+// door, containers and the pipes of their processes. gnet ends when an accept finds no descriptor
+// left, so these are set aside before any client is accepted.
 const (
 	reserved   = 80 // the admin door's 16 connections are among them
-	perProcess = 4  // pipes and what starting one takes
+	perProcess = 4  // pipes, and descriptors needed to start one
 )
 
 // A share is how many connections of each kind, and regions of shared memory, may be open.
 type share struct{ tcp, rest, grpc, frigate, containers, regions int }
 
-// of returns the configuration with these limits.
+// of returns the configuration limited to this share.
 func (h share) of(c config.Config) config.Config {
 	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
 	if h.frigate > 0 {

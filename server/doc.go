@@ -1,5 +1,5 @@
-// Package server puts the rooms together: doors for clients, the gate, the scheduler, and the
-// listener that model containers connect to.
+// Package server assembles shivad from its parts: doors for clients, the gate, the scheduler, and
+// the listener that model containers connect to.
 //
 //	clients ─Shiva───► server/tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
 //	clients ─V2/HTTP─► server/rest ─► predict ──┤
@@ -7,16 +7,16 @@
 //	a program ─Server.Ask───────────► predict ──┘
 //	operator ─HTTP───► server/admin                    supervisor ─────► their processes
 //
-// A Go program may have the whole server inside: it makes one with [New], adds models of its
-// own to its [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door
-// whose listen address is "" is left out, also all of them: the example asks an application
-// that learns and a model with a cache without any socket.
+// A Go program may embed the whole server: it makes one with [New], adds its own models to its
+// [Server.Scheduler] or lets containers connect, and asks with [Server.Ask]. A door whose listen
+// address is "" is left out, even all of them: the example asks an application that learns and a
+// model with a cache without any socket.
 //
-// Concurrency: all methods may be called from everywhere, Start once. Before Start has
-// returned, and after Shutdown has begun, Ask and Learn are errors.
+// Concurrency: all methods may be called from any goroutine, Start once. Before Start has returned,
+// and after Shutdown has begun, Ask and Learn return errors.
 //
-// Memory: the inputs of a question belong to the caller, the outputs of an answer to the server
-// until Release. Both count against limits.payload_bytes.
+// Memory: the inputs of a question belong to the caller, the outputs of an answer are valid until
+// Release. Both count against limits.payload_bytes.
 //
 // A Server is started once and shut down once. It owns every goroutine it starts and has joined
 // all of them when Shutdown returns.

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// TestImportIsWholeOrNothing: what a single change would be refused for, or what cannot hold
-// together, is found before anything is changed, and a dry run finds the same.
+// TestImportIsWholeOrNothing: invalid single changes and changes that are invalid together are
+// found before anything is changed, and a dry run finds the same.
 func TestImportIsWholeOrNothing(t *testing.T) {
 	t.Parallel() // it waits
 	o := operator{t, start(t, func(c *config.Config) { c.Admin.ImportBytes = 64 << 10 })}
@@ -47,7 +47,7 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	}
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413, "admin.import_bytes", "65536")
 
-	// What an application of that name had learned before is not the new one's.
+	// The new application does not inherit what one of the same name had learned.
 	if _, err := o.s.store.State().Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
 		t.Fatal(err)
 	}

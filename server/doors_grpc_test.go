@@ -98,8 +98,7 @@ func grpcTensor(out *pb.ModelInferResponse_InferOutputTensor, data []byte) (tens
 	return tensor.New(d, shape, data)
 }
 
-// toContents lays elements out in the field that the protocol has for them; empty where it has
-// none.
+// toContents puts elements into the field that the protocol has for them; empty if it has none.
 func toContents(x tensor.Tensor) *pb.InferTensorContents {
 	c := &pb.InferTensorContents{}
 	size := max(x.DType.Size(), 1)
@@ -137,7 +136,7 @@ func toContents(x tensor.Tensor) *pb.InferTensorContents {
 	return c
 }
 
-// fromContents takes them back from there; nil if one is beyond what d holds.
+// fromContents reads them back; nil if one is out of d's range.
 func fromContents(d tensor.DType, c *pb.InferTensorContents) (data []byte) {
 	le := binary.LittleEndian
 	narrow := func(v uint64) { data = append(data, le.AppendUint64(nil, v)[:d.Size()]...) }
@@ -175,7 +174,7 @@ func fromContents(d tensor.DType, c *pb.InferTensorContents) (data []byte) {
 	return data
 }
 
-// rawCodec sends and receives bytes as they are.
+// rawCodec sends and receives bytes unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }

@@ -23,17 +23,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A way is one of the ways in to a server, as a client of that wire knows it.
+// A way is one of the doors of a server, from the view of a client of its wire.
 type way struct {
 	name string
-	// ask asks a model for one tensor x and gives the one that is answered. A fault that the
+	// ask sends one tensor x to a model and returns the tensor of the answer. An error that the
 	// server reports is a *fault. timeout 0 means the model's.
 	ask func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error)
-	// garbage sends what is no message, and gives the answer; nil where no such thing can be sent.
+	// garbage sends invalid bytes, and returns the answer; nil if the wire cannot carry them.
 	garbage func() error
-	// shows is what a row of the table of errors looks like on this wire.
+	// shows returns the form of a row of the table of errors on this wire.
 	shows func(condition) fault
-	// refuses has the datatypes that the wire cannot carry, with what the server says to them.
+	// refuses has the datatypes that the wire cannot carry, with the server's error.
 	refuses map[tensor.DType]string
 }
 
@@ -57,7 +57,7 @@ func (f *fault) Error() string {
 	return fmt.Sprintf("%q %d, retryable: %v: %s", f.kind, f.code, f.retryable, f.text)
 }
 
-// ways are all there are. Each asks over connections of its own.
+// ways returns all ways. Each has its own connections.
 func ways(t *testing.T, s *Server) []way {
 	onlyBytes := "cannot be written as JSON"
 	onlyRaw := "travels in raw_input_contents only"
@@ -65,7 +65,7 @@ func ways(t *testing.T, s *Server) []way {
 	rpc := newGRPC(t, s.Addrs().GRPC[0])
 	tcp := newTCP(t, s.Addrs().TCP[0])
 	ofGRPC := func(c condition) fault { return fault{kind: c.kind, code: c.grpc, retryable: c.retryable} }
-	// 429 and 503 say when to come again; the wire has no word for the other conditions.
+	// 429 and 503 tell when to retry; the wire has no such field for the other conditions.
 	ofHTTP := func(c condition) fault { return fault{code: c.http, retryable: c.http == 429 || c.http == 503} }
 	return []way{
 		{name: "tcp", ask: tcp.ask, garbage: tcp.garbage,
@@ -115,14 +115,14 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, time
 	m := &shiva.Message{Namespace: model}
 	sent := x
 	switch x.DType {
-	case tensor.Bytes: // text is no tensor on this wire
+	case tensor.Bytes: // text is not a tensor on this wire
 		x.Name = "x"
 		object, err := shiva.AppendTexts(nil, x)
 		if err != nil {
 			return x, err
 		}
 		metadata[shiva.TextsKey] = json.RawMessage(object)
-	case tensor.BFloat16: // nor is there any: float32 holds its values
+	case tensor.BFloat16: // not on this wire: float32 holds its values
 		var err error
 		if sent, err = tensor.Cast(x, tensor.Float32, nil); err != nil {
 			return x, err
@@ -160,7 +160,7 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, time
 // garbage sends bytes with another magic number.
 func (c *tcpClient) garbage() error { return c.send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")) }
 
-// send sends bytes over a connection of their own, and gives the error that is answered.
+// send sends bytes over a new connection, and returns the error in the answer.
 func (c *tcpClient) send(message []byte) error {
 	conn, err := net.Dial("tcp", c.addr)
 	if err != nil {
@@ -206,7 +206,7 @@ func newHTTP(t *testing.T, addr net.Addr) *httpClient {
 	return c
 }
 
-// post asks, and gives the JSON of the answer and what follows it.
+// post sends a request, and returns the JSON of the answer and the bytes that follow it.
 func (c *httpClient) post(ctx context.Context, model string, head, data []byte) (answer, rest []byte, err error) {
 	q, err := http.NewRequestWithContext(ctx, "POST", c.base+"/v2/models/"+model+"/infer", bytes.NewReader(slices.Concat(head, data)))
 	if err != nil {
@@ -315,8 +315,8 @@ func (c *httpClient) garbage(body, head string) error {
 	return err
 }
 
-// jsonValues are a tensor's elements as a client would write them; what cannot be written is 0,
-// which the server refuses by the datatype.
+// jsonValues returns a tensor's elements as a client would write them; those that JSON cannot
+// express are 0, which the server refuses by the datatype.
 func jsonValues(x tensor.Tensor) []any {
 	count, _ := x.Shape.Elements()
 	values := make([]any, count)
@@ -349,7 +349,7 @@ func jsonValues(x tensor.Tensor) []any {
 	return values
 }
 
-// integer is the first integer of b in decimal digits.
+// integer returns the first integer of b in decimal digits.
 func integer(d tensor.DType, b []byte) string {
 	switch d {
 	case tensor.Int8:
@@ -370,8 +370,7 @@ func integer(d tensor.DType, b []byte) string {
 	return strconv.FormatUint(binary.NativeEndian.Uint64(b), 10)
 }
 
-// fromDecimals is what a client makes of the numbers of an answer, read as exactly as they are
-// written.
+// fromDecimals converts the numbers of an answer as a client would, without losing digits.
 func fromDecimals(d tensor.DType, values []any) (data []byte, err error) {
 	for _, v := range values {
 		switch v := v.(type) {
@@ -415,7 +414,7 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 	return append(data, binary.LittleEndian.AppendUint64(nil, v)[:d.Size()]...), err
 }
 
-// askLibrary asks as a program does that has the server inside.
+// askLibrary asks like a program that embeds the server.
 func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
 	a, err := s.Ask(ctx, &Question{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
 	if err != nil {

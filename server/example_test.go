@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A program has the whole server inside: models are functions of its own, an application
-// chooses between them and learns, answers are kept, and nothing listens. Doors and containers
-// can be added by their addresses in the configuration.
+// A program embeds the whole server: models are its own functions, an application chooses between
+// them and learns, answers are cached, and nothing listens. Doors and containers can be added by
+// their addresses in the configuration.
 func Example() {
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = nil, nil, nil, "", nil
@@ -73,7 +73,7 @@ func Example() {
 	// executions of careful for 21 equal questions: 1
 }
 
-// serve makes a function a model of one number in and one out.
+// serve adds a function as a model of one number in and one out.
 func serve(s *server.Server, name string, predict func(float32) int64) {
 	spec := scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},

@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in
-// effect; one that makes no sense changes nothing and names both figures.
+// TestSettingsWhileRunning: a change of settings takes effect at once and is shown; a contradictory
+// one changes nothing, and its error names both figures.
 func TestSettingsWhileRunning(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.QueueRows = 500 })
 	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"objective":"20ms","max_batch":"32"}`); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
@@ -24,7 +24,7 @@ func TestSettingsWhileRunning(t *testing.T) {
 	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 || c.QueueRows != 500 {
 		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch, c.QueueRows)
 	}
-	// What nobody has set is shown as what it comes to.
+	// A setting without a value is shown with its effective value.
 	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"max_batch":"0"}`); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
 		strings.Contains(body, `"max_batch": 0`) || !strings.Contains(body, `"batch_bytes": "256MiB"`) {
 		t.Errorf("%d: %s", status, body)
@@ -69,8 +69,8 @@ func TestSettingsWhileRunning(t *testing.T) {
 	}
 }
 
-// TestExplainSubset: of a model whose containers choose among servers it is said how many are here,
-// also when none is, and how many it takes.
+// TestExplainSubset: for a model whose containers choose among servers, explain tells how many are
+// connected here, even if none is, and how many are needed.
 func TestExplainSubset(t *testing.T) {
 	s := start(t, nil)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}

@@ -13,8 +13,9 @@ import (
 )
 
 // warnOfStrangers logs which listeners clients without a token can reach from other machines, and
-// what they may do there. Where identities are declared, that is what identity.Anonymous may do,
-// except asking models: somebody has granted that on purpose. Start calls it when all are open.
+// what they may do there. If identities are declared, that is what identity.Anonymous may do,
+// except asking models: an operator has granted that on purpose. Start calls it when all doors are
+// open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
@@ -41,7 +42,7 @@ func (s *Server) warnOfStrangers() {
 	}
 }
 
-// patternsAfter is how long after the start containers should have registered.
+// patternsAfter is the time after the start by which containers should have registered.
 const patternsAfter = time.Minute
 
 // watchPatterns is warnOfPatterns for the configuration at the start, after patternsAfter.
@@ -51,8 +52,9 @@ func (s *Server) watchPatterns() {
 	}
 }
 
-// warnOfPatterns logs rights whose patterns match no model or application, neither one that exists
-// nor one that the configuration names: a pattern may be misspelled, and its identity refused.
+// warnOfPatterns logs rights whose patterns match no model or application, neither an existing one
+// nor one that the configuration names: a pattern may be misspelled, and its identity would be
+// refused.
 func (s *Server) warnOfPatterns(c config.Config) {
 	if !s.identities.Declared() {
 		return

@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 )
 
-// exposed starts a server whose doors listen there, with a process of model "m".
+// exposed starts a server whose doors listen on host, with a process of model "m".
 func exposed(t *testing.T, log *logged, host, reach string) *Server {
 	t.Helper()
 	return startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
@@ -34,12 +34,12 @@ func exposed(t *testing.T, log *logged, host, reach string) *Server {
 	})
 }
 
-// here is an address of a listener as a client of this machine dials it.
+// here returns the address at which a client of this machine dials a listener.
 func here(a net.Addr) string {
 	return fmt.Sprintf("127.0.0.1:%d", a.(*net.TCPAddr).Port)
 }
 
-// extensions are what the HTTP door announces.
+// extensions returns the extensions that the HTTP door announces.
 func extensions(t *testing.T, s *Server) string {
 	t.Helper()
 	resp, err := http.Get("http://" + here(s.Addrs().REST[0]) + "/v2")
@@ -54,8 +54,8 @@ func extensions(t *testing.T, s *Server) string {
 	return strings.Join(v.Extensions, " ")
 }
 
-// Whoever reaches a client door unloads models by it only if it listens on this machine alone,
-// or the operator says so.
+// Clients can unload models through a door only if it listens on this machine alone, or if the
+// operator allows it.
 func TestUnloadByStrangers(t *testing.T) {
 	for _, c := range []struct {
 		host, reach string
@@ -112,7 +112,7 @@ func TestUnloadByStrangers(t *testing.T) {
 	}
 }
 
-// The log says at the start what can be reached from other machines.
+// The log warns at the start about listeners that other machines can reach.
 func TestWarningOfStrangers(t *testing.T) {
 	const warning = "a listener without authentication can be reached from other machines"
 	log := new(logged)

@@ -22,20 +22,20 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A doorway is one way in, with what it announces and how that is used there.
+// A doorway is one door, with the extensions that it announces and their use there.
 type doorway struct {
 	name      string
 	announced []string
-	// uses has, for each extension, what a client does that found it announced. It gives what
-	// came of it: see extensionsWork.
+	// uses has, for each extension, a function that uses it as a client does, and returns the
+	// result: see extensionsWork.
 	uses map[string]func() (string, error)
-	// missing are calls of extensions that are not announced. Each must give an error that says
-	// that there is no such thing.
+	// missing are calls of extensions that are not announced. Each must return an error that says
+	// so.
 	missing map[string]func() error
 }
 
-// extensionsWork is what using an extension gives, through whatever door. The model has seen
-// one request of two rows, with the values 0 and 5.
+// extensionsWork has the result of using an extension, through any door. The model has seen one
+// request of two rows, with the values 0 and 5.
 var extensionsWork = map[string]string{
 	"binary_tensor_data":  "8 bytes",
 	"classification":      "5:1 0:0",
@@ -46,7 +46,7 @@ var extensionsWork = map[string]string{
 	"statistics":          "m 2 rows",
 }
 
-// What a door announces works there, and nothing works that is not announced.
+// Announced extensions work at each door, and others do not.
 func TestExtensions(t *testing.T) {
 	s := start(t, nil)
 	c := join(t, s, "m", tensor.Float32, tensor.Shape{-1, 2}, nil)
@@ -82,13 +82,13 @@ func TestExtensions(t *testing.T) {
 // pair is a row of the model.
 var pair, _ = tensor.FromSlice(tensor.Shape{1, 2}, []float32{0, 5})
 
-// lastBatch is what the container saw last.
+// lastBatch returns the last batch that the container got.
 func lastBatch(c *containertest.Container) *containertest.Batch {
 	b := c.Batches()
 	return b[len(b)-1]
 }
 
-// call asks an HTTP path with a JSON body, none if it is empty, and reads the answer.
+// call sends a JSON body, none if it is empty, to an HTTP path, and reads the answer.
 func (c *httpClient) call(method, path, body string, answer any) error {
 	q, err := http.NewRequest(method, c.base+path, strings.NewReader(body))
 	if err != nil {
@@ -173,7 +173,7 @@ func restDoorway(t *testing.T, s *Server, container *containertest.Container) do
 			if _, err := c.askJSON(t.Context(), "m", two, 0); err != nil {
 				return "", err
 			}
-			after, err := c.rowsOf("m") // with that request
+			after, err := c.rowsOf("m") // after that request
 			return fmt.Sprintf("m %d rows", after-before), err
 		},
 	}, missing: map[string]func() error{
@@ -368,8 +368,8 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 	}}
 }
 
-// Each datatype has its name in what a door tells of a model, and in its configuration, where
-// those of ours are TYPE_INVALID.
+// Each datatype has its name in a model's metadata, and in its configuration, where datatypes of
+// our own are TYPE_INVALID.
 func TestDatatypesAreNamed(t *testing.T) {
 	s := start(t, nil)
 	rest, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
@@ -404,7 +404,7 @@ func TestDatatypesAreNamed(t *testing.T) {
 			t.Errorf("%s: %v %v", name, b, err)
 		}
 	}
-	// And the other way round: every type of a configuration is one of ours.
+	// Conversely, every type of a configuration is one of our datatypes.
 	for name := range pb.DataType_value {
 		if _, ok := tensor.FromV2(strings.TrimPrefix(name, "TYPE_")); !ok && name != "TYPE_INVALID" && name != "TYPE_STRING" {
 			t.Errorf("no datatype is %s", name)
@@ -412,7 +412,7 @@ func TestDatatypesAreNamed(t *testing.T) {
 	}
 }
 
-// A datatype that nobody knows is refused by its name or number.
+// An unknown datatype is refused by its name or number.
 func TestUnknownDatatypes(t *testing.T) {
 	s := start(t, nil)
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1}, nil)
@@ -437,7 +437,7 @@ func TestUnknownDatatypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	const header, rank = 12, 1
-	// 32 and 33 are ours, but not on this wire.
+	// 32 and 33 are our own codes, but not valid on this wire.
 	for _, code := range []byte{16, 18, 31, 32, 33, 255} {
 		m[header+rank] = code
 		err := newTCP(t, s.Addrs().TCP[0]).send(m)

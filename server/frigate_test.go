@@ -22,8 +22,8 @@ import (
 
 // A whole server on virtual time, two containers, and eight detectors, which wait for 200 ms. One
 // container is killed while it has a batch, and no detector is answered late or with zeros; then
-// the other one hangs, and all are answered with zeros in time. Quotas and the settings of a reload
-// hold for detectors as for everybody.
+// the other one hangs, and all are answered with zeros in time. Quotas and reloaded settings apply
+// to detectors as to other clients.
 func TestDetectorsOfFrigate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := config.Default()
@@ -97,7 +97,7 @@ func TestDetectorsOfFrigate(t *testing.T) {
 		if took := time.Since(began); took > 50*time.Millisecond || !strings.Contains(got[0], `"type":"DeadlineExceeded"`) {
 			t.Errorf("after a reload: %q after %v", got, took)
 		}
-		for range 2 { // of which a burst lets one pass
+		for range 2 { // the burst admits one
 			got = askDetector(t, d, imageHeader, "abc")
 		}
 		if !strings.Contains(got[0], `"type":"Overloaded"`) || !strings.Contains(got[0], "requests_per_second = 1") {
@@ -108,7 +108,7 @@ func TestDetectorsOfFrigate(t *testing.T) {
 
 const imageHeader = `{"shape": [1, 3], "dtype": "uint8", "model_type": "ssd"}`
 
-// A detecting is a container of which the test says how it goes on.
+// A detecting is a container whose behaviour the test controls.
 type detecting struct {
 	container         *containertest.Container
 	dies, died, hangs atomic.Bool
@@ -166,7 +166,7 @@ func dialDetector(t *testing.T, s *scene, from string) *zmtp.Conn {
 	return d
 }
 
-// askDetector asks as a REQ socket does.
+// askDetector sends a request like a REQ socket.
 func askDetector(t *testing.T, d *zmtp.Conn, frames ...string) []string {
 	t.Helper()
 	var o zmtp.Outgoing
@@ -195,7 +195,7 @@ func askDetector(t *testing.T, d *zmtp.Conn, frames ...string) []string {
 	return answer[1:]
 }
 
-// rowOf is the class and the score of the first row.
+// rowOf returns the class and the score of the first row.
 func rowOf(data string) (row [2]float32) {
 	if len(data) != 480 {
 		return [2]float32{-1, -1}

@@ -29,8 +29,8 @@ func broken(t *testing.T, s *Server, name, reason string) {
 	t.Cleanup(func() { c.Close() })
 }
 
-// TestDeadModelsDoNotLookHealthy: an application that answers with its default, a voice that is
-// never heard, and a container that fails on every batch show in metrics, status and explain.
+// TestDeadModelsDoNotLookHealthy: an application that answers with its default, a model that is
+// always missing, and a container that fails on every batch show in metrics, status and explain.
 func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Containers.ListenV2 = config.Addrs{"127.0.0.1:0"} })
@@ -72,7 +72,7 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 		`shivad_failing_replicas{model="good",version="1"} 0`,
 		`shivad_payload_refusals_total 0`,
 	} {
-		// Questions are counted when they have been answered.
+		// Requests are counted when they have been answered.
 		budgettest.Until(t, series, func() bool { return strings.Contains(metricsPage(t, s), "\n"+series+"\n") })
 	}
 

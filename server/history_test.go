@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// lines are the events of a name, without times, servers and ports.
+// lines returns the events of a name, without times, servers and ports.
 func lines(t *testing.T, s *Server, name string) (list []string) {
 	t.Helper()
 	h, err := s.history.Of(name)
@@ -41,8 +41,8 @@ func lines(t *testing.T, s *Server, name string) (list []string) {
 	return list
 }
 
-// What served when, who registered it and who changed it outlives the server, also one that was
-// killed.
+// The history (which versions served when, who registered and changed them) survives the server,
+// even one that was killed.
 func TestHistorySurvives(t *testing.T) {
 	t.Parallel() // it waits
 	at := filepath.Join(t.TempDir(), "state")
@@ -62,7 +62,7 @@ func TestHistorySurvives(t *testing.T) {
 	changed := `changed from 127.0.0.1: model: {"default_version":""} → {"default_version":"1"}`
 	is(s, "rolled", "served 1 by 1 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
 	one.Close()
-	version(t, s, "1").Close() // back at once: it goes on, and is gone again
+	version(t, s, "1").Close() // back at once, so its event continues; then it ends again
 	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["rolled"]}`, 201)
 	o.expect("GET", "/v1/history/rolled", "", 200, `"what":"served"`)

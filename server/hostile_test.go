@@ -26,10 +26,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// hostileMessage is the limit of a message while these tests run.
+// hostileMessage is the message limit in these tests.
 const hostileMessage = 1 << 20
 
-// An attack is a message that nobody sends in good faith, and how it must be answered.
+// An attack is a malicious message, and how it must be answered.
 type attack struct {
 	name string
 	send func() error
@@ -56,7 +56,7 @@ func httpAttacks(c *httpClient) []attack {
 	w, _ := gzip.NewWriterLevel(&member, gzip.BestSpeed)
 	_, _ = w.Write(make([]byte, hostileMessage))
 	_ = w.Close()
-	bomb := strings.Repeat(member.String(), 64) // what gzip inflates as one
+	bomb := strings.Repeat(member.String(), 64) // a body that gzip inflates as one stream
 	var list []attack
 	post := func(name, body string, want condition, headers ...string) {
 		list = append(list, attack{name, func() error {
@@ -115,7 +115,7 @@ func grpcAttacks(c *grpcClient) []attack {
 		}
 	}
 	large := grpcQuestion("m", x, 0)
-	// Beside it a message may have metadata up to a limit of its own.
+	// In addition, a message may have metadata up to a separate limit.
 	large.RawInputContents = [][]byte{make([]byte, 4*hostileMessage)}
 	overflow := grpcQuestion("m", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1 << 40, 1 << 40}}, 0)
 	overflow.RawInputContents = [][]byte{make([]byte, 12)}
@@ -160,8 +160,8 @@ func tcpAttacks(t *testing.T, c *tcpClient) []attack {
 	}
 }
 
-// While clients send what they should not, over all doors, or nothing at all, they are answered
-// as the table says and hold little memory, and other clients are served.
+// Clients that send malicious messages over all doors, or nothing at all, are answered as the table
+// says and hold little memory, and other clients are served.
 func TestHostileClients(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Limits.MessageBytes = hostileMessage
@@ -184,7 +184,7 @@ func TestHostileClients(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 
-	// They announce much and send next to nothing.
+	// They announce much and send almost nothing.
 	slow := slowClients(t, s)
 	const most = 64 << 10 // for each
 	if n := s.pool.InUse(); n > int64(len(slow)*most) {
@@ -195,7 +195,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	for _, c := range slow {
 		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
-		// Whoever was served was not served because these had been given up.
+		// The slow connections must still be open: others were served despite them.
 		if _, err := io.Copy(io.Discard, c); err == nil {
 			t.Error("a slow client was given up before its time")
 		}
@@ -231,7 +231,7 @@ func TestHostileClients(t *testing.T) {
 		}
 	}
 	t.Logf("%d rounds of requests in good faith beside %d attacks; at most %d bytes of the pool were in use", rounded, sent.Load(), peak.Load())
-	// A message or two for each of the attackers, and the slow ones.
+	// A message or two for each of the attackers, plus the slow clients.
 	if limit := int64(len(attacks)*attackersEach*4*hostileMessage + len(slow)*most); peak.Load() > limit {
 		t.Errorf("%d bytes of the pool were in use, expected at most %d", peak.Load(), limit)
 	}
@@ -266,8 +266,8 @@ func answered(t *testing.T, door string, a attack, err error) {
 	}
 }
 
-// slowClients are connections to all doors that have sent the beginning of a message of almost
-// the limit, and no more.
+// slowClients returns connections to all doors that have sent only the beginning of a message of
+// almost the limit.
 func slowClients(t *testing.T, s *Server) (conns []net.Conn) {
 	t.Helper()
 	const each, announced = 10, hostileMessage - 1024
@@ -286,7 +286,7 @@ func slowClients(t *testing.T, s *Server) (conns []net.Conn) {
 			post + "Transfer-Encoding: chunked\r\n\r\n100000\r\n{",
 			post[:20],
 		},
-		// The beginning of HTTP/2, and of a frame of settings.
+		// The preface of HTTP/2, and the beginning of a SETTINGS frame.
 		s.Addrs().GRPC[0]: {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00", "PRI"},
 	} {
 		for _, begin := range begins {

@@ -28,7 +28,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// tokenOf is the token of an identity of the tests. No other text has its end.
+// tokenOf returns the token of an identity of the tests. Its ending occurs in no other text.
 func tokenOf(name string) string {
 	return "token-of-" + strings.ReplaceAll(name, ":", "-") + "-7Qx9s3cretZ"
 }
@@ -38,8 +38,8 @@ func declared(name string, may ...string) config.Identity {
 	return config.Identity{Name: name, TokenSHA256: config.Hashes{hex.EncodeToString(sum[:])}, May: may}
 }
 
-// rightsOfCats are all rights, of cats where they are of names; each is an identity's that has no
-// other and is called like it.
+// rightsOfCats are all rights, for "cat" if they have names. Each has an identity of the same name
+// with that right only.
 var rightsOfCats = []string{"infer", "feedback", "load", "serve", "admin:read", "admin:write"}
 
 func guarded(c *config.Config) {
@@ -117,7 +117,7 @@ func (g *guardedServer) http(t *testing.T, addr, token, method, path, body strin
 	return resp.StatusCode, string(text)
 }
 
-// shiva sends a message on a connection of its own.
+// shiva sends a message on a new connection.
 func (g *guardedServer) shiva(t *testing.T, token, namespace, members string, tensors ...tensor.Tensor) error {
 	t.Helper()
 	c := dial(t, g.Server)
@@ -141,7 +141,7 @@ func row() tensor.Tensor {
 	return tensor.Tensor{DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: make([]byte, 8)}
 }
 
-// as is a context for calls with a token.
+// as returns a context for calls with a token.
 func as(t *testing.T, token string) context.Context {
 	if token == "" {
 		return t.Context()
@@ -159,7 +159,7 @@ const (
 	denied          = "PermissionDenied"
 )
 
-// verdict is what an error, or a status, says of rights.
+// verdict returns what an error, or a status, tells about rights.
 func verdict(t *testing.T, what any) string {
 	t.Helper()
 	if what == nil {
@@ -200,7 +200,7 @@ func verdict(t *testing.T, what any) string {
 }
 
 // An action is something that a client, an operator or a container does, and the rights of which it
-// takes one; none: it takes an identity; nil: it is everybody's.
+// requires one; empty: it requires an identity; nil: it is allowed to everyone.
 type action struct {
 	what   string
 	rights []string
@@ -218,7 +218,7 @@ func (g *guardedServer) actions(t *testing.T) []action {
 		if err != nil {
 			return err
 		}
-		_ = s.Send(inferRequest("cat")) // of a call that was refused meanwhile, Recv has the reason
+		_ = s.Send(inferRequest("cat")) // if the call was refused meanwhile, Recv has the reason
 		_ = s.CloseSend()
 		answer, err := s.Recv()
 		switch {
@@ -308,8 +308,8 @@ func (g *guardedServer) actions(t *testing.T) []action {
 	return append(all, g.changes(t)...)
 }
 
-// changes are more actions that change something, each of which goes on where the one before has
-// left off.
+// changes returns more actions that change something; each continues from the state that the one
+// before has left.
 func (g *guardedServer) changes(t *testing.T) (list []action) {
 	memory := g.memoryDoors(t)
 	for _, door := range []string{"tcp", "rest", "grpc"} {
@@ -342,7 +342,7 @@ func (g *guardedServer) changes(t *testing.T) (list []action) {
 	return list
 }
 
-// verdictOf is for verdict what was one already.
+// verdictOf passes a value that is already a verdict through verdict.
 func (g *guardedServer) verdictOf(v any) any {
 	switch v {
 	case allowed:
@@ -362,7 +362,7 @@ func orNil(err error) any {
 	return err
 }
 
-// Each right is needed for its actions and good for no other, on every door.
+// Each right is required for its actions and permits no others, on every door.
 func TestRightsOnEveryDoor(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -387,8 +387,8 @@ func TestRightsOnEveryDoor(t *testing.T) {
 	}
 }
 
-// A model that one may not use is refused like one that there is not, and is in no list and no
-// text.
+// A model that an identity may not use is refused like one that does not exist, and is in no list
+// and no text.
 func TestHiddenNames(t *testing.T) {
 	t.Parallel() // it waits
 	g := startGuarded(t)
@@ -456,8 +456,8 @@ func TestHiddenNames(t *testing.T) {
 	}
 }
 
-// A reload holds at the next request of connections that are open, and for containers; a broken
-// file changes nothing.
+// A reload applies to the next request on open connections, and to containers; an invalid file
+// changes nothing.
 func TestRevocation(t *testing.T) {
 	t.Parallel() // it waits
 	g := startGuarded(t)
@@ -544,8 +544,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// Whoever shows nothing is the identity "anonymous", if there is one. A token that is none of the
-// server's is not nothing.
+// A client that shows nothing has the identity "anonymous", if that is declared. An unknown token
+// is not the same as none.
 func TestAnonymous(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Identities = []config.Identity{{Name: "anonymous", May: []string{"infer:echo", "serve:free"}}, declared("all", "infer", "serve")}
@@ -570,8 +570,8 @@ func TestAnonymous(t *testing.T) {
 	}
 }
 
-// What is shown in the wrong form, place or message is refused, costs its sender an error, and
-// changes nobody.
+// Tokens in the wrong form, place or message are refused with an error, and change no client's
+// identity.
 func TestHostileTokens(t *testing.T) {
 	t.Parallel() // it waits
 	g := startGuarded(t)

@@ -9,15 +9,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// resident is what the Go runtime has of the system's memory.
+// resident returns how much of the system's memory the Go runtime holds.
 func resident() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
 
-// The memory of a busy moment is returned to the system when nobody needs it, without a
-// collection that comes by itself.
+// The memory of a busy moment is returned to the system when it is idle, without waiting for the
+// runtime's own collection.
 func TestIdleMemoryGoesBack(t *testing.T) {
 	if tensor.Invariants {
 		return // nothing is kept

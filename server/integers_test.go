@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestIntegersKeepTheirDigits: an int64 that no float64 holds passes the doors whose inputs are
-// JSON values, Clipper's and a bridge's.
+// TestIntegersKeepTheirDigits: an int64 that no float64 holds passes unchanged through the doors
+// whose inputs are JSON values, Clipper's and a bridge's.
 func TestIntegersKeepTheirDigits(t *testing.T) {
 	s := start(t, nil)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1, 3}}}

@@ -43,7 +43,7 @@ func addSlow(t *testing.T, s *Server) *slowModel {
 	return m
 }
 
-// next is the number of the frame that executes, which goes on until finish is called.
+// next returns the number of the frame that executes, which continues until finish is called.
 func (m *slowModel) next() (number int32, finish func()) {
 	m.t.Helper()
 	select {
@@ -91,7 +91,7 @@ func (c *camera) send(route, metadata string, number int32) {
 	}
 }
 
-// answer is the number of the frame that is answered next, or the type of the error.
+// answer returns the number of the frame that is answered next, or the type of the error.
 func (c *camera) answer() string {
 	c.t.Helper()
 	if err := c.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
@@ -126,7 +126,7 @@ func (c *camera) answer() string {
 	}
 }
 
-// film sends frames 1 to n while the first executes, and gives the answers.
+// film sends frames 1 to n while the first executes, and returns the answers.
 func (m *slowModel) film(c *camera, route, metadata string, n int32) string {
 	m.t.Helper()
 	before := m.model.Stats().Submitted
@@ -148,13 +148,13 @@ func (m *slowModel) film(c *camera, route, metadata string, n int32) string {
 	return strings.ReplaceAll(strings.Join(answers, " "), shiva.Superseded, "-")
 }
 
-// Who says how many frames may wait: the request, else the application, else the model, else the
-// defaults.
+// The number of frames that may wait comes from the request, else the application, else the model,
+// else the defaults.
 func TestKeepIsOfRequestApplicationModel(t *testing.T) {
 	t.Parallel() // it waits
 	const all, latest, two = "1 2 3 4 5", "1 - - - 5", "1 - - 4 5"
 	for _, c := range []struct {
-		defaults, model, application setting.Keep // 0: it does not say
+		defaults, model, application setting.Keep // 0: not set
 		request                      string       // likewise
 		ofModel, ofApplication       string       // the answers
 	}{
@@ -193,7 +193,7 @@ func TestKeepIsOfRequestApplicationModel(t *testing.T) {
 	}
 }
 
-// What says nothing of streams is no frame, whatever is configured.
+// A request that names no stream is not a frame, whatever is configured.
 func TestKeepIsOfFramesOnly(t *testing.T) {
 	s := start(t, func(c *config.Config) { oneByOne(c); c.Defaults.Keep = setting.KeepLatest })
 	model := addSlow(t, s)
@@ -230,7 +230,7 @@ func TestKeepChanges(t *testing.T) {
 	}
 	expect("1 - 3 4")
 
-	// Another server's change arrives by the store, and one that does not hold here changes
+	// Another server's change arrives through the store, and one that is invalid here changes
 	// nothing.
 	if _, err := s.store.State().Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) { return []byte(`{"keep":"latest"}`), nil }); err != nil {
 		t.Fatal(err)
@@ -296,7 +296,7 @@ func TestConnectionIsAStream(t *testing.T) {
 		t.Errorf("frames of a stream with a name, of which tcp.keep says nothing: %s", got)
 	}
 
-	// Frames of two devices, and of someone who takes the name of one, do not replace each other.
+	// Frames of two devices, and of a client that uses the name of one, do not replace each other.
 	other, thief := newCamera(t, s), newCamera(t, s)
 	device.send("slow", "", 1)
 	_, finish := model.next()
@@ -320,7 +320,7 @@ func TestConnectionIsAStream(t *testing.T) {
 	}
 }
 
-// The stream of a connection ends with it at once, though its frames may execute and wait.
+// The stream of a connection ends with it at once, even while its frames execute and wait.
 func TestConnectionStreamEndsWithIt(t *testing.T) {
 	s := start(t, func(c *config.Config) { oneByOne(c); c.TCP.Stream = config.StreamConnection })
 	model := addSlow(t, s)
@@ -351,10 +351,10 @@ func TestConnectionStreamEndsWithIt(t *testing.T) {
 	named.answer()
 	named.conn.Close()
 	budgettest.Until(t, "the end of the connection", func() bool { return s.metrics.Door("tcp").Connections() == 0 })
-	streams(1) // anyone may go on with it
+	streams(1) // another connection may continue it
 }
 
-// The settings hold for the next message of connections that are open.
+// The settings apply to the next message on open connections.
 func TestReloadOfConnectionStreams(t *testing.T) {
 	s, file := loaded(t, new(logged), oneByOne)
 	model, device := addSlow(t, s), newCamera(t, s)
@@ -381,7 +381,7 @@ func TestReloadOfConnectionStreams(t *testing.T) {
 	budgettest.Until(t, "the end of the stream", func() bool { return model.model.Stats().Streams == 0 })
 }
 
-// What operators are shown of streams: metrics, status, the admin door's list and explain.
+// Operators see streams in metrics, status, the admin door's list and explain.
 func TestStreamsAreShown(t *testing.T) {
 	s := start(t, oneByOne)
 	model, o := addSlow(t, s), operator{t, s}
@@ -420,7 +420,7 @@ func TestStreamsAreShown(t *testing.T) {
 	}
 	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" shows frames `, `: the model does `, `4 frames had a seq that was not above`)
 
-	// One whose frames are old when they arrive, and wait.
+	// A stream whose frames are old when they arrive, and wait.
 	taken := time.Now().Add(-100 * time.Second).UnixMilli()
 	if got := model.film(cam, "slow", fmt.Sprintf(`{"stream":"cam-5","captured_at":%d}`, taken), 2); got != "1 2" {
 		t.Fatal(got)

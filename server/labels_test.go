@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestLabels: a container's labels and formats reach the clients of both doors that have the
-// classification and model_configuration extensions, batched or not; classes without a label
-// keep their number.
+// TestLabels: a container's labels and formats reach the clients of both doors with the
+// classification and model_configuration extensions, batched or not; classes without a label keep
+// their number.
 func TestLabels(t *testing.T) {
 	s := start(t, nil)
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client

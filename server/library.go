@@ -23,29 +23,30 @@ import (
 
 // A Question asks a model or an application for the outputs of some rows.
 type Question struct {
-	// Name is an application's, else a model's.
+	// Name is the name of an application or, if there is none, of a model.
 	Name string
-	// Version is a model's; "" means its default. An application has none.
+	// Version is a version of the model; "" means its default. An application has none.
 	Version string
 	// Inputs are matched by name, or by position if none has a name. The leading -1 of a declared
 	// shape counts rows; a tensor without that dimension is one row, whose answer has no row
-	// dimension either. A model that is not batched takes shapes as they are. The tensors stay the
-	// caller's, who may change and release them when Ask has returned: those with a Buf are
+	// dimension either. A model that is not batched takes shapes as they are. The tensors belong to
+	// the caller, which may change and release them when Ask has returned: those with a Buf are
 	// retained, and others are copied into memory that counts against limits.payload_bytes.
 	Inputs []tensor.Tensor
-	// Outputs are the names of those wanted, in the order of the answer; nil means all.
+	// Outputs are the names of the outputs wanted, in the order of the answer; nil means all.
 	Outputs []string
 
-	// ID names the request for feedback, for ten minutes; "" if there will be none.
+	// ID names the request for feedback, for ten minutes; "" if there will be no feedback.
 	ID string
-	// User is the user whose request it is, for whom applications learn; "" is no particular one.
+	// User is the user whose request it is, for whom applications learn; "" is no particular user.
 	User string
 	// Candidates are the models that an application may choose among for this request, as "name"
 	// or "name/version". It must link to each of them. nil means all.
 	Candidates []string
-	// NoCache requires an answer that is computed for this request; it is not cached either.
+	// NoCache requires an answer that is computed for this request; the answer is not cached
+	// either.
 	NoCache bool
-	// Salt is part of a cache's key: requests with different salts share no answer.
+	// Salt is part of a cache's key: requests with different salts do not share answers.
 	Salt string
 
 	// Timeout counts from the call to Ask and is 24 hours at most; 0 means the application's SLO,
@@ -53,7 +54,7 @@ type Question struct {
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
-	// Parameters is a JSON object, as in requests over HTTP; nil means none. The server takes the
+	// Parameters is a JSON object, as in requests over HTTP; nil means none. The server uses the
 	// members listed in server/PARAMETERS.md, and the container gets all others with the rows. A
 	// field above that is set overrides the member of the same meaning.
 	Parameters []byte
@@ -61,14 +62,14 @@ type Question struct {
 
 // An Answer is the answer to a Question. Release it once, when its outputs are no longer needed.
 type Answer struct {
-	// Model and Version name the model that answered; if several did, the one with the largest part
-	// in the answer.
+	// Model and Version name the model that answered; if several did, the one that contributed most
+	// to the answer.
 	Model, Version string
 	// Outputs have names, and as many rows as the inputs. Their memory is valid until Release.
 	Outputs []tensor.Tensor
-	// Timing says where the time went; it is zero for an answer from a cache.
+	// Timing tells how the time was spent; it is zero for an answer from a cache.
 	Timing scheduler.Timing
-	// Choice is what an application did; nil for a model.
+	// Choice tells how an application answered; nil for a model.
 	Choice *Choice
 	// Frame is set for a frame of a stream (parameters stream, seq, captured_at and keep).
 	Frame *Frame
@@ -84,18 +85,18 @@ func (a *Answer) Release() {
 	}
 }
 
-// A Frame is what the answer to a frame of a stream says beside its outputs.
+// A Frame is the part of an answer to a frame of a stream other than its outputs.
 type Frame struct {
-	Seq     int64         // the client's number of it; negative: it has none
-	Age     time.Duration // when it was answered: since captured_at, else since it was asked
+	Seq     int64         // the client's number of the frame; negative: none
+	Age     time.Duration // when it was answered: since captured_at, else since the request arrived
 	Skipped int           // frames of the stream superseded since the last one that was executed
 }
 
-// A Choice is what an application did with a request.
+// A Choice tells how an application answered a request.
 type Choice struct {
 	// Confidence is how much the models agree, 0 to 1.
 	Confidence float64
-	// Missing has the models ("name/version") that were chosen but have no part in the answer, with
+	// Missing maps the models ("name/version") that were chosen but have no part in the answer to
 	// the reasons.
 	Missing map[string]string
 	// Default reports that the outputs are the application's default; Explanation says why.
@@ -104,9 +105,9 @@ type Choice struct {
 }
 
 // Ask answers a question as a door does, from checking the inputs to the caches, the application's
-// policy and the queue, but without a socket. It returns when there is an answer, by the deadline
-// at the latest. If ctx ends first, the request is cancelled. Any goroutine may call it, from Start
-// until Shutdown.
+// policy and the queue, but without a socket. It returns when the answer is complete, by the
+// deadline at the latest. If ctx ends first, the request is cancelled. Any goroutine may call it,
+// from Start until Shutdown.
 //
 // The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrSuperseded,
 // ErrDeadlineExceeded, ErrUnavailable, ErrContainerFailed, ErrContainerLost, ErrDraining,
@@ -162,8 +163,7 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 	return asked, nil
 }
 
-// parameters reads the parameters of a question. asked gets those that are the container's as they
-// are.
+// parameters reads the parameters of a question. asked gets those for the container unchanged.
 func parameters(q *Question, asked *predict.Question, depth int) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
@@ -196,8 +196,8 @@ func parameters(q *Question, asked *predict.Question, depth int) error {
 	return nil
 }
 
-// own returns a tensor whose memory stays unchanged when the caller reuses that of t: a container
-// may still read it after the server has stopped waiting for its answer.
+// own returns a copy of t whose memory stays unchanged when the caller reuses that of t: a
+// container may still read it after the server has stopped waiting for its answer.
 func own(t tensor.Tensor, pool *tensor.Pool) (tensor.Tensor, error) {
 	t.Shape = slices.Clone(t.Shape)
 	if t.Buf != nil {
@@ -216,25 +216,26 @@ func own(t tensor.Tensor, pool *tensor.Pool) (tensor.Tensor, error) {
 // Feedback tells an application how good the answer to a request was, by exactly one of Label,
 // Loss, Reward and Losses.
 type Feedback struct {
-	// Application is the one that answered.
+	// Application is the name of the application that answered.
 	Application string
-	// ID and User are those of the request. Without an ID, or with one that this server no longer
-	// knows, the models execute Inputs, those of the request, again. Candidates, unless nil, limits
-	// which models do.
+	// ID and User are those of the request. Without an ID, or with an ID that this server no longer
+	// knows, the models execute Inputs, the inputs of the request, again. Candidates, unless nil,
+	// limits which models do.
 	ID, User   string
 	Inputs     []tensor.Tensor // as in Question
 	Candidates []string        // as in Question
 
-	// Label is the correct answer: a number or a text, a list of them, or a map of these by output.
+	// Label is the correct answer: a number or a text, a list of these, or a map of these by
+	// output.
 	Label any
-	// Loss is 0 (as good as can be) to 1, and Reward 1 less that.
+	// Loss is 0 (perfect) to 1, and Reward is 1 - Loss.
 	Loss, Reward *float64
-	// Losses are those of single models, by "name/version".
+	// Losses are the losses of single models, by "name/version".
 	Losses map[string]float64
 }
 
-// Learn has an application's policy learn from feedback. learned is false if the same feedback
-// was learned before; rounds is how many feedbacks the policy has learned from for this user. The
+// Learn passes feedback to an application's policy. learned is false if the same feedback was
+// learned before; rounds is how many feedbacks the policy has learned from for this user. The
 // errors are those of Ask; ErrUnavailable also means that the state store cannot be reached. Any
 // goroutine may call it. It waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
@@ -276,16 +277,16 @@ type Application struct {
 	Params map[string]any
 	// SLO is the deadline of questions without one; 0 means the model's.
 	SLO time.Duration
-	// Keep is how many frames of a stream may wait, for questions that do not say; 0 means the
-	// setting of the models.
+	// Keep is how many frames of a stream may wait, for questions that do not specify it; 0 means
+	// the setting of the models.
 	Keep setting.Keep
 	// Default is the answer when no model has answered in time: one row of each output, by name;
 	// nil means that the question then fails.
 	Default map[string]any
 }
 
-// SetApplication creates an application, or replaces the one of that name. When it returns nil,
-// the application is in the state store and answers. The error wraps scheduler.ErrInvalidInput and
+// SetApplication creates an application, or replaces the one of that name. When it returns nil, the
+// application is in the state store and answers. The error wraps scheduler.ErrInvalidInput and
 // lists all faults, or wraps ErrUnavailable if the store cannot be reached.
 func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	r, err := s.store.Registry()
@@ -305,8 +306,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	return err
 }
 
-// DeleteApplication deletes an application and what its policy has learned. The error for an
-// unknown name wraps scheduler.ErrNotFound.
+// DeleteApplication deletes an application and its policy's learned state. The error for an unknown
+// name wraps scheduler.ErrNotFound.
 func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	r, err := s.store.Registry()
 	if err != nil {
@@ -322,5 +323,5 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 // program is the author, in the history, of changes made by the methods of a Server.
 const program = "the program"
 
-// byProgram is the same in the audit trail, also for a reload that was requested by a signal.
+// byProgram is the source of such changes in the audit trail, also of a reload by a signal.
 var byProgram = audit.Source{Door: "program"}

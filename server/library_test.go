@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// inside is a server that listens nowhere, with the echo model.
+// inside starts a server that listens nowhere, with the echo model.
 func inside(t *testing.T) *Server {
 	t.Helper()
 	return start(t, func(c *config.Config) {
@@ -38,7 +38,7 @@ func TestServerWithoutSockets(t *testing.T) {
 		t.Errorf("got %+v, %v", a, err)
 	}
 	a.Release()
-	a.Release() // once more is no fault
+	a.Release() // releasing twice is allowed
 	row := x
 	row.Shape, row.Data = tensor.Shape{2}, x.Data[:8]
 	if a, err = s.Ask(t.Context(), &Question{Name: "echo", Inputs: []tensor.Tensor{row}}); err != nil || !a.Outputs[0].Shape.Equal(tensor.Shape{2}) {
@@ -51,8 +51,8 @@ func TestServerWithoutSockets(t *testing.T) {
 	}
 }
 
-// The inputs are the caller's when Ask has returned, whatever came of it: a worker that was
-// given up reads what was asked, and not what came after.
+// The inputs belong to the caller again when Ask has returned, whatever the result: a worker that
+// was given up reads the original values, not later ones.
 func TestInputsStayTheCallers(t *testing.T) {
 	s := inside(t)
 	began, resume, seen := make(chan struct{}), make(chan struct{}), make(chan int32, 1)
@@ -174,8 +174,8 @@ func TestLibraryErrors(t *testing.T) {
 	stop(t, fresh)
 }
 
-// Which outputs an application has is not known before a model of it has come, so that a question
-// that names one may be asked again.
+// The outputs of an application are unknown before one of its models has registered, so a request
+// that names one is retryable until then.
 func TestOutputsBeforeContainers(t *testing.T) {
 	s := start(t, nil)
 	if err := s.SetApplication(t.Context(), Application{Name: "early", Models: []string{"later"}}); err != nil {

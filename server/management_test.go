@@ -20,7 +20,7 @@ import (
 
 const jsonType = "application/json"
 
-// requestAdmin asks the admin door of a server for something, and gives the status and the text
+// requestAdmin sends a request to the admin door of a server, and returns the status and the text
 // of the answer.
 func requestAdmin(t *testing.T, s *Server, method, path, contentType, body string) (int, string) {
 	t.Helper()
@@ -41,13 +41,13 @@ func requestAdmin(t *testing.T, s *Server, method, path, contentType, body strin
 	return a.StatusCode, string(text)
 }
 
-// operator is whoever uses the admin door of a server.
+// operator is a user of a server's admin door.
 type operator struct {
 	t *testing.T
 	s *Server
 }
 
-// do sends a body, "" for none, and gives the status and the answer without its white space.
+// do sends a body, "" for none, and returns the status and the answer without its white space.
 func (o operator) do(method, path, body string) (int, string) {
 	o.t.Helper()
 	status, text := requestAdmin(o.t, o.s, method, path, jsonType, body)
@@ -73,7 +73,7 @@ func (o operator) expect(method, path, body string, status int, parts ...string)
 	return answer
 }
 
-// logged is what a server has logged.
+// logged holds the log of a server.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -98,7 +98,7 @@ func TestApplicationsAreManaged(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[0,0]}}`, 201, `"slo":"50ms"`, `"eta":0.3`)
 	o.expect("GET", "/v1/apps/app", "", 200, `{"name":"app","models":["echo"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[0,0]}}`)
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"]}`, 409, `exists already`)
-	// All that is wrong is said at once, of the form and of the contents.
+	// All errors are reported at once, of form and of content.
 	o.expect("POST", "/v1/apps", `{"name":"a/b","models":[],"polcy":1,"policy":"exp5","slo":"soon"}`, 400, `polcy: unknown`, `a/b`, `models: none`, `exp5`, `soon`)
 	o.expect("POST", "/v1/apps", `{"name":7,"models":"echo","slo":1}`, 400, `name: expected a text, got 7`, `models: expected a list`, `slo: expected`)
 	o.expect("POST", "/v1/apps", `{"name":"echo","models":["other"]}`, 400, `there is a model of that name`)
@@ -159,8 +159,8 @@ func TestFeedbackOverHTTP(t *testing.T) {
 	o.expect("GET", "/v1/apps/nobody/policy", ``, 404)
 }
 
-// TestStateSurvives: with a file, applications, what was learned and settings are there after a
-// restart; and a document brings them to another server.
+// TestStateSurvives: with a file, applications, learned state and settings survive a restart; and a
+// document brings them to another server.
 func TestStateSurvives(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state.db")
 	durable := func(c *config.Config) { c.State.At = at }
@@ -207,7 +207,7 @@ func TestStateSurvives(t *testing.T) {
 	other.expect("POST", "/v1/import?dry_run=yes", document, 400)
 }
 
-// TestSettingsAgainstTheFile: what the store has and the file now contradicts is left out, with
+// TestSettingsAgainstTheFile: settings in the store that the file now contradicts are ignored, with
 // both values in the log.
 func TestSettingsAgainstTheFile(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state.db")
@@ -229,7 +229,7 @@ func TestSettingsAgainstTheFile(t *testing.T) {
 	}
 }
 
-// TestTwoServers: what is changed at one server holds at the other.
+// TestTwoServers: a change at one server takes effect at the other.
 func TestTwoServers(t *testing.T) {
 	t.Parallel() // it waits
 	redis := statetest.NewRedis(t)
@@ -260,8 +260,8 @@ func TestTwoServers(t *testing.T) {
 		return status == 503 && strings.Contains(answer, "unavailable")
 	})
 	one.expect("GET", "/v1/apps", "", 200)
-	// Who has not reached it yet does not know what there is, and does not say that there is
-	// nothing.
+	// A server that has not reached the store yet does not know the names, and does not answer that
+	// a name does not exist.
 	late := operator{t, start(t, shared)}
 	late.expect("GET", "/v1/apps", "", 503)
 	late.expect("GET", "/v1/export", "", 503)

@@ -22,9 +22,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests to the admin door that are nearly right: whatever an operator's program sends, the
-// answer is one of the door's, in time. The same for the door of the Predict Protocol, and why,
-// is in server/rest.
+// Nearly valid requests to the admin door: whatever an operator's program sends, the door answers
+// in time, with one of its own answers. server/rest has the same for the Predict Protocol, and the
+// reasons.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	o := newOperators(t)
@@ -56,7 +56,7 @@ func FuzzOperators(f *testing.F) {
 	})
 }
 
-// operators send what they make of samples to the admin door of a server, without its sockets.
+// operators send mutated samples to the admin door of a server, without its sockets.
 type operators struct {
 	s       *Server
 	samples []operation
@@ -65,7 +65,7 @@ type operators struct {
 	frames  jsontest.Tally
 }
 
-// An operation is a right request.
+// An operation is a valid request.
 type operation struct {
 	method, path string
 	body         *jsontest.Value
@@ -181,8 +181,8 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 	}
 }
 
-// ask sends frames of a few streams to the slow model, and to the application that there may be,
-// while a request may change what they keep. wait returns when each has its answer.
+// ask sends frames of a few streams to the slow model, and to the application if it exists, while a
+// request may change their keep. wait returns when each has its answer.
 func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 	frames := make([]*jsontest.Frame, 2+c.N(6))
 	answers := make([]func(), len(frames)) // each checks one
@@ -214,8 +214,8 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 	}
 }
 
-// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
-// back, and a superseded one is told by which.
+// judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
+// back, and a superseded one is told by which frame.
 func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, frames []*jsontest.Frame, a *Answer, err error) {
 	switch {
 	case err == nil:
@@ -246,7 +246,7 @@ func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, fra
 	}
 }
 
-// clear takes away what requests have made, and makes the application that samples are about.
+// clear removes everything that requests have created, and creates the application of the samples.
 func (o *operators) clear(t testing.TB) {
 	var list admin.AppList
 	if _, body := o.send("GET", "/v1/apps", nil); json.Unmarshal(body, &list) != nil {

@@ -28,13 +28,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// In TestNobodyIsToldNames all names of the server's have hiddenName in them, and clients ask for
-// nearName, which is so much like one that whoever may know of that is told of it.
+// In TestNobodyIsToldNames all of the server's names contain hiddenName, and clients ask for
+// nearName, so similar that the error names the real one to identities that may know it.
 const hiddenName, nearName = "zsecret", "zsecre"
 
-// Whoever may use nothing learns no name, by nothing that any door answers: the walk asks by every
-// path, call and namespace that there is. Somebody who may do everything is told names by each
-// door, so that the walk goes where they are.
+// An identity without rights learns no name from any answer of any door: the walk uses every path,
+// call and namespace. To an identity with all rights each door tells names, which shows that the
+// walk goes where they are.
 func TestNobodyIsToldNames(t *testing.T) {
 	t.Parallel() // it waits
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
@@ -68,7 +68,7 @@ func TestNobodyIsToldNames(t *testing.T) {
 		}, 60},
 		{"tcp", w.shiva, 25},
 		{"gRPC", w.calls, 15},
-		{"containers", w.registers, 3}, // last: once there is a nearName, nobody is told what is like it
+		{"containers", w.registers, 3}, // last: once nearName exists, no error names similar ones
 	} {
 		door, walk := one.door, one.walk
 		for _, token := range []string{"", "unknown", tokenOf("nothing"), tokenOf("server")} {
@@ -85,13 +85,13 @@ func TestNobodyIsToldNames(t *testing.T) {
 		}
 		w.told.Reset()
 		walk(tokenOf("all"))
-		if !strings.Contains(w.told.String(), hiddenName) && door != "containers" { // which tells nobody
+		if !strings.Contains(w.told.String(), hiddenName) && door != "containers" { // which never tells names
 			t.Errorf("%s tells nobody a name, so that the walk would notice none: %s", door, &w.told)
 		}
 	}
 }
 
-// A nameWalk notes all that doors answer.
+// A nameWalk records all answers of the doors.
 type nameWalk struct {
 	t     *testing.T
 	s     *Server
@@ -105,7 +105,7 @@ func (w *nameWalk) note(what ...any) {
 	fmt.Fprintln(&w.told, what...)
 }
 
-// http asks all paths of a door's OpenAPI document, by all methods, and some more.
+// http requests all paths of a door's OpenAPI document, with all methods, and some more.
 func (w *nameWalk) http(token string, door net.Addr, document string, more ...string) {
 	ask := func(method, path, body string) string {
 		r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+door.String()+path, strings.NewReader(body))
@@ -151,7 +151,7 @@ func (w *nameWalk) http(token string, door net.Addr, document string, more ...st
 	}
 }
 
-// shiva asks by all namespaces that are no model's, and by those of models and applications.
+// shiva uses all namespaces of the server, and those of models and applications.
 func (w *nameWalk) shiva(token string) {
 	namespaces := strings.Fields("!live !ready !server !models !whoami !zsecre v2 v2/repository/index v2/systemsharedmemory/status v2/systemsharedmemory/region/NAME/status " +
 		"v2/systemsharedmemory/region/NAME/register NAME NAME/1 NAME/update v2/models/NAME/infer nothing nothing/1 nothing/update")
@@ -175,7 +175,7 @@ func (w *nameWalk) shiva(token string) {
 	}
 }
 
-// calls makes all calls over gRPC that there are, with names where there are texts.
+// calls makes all gRPC calls, with names in all text fields.
 func (w *nameWalk) calls(token string) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
@@ -198,7 +198,7 @@ func (w *nameWalk) calls(token string) {
 			}
 			stream, err := w.grpc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: m.IsStreamingClient(), ServerStreams: m.IsStreamingServer()}, fmt.Sprintf("/%s/%s", name, m.Name()))
 			if err == nil {
-				_ = stream.SendMsg(q) // what is wrong is told by the answer
+				_ = stream.SendMsg(q) // the answer has the error
 				_ = stream.CloseSend()
 				err = stream.RecvMsg(a)
 			}
@@ -212,7 +212,7 @@ func (w *nameWalk) calls(token string) {
 	}
 }
 
-// registers tries to be a container.
+// registers tries to register as a container.
 func (w *nameWalk) registers(token string) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	for _, name := range []string{nearName, "zsecret/1", ""} {

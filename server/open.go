@@ -21,16 +21,16 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// The doors of clients and containers: which settings each is opened with, and gets when they
-// change.
+// The doors of clients and containers: the settings with which each is opened, and which it gets
+// when they change.
 
-// A door is one for clients that is open.
+// A door is an open door for clients.
 type door struct {
 	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door, *frigate.Door
-	name      string                          // as metrics and logs have it
+	name      string                          // in metrics and logs
 	configure func(config.Config)
 	shutdown  func(context.Context) error
-	failed    <-chan error // nil: it cannot fail before it is shut
+	failed    <-chan error // nil: it cannot fail before Shutdown
 }
 
 // openDoors opens the doors that have an address, after the listener for containers.
@@ -95,8 +95,8 @@ func (s *Server) openDoors(c config.Config) error {
 	return nil
 }
 
-// configure applies the settings that can change while the server runs to the open doors and to
-// what they share.
+// configure applies the settings that can change while the server runs to the open doors and to the
+// parts that they share.
 func (s *Server) configure(c config.Config) {
 	s.regions.Configure(regionSettings(c))
 	s.addresses.Configure(c.Limits.AddressQuota(), c.Server.LimitLoopback)
@@ -106,7 +106,7 @@ func (s *Server) configure(c config.Config) {
 	}
 }
 
-// addrs returns where the door of that name listens; nil if it is left out.
+// addrs returns the addresses on which a door listens; nil if it is left out.
 func addrs(doors []door, name string) []net.Addr {
 	for _, d := range doors {
 		if d.name == name {
@@ -116,8 +116,8 @@ func addrs(doors []door, name string) []net.Addr {
 	return nil
 }
 
-// shut lets the last answers leave, through all doors at the same time. Clients that do not take
-// theirs are cut off in the end, which is no failure of the server.
+// shut shuts all doors down at the same time, after their last answers have left. Clients that do
+// not read their answers are cut off in the end, which is not a failure of the server.
 func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -147,8 +147,8 @@ func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 	}
 }
 
-// restSettings are those of the door over HTTP, with the memory for its requests, of which those
-// that come compressed have a part.
+// restSettings returns the settings of the HTTP door, with the memory for its requests and the part
+// of it for compressed ones.
 func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest.Settings {
 	r := c.REST
 	memory.Ratio = c.Limits.UnpackRatio
@@ -177,7 +177,7 @@ func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	}
 }
 
-// connections are the settings of a door's listener.
+// connections returns the settings of a door's listener.
 func connections(c config.Config, total, perAddress int, tls *secure.Config) intake.Settings {
 	return intake.Settings{
 		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
@@ -187,7 +187,7 @@ func connections(c config.Config, total, perAddress int, tls *secure.Config) int
 
 func regionSettings(c config.Config) regions.Settings {
 	m := c.SharedMemory
-	owners, _ := m.OwnerIDs() // as Validate has seen
+	owners, _ := m.OwnerIDs() // Validate has checked them
 	var identities []string
 	for _, one := range c.Identities {
 		identities = append(identities, one.Name)
@@ -198,7 +198,7 @@ func regionSettings(c config.Config) regions.Settings {
 	}
 }
 
-// limits are those of requests, whatever door they come through.
+// limits returns the limits of requests, which are the same for all doors.
 func limits(c config.Config) gate.Limits {
 	l := c.Limits
 	return gate.Limits{

@@ -20,8 +20,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asSDK makes the test binary a container of the SDK for the "model/version" that it names,
-// which leaves as containers do. One whose name begins with slow takes its time for each row.
+// asSDK makes the test binary a container of the SDK for the "model/version" that it names, which
+// ends as containers do. A model whose name begins with slow takes time for each row.
 const asSDK = "SHIVAD_TEST_SDK"
 
 func serveEcho(id string) {
@@ -44,7 +44,7 @@ func serveEcho(id string) {
 	}
 }
 
-// sdk is a [[container]] of it.
+// sdk returns a [[container]] that runs it.
 func sdk(t *testing.T, name, id string, replicas int) config.Container {
 	t.Helper()
 	self, err := os.Executable()
@@ -54,14 +54,14 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 	return config.Container{Name: name, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
 }
 
-// operate is what shivactl containers asks of the admin door.
+// operate sends a request to the admin door as shivactl containers does.
 func operate(t *testing.T, s *Server, what, name string) (int, string) {
 	t.Helper()
 	return requestAdmin(t, s, http.MethodPost, "/v1/containers/"+name+"/"+what, jsonType, "")
 }
 
-// TestRestartUnderLoad: start has registered what it started, restart rolls without an error
-// for any client, and stop has ended it.
+// TestRestartUnderLoad: start returns when its processes have registered, restart rolls without an
+// error for any client, and stop returns when they have ended.
 func TestRestartUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
@@ -93,8 +93,8 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 }
 
-// TestStartTellsTheTruth: of what does not register start says so, though the model has a
-// container from elsewhere; of what must be killed, stop does.
+// TestStartTellsTheTruth: start reports a process that does not register, even if the model has a
+// container from elsewhere; stop reports a process that had to be killed.
 func TestStartTellsTheTruth(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
@@ -118,8 +118,8 @@ func TestStartTellsTheTruth(t *testing.T) {
 	}
 }
 
-// TestRetiredIsStartedAgain: the refusal of a version that was retired names what starts it;
-// that works, and it stays.
+// TestRetiredIsStartedAgain: the refusal of a retired version names the command that starts it;
+// that works, and the version stays.
 func TestRetiredIsStartedAgain(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) {
@@ -144,7 +144,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
 		t.Fatalf("start again: %d %s", code, text)
 	}
-	<-version(t, s, "0").Gone() // what is due is sent away, and version 1 is not
+	<-version(t, s, "0").Gone() // due versions are dismissed, and version 1 is not
 	if code, text := back(); code != http.StatusOK || !strings.Contains(text, `"default_version": "1"`) {
 		t.Errorf("set-version after that: %d %s", code, text)
 	}
@@ -170,7 +170,7 @@ func TestLoadOfWhatRegistersOthers(t *testing.T) {
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "have registered [other/1]") {
 		t.Errorf("load of a name that something else registers for: %v", err)
 	}
-	// Whose name is found out meanwhile, or was before.
+	// The configuration names no model: its name is learned during this load, or was before.
 	if err := s.predict.Load(ctx, predict.Caller{}, "nameless", nil); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "another") {
 		t.Errorf("load of a name that is not the model's: %v", err)
 	}

@@ -66,7 +66,7 @@ func (s *Server) manage() {
 	s.past = &manage.Past{Report: s.report, Learning: manage.Learning{Store: s.store, Gate: s.gate}}
 }
 
-// sources are what the admin door shows and changes.
+// sources returns the data and the operations of the admin door.
 func (s *Server) sources() admin.Sources {
 	return admin.Sources{
 		Version:      Version,
@@ -101,14 +101,14 @@ func (s *Server) awaitOpen(ctx context.Context) error {
 	return err
 }
 
-// configuration is the settings that operators see and change: those of models, and the others,
-// which only the server knows.
+// configuration holds the settings that operators see and change: those of models, and the server's
+// own.
 type configuration struct {
 	*manage.Settings
 	server *Server
 }
 
-// Config is the configuration in effect, without passwords.
+// Config returns the configuration in effect, without passwords.
 func (c configuration) Config() any {
 	return c.server.share.Load().of(c.Now().Redacted())
 }
@@ -135,8 +135,8 @@ func spelled(addrs []net.Addr) (list []string) {
 	return list
 }
 
-// nameOf returns the name of a server among others that share its store, the same after a restart:
-// the machine's, and where it listens for containers.
+// nameOf returns the name of a server among those that share its store, the same after a restart:
+// the machine's name and, with a shared store, the address for containers.
 func nameOf(c config.State, a Addrs) string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -20,15 +20,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An asker asks an application on one wire. timing is what the answer says of where the time went.
+// An asker asks an application on one wire. timing is the timing in the answer.
 type asker struct {
 	wire     parameter.Wire
 	forwards bool // unknown parameters go to the container
 	ask      func(parameters map[string]any) (timing string, err error)
 }
 
-// askers are one for each wire, two for feedback, and for ModelStreamInfer a stream for each
-// request.
+// askers returns one for each wire, two for feedback, and for ModelStreamInfer one with a stream
+// for each request.
 func askers(t *testing.T, s *Server, name string) []asker {
 	t.Helper()
 	x := pairOfInts(t)
@@ -127,7 +127,7 @@ func askers(t *testing.T, s *Server, name string) []asker {
 	}
 }
 
-// spell is the members of an object, in order.
+// spell returns the members of an object, in order.
 func spell(v any) string {
 	object, _ := v.(map[string]any)
 	var names []string
@@ -160,7 +160,7 @@ func inferParameter(v any) *pb.InferParameter {
 	return &pb.InferParameter{}
 }
 
-// values are some for a key, by the kind that its schema says.
+// values returns some values for a key, by the kind in its schema.
 func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	t.Helper()
 	var schema struct {
@@ -198,7 +198,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	return []any{"traced", "traced/1, traced"}, []any{true, int64(1)}, []any{"", "traced,"} // names
 }
 
-// with is a parameter and what it has no meaning without; "" is none.
+// with returns a parameter and those that it requires; "" is none.
 func with(key string, value any) map[string]any {
 	switch key {
 	case "":
@@ -209,7 +209,7 @@ func with(key string, value any) map[string]any {
 	return map[string]any{key: value}
 }
 
-// sight is what a model sees of one request.
+// sight is one request as its model sees it.
 type sight struct {
 	parameters string
 	priority   int
@@ -217,8 +217,8 @@ type sight struct {
 	timing     string        // of the answer
 }
 
-// The table is what every door reads by: what a row has is taken and checked as the row says, and
-// whatever has no row on a wire is the container's there.
+// Every door uses the table: a parameter with a row is read and checked as the row says, and one
+// without a row on a wire goes to the container there.
 func TestParametersThroughEveryDoor(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, nil)
@@ -304,8 +304,8 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// follows reports whether a model sees what a right value asks for. What caches and policies
-// make of theirs is in choice_test.go.
+// follows reports whether a model sees the effect of a valid value. choice_test.go tests the
+// parameters of caches and policies.
 func (s *sight) follows(k *parameter.Key, value any, w parameter.Wire) bool {
 	parameters, priority, timing := "", 5, false
 	least, most := 20*time.Second, 30*time.Second // the model's deadline

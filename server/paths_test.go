@@ -14,9 +14,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What the protocol tells of the server and of models is the same through every door, path for
-// path, but for the extensions that a door has. What Triton's messages have no field for is not
-// there over gRPC.
+// The protocol's descriptions of the server and of models are the same through every door, path for
+// path, except for the extensions of a door. Members without a field in Triton's messages are
+// missing over gRPC.
 func TestPathsThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
@@ -101,7 +101,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// sameMetadata compares what gRPC tells of a model with the JSON of HTTP.
+// sameMetadata compares a model's metadata over gRPC with the JSON of HTTP.
 func sameMetadata(t *testing.T, path string, a *pb.ModelMetadataResponse, want map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(a) // with the names of the protocol
@@ -133,8 +133,8 @@ func sameMetadata(t *testing.T, path string, a *pb.ModelMetadataResponse, want m
 	}
 }
 
-// A platform that the protocol has a name for goes by that name through every door; others are
-// shown as the container says them.
+// A platform that the protocol names has that name through every door; others are shown as the
+// container declares them.
 func TestPlatforms(t *testing.T) {
 	s := start(t, nil)
 	web, tcp, rpc := newHTTP(t, s.Addrs().REST[0]), newTCP(t, s.Addrs().TCP[0]), newGRPC(t, s.Addrs().GRPC[0])

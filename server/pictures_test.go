@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A container in Go gets files of pictures as they came, and refuses one that it cannot decode. How
-// large they may be is a setting that a reload changes.
+// A container in Go gets picture files unchanged, and refuses one that it cannot decode. A reload
+// can change their maximum size.
 func TestPictures(t *testing.T) {
 	s, file := loaded(t, new(logged), nil)
 	ctx, leave := context.WithCancel(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A [[container]] has what its settings give it, and nothing else of the server's.
+// A [[container]] has the privileges that its settings give it, and none of the server's others.
 func TestProcessesHaveTheirPrivileges(t *testing.T) {
 	t.Setenv("SECRET", "of the server")
 	t.Setenv("WANTED", "by the process")

@@ -24,7 +24,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A bytePayer asks by all the ways in which bytes come to a server. It shows nothing.
+// A bytePayer sends requests in all the ways in which bytes reach a server. It shows no token.
 type bytePayer struct {
 	*Server
 	t    *testing.T
@@ -32,7 +32,7 @@ type bytePayer struct {
 	conn *grpc.ClientConn
 }
 
-// Several reads of a body.
+// Enough for several reads of a body.
 const regionBytes = 256 << 10
 
 func newBytePayer(t *testing.T, change func(*config.Config)) (*bytePayer, *config.Config) {
@@ -60,7 +60,7 @@ func newBytePayer(t *testing.T, change func(*config.Config)) (*bytePayer, *confi
 	return p, file
 }
 
-// post sends a body over HTTP; one of unknown size if chunked, and packed if its coding is not "".
+// post sends a body over HTTP, with unknown size if chunked, and compressed if coding is not "".
 func (p *bytePayer) post(path string, body []byte, chunked bool, coding string) error {
 	sent := body
 	if coding == "gzip" {
@@ -72,7 +72,7 @@ func (p *bytePayer) post(path string, body []byte, chunked bool, coding string) 
 	}
 	var r io.Reader = bytes.NewReader(sent)
 	if chunked {
-		r = io.MultiReader(r) // whose size net/http cannot know
+		r = io.MultiReader(r) // hides the size from net/http
 	}
 	q, err := http.NewRequestWithContext(p.t.Context(), "POST", "http://"+p.Addrs().REST[0].String()+path, r)
 	if err != nil {
@@ -166,8 +166,8 @@ func (p *bytePayer) idles() {
 
 func (p *bytePayer) usage() quota.Usage { return p.identities.Usage()["anonymous"] }
 
-// What a request makes the server read is charged, once, however it comes: unpacked, with what is
-// in regions, and whether or not its size was announced.
+// The bytes that a request makes the server read are charged once, however they arrive: unpacked,
+// including those in regions, and whether or not their size was announced.
 func TestQuotasCountWhatIsRead(t *testing.T) {
 	p, _ := newBytePayer(t, nil)
 	for _, way := range p.ways() {
@@ -183,7 +183,7 @@ func TestQuotasCountWhatIsRead(t *testing.T) {
 	p.idles()
 }
 
-// A request may be larger than all that its rate has, in whatever way its bytes come. It pays for
+// A request may be larger than the whole burst of its rate, however its bytes arrive. It pays for
 // all of them, so that the next one has to wait.
 func TestLargeRequestsPassAndPay(t *testing.T) {
 	p, file := newBytePayer(t, nil)
@@ -191,7 +191,7 @@ func TestLargeRequestsPassAndPay(t *testing.T) {
 		if way.bytes < 8<<10 { // Clipper's
 			continue
 		}
-		// Another rate begins with a full bucket.
+		// A changed rate begins with a full bucket.
 		file.Identities[0].Quota.BytesPerSecond = config.Bytes(1024 + n)
 		if _, err := p.Reload(); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestLargeRequestsPassAndPay(t *testing.T) {
 	}
 }
 
-// A message of which a part has come is in flight with all that was announced, until its connection
+// A message that has arrived in part is in flight with its announced size, until its connection
 // ends.
 func TestHalfAMessageIsInFlight(t *testing.T) {
 	p, _ := newBytePayer(t, nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Whatever a request takes of a quota is given back, however it ends, and on every door. What it
-// is refused by is another test's (TestQuotas); here the quotas are there and large.
+// Everything that a request takes of a quota is given back, however it ends, and on every door.
+// TestQuotas tests refusals; here the quotas exist and are large.
 func TestQuotasAreGivenBack(t *testing.T) {
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		c.Server.LimitLoopback = true
@@ -68,7 +68,7 @@ func TestQuotasAreGivenBack(t *testing.T) {
 	}
 }
 
-// An ending is what a test of one has.
+// An ending is the setup for a test of one way in which requests end.
 type ending struct {
 	s       *Server
 	file    *config.Config
@@ -78,14 +78,14 @@ type ending struct {
 	clients []payingClient
 }
 
-// client is a new one, which is closed in the end.
+// client makes a client, which is closed at the end of the test.
 func (e *ending) client() payingClient {
 	c := e.dial()
 	e.clients = append(e.clients, c)
 	return c
 }
 
-// fails asks, and is to be told an error with these words.
+// fails sends a request, whose error must contain words.
 func (e *ending) fails(t *testing.T, model, words string) {
 	t.Helper()
 	// Without a deadline, which over gRPC would take the place of the model's.
@@ -94,7 +94,7 @@ func (e *ending) fails(t *testing.T, model, words string) {
 	}
 }
 
-// holds begins a request that is executed until letGo.
+// holds starts a request that is executed until letGo.
 func (e *ending) holds(t *testing.T, ctx context.Context, c payingClient, stream ...string) chan error {
 	t.Helper()
 	answered := make(chan error, 1)
@@ -104,7 +104,7 @@ func (e *ending) holds(t *testing.T, ctx context.Context, c payingClient, stream
 	case err := <-answered:
 		t.Fatalf("it is not held: %v", err)
 	}
-	// What has arrived may be a request of the test before, which was given up.
+	// The batch that has arrived may be a given-up request of the previous test.
 	budgettest.Until(t, "it is counted", func() bool { return takenOf(e.s) != "" })
 	return answered
 }
@@ -173,7 +173,7 @@ var quotaEnds = []struct {
 			if _, err := c.Write(append(c.message("echo", fewRows), m[:len(m)/2]...)); err != nil {
 				t.Error(err)
 			}
-			if err := c.answer(); err != nil { // so the other has arrived, or is about to
+			if err := c.answer(); err != nil { // so the other request has arrived, or is about to
 				t.Error(err)
 			}
 		case *restPayer:
@@ -210,7 +210,7 @@ var quotaEnds = []struct {
 			if _, err := conn.Write(make([]byte, 8*requests*rows)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil { // of the answer
+			if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil { // a part of the answer
 				t.Fatal(err)
 			}
 		case *grpcPayer:
@@ -222,7 +222,7 @@ var quotaEnds = []struct {
 	{"reload", func(t *testing.T, e *ending) {
 		answered := e.holds(t, e.ctx, e.client())
 		whole := e.file.Identities
-		e.file.Identities = whole[1:] // without the one that asks
+		e.file.Identities = whole[1:] // without the client's identity
 		for range 2 {
 			if _, err := e.s.Reload(); err != nil {
 				t.Fatal(err)
@@ -239,7 +239,7 @@ var quotaEnds = []struct {
 	}},
 }
 
-// opens begins a call, and sends nothing.
+// opens starts a call, and sends nothing.
 func (e *ending) opens(t *testing.T, c *grpcPayer) {
 	if _, err := pb.NewGRPCInferenceServiceClient(c.conn).ModelStreamInfer(e.ctx); err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func (e *ending) opens(t *testing.T, c *grpcPayer) {
 	budgettest.Until(t, "it is charged", func() bool { return takenOf(e.s) != "" })
 }
 
-// leavesUnread asks, and reads one answer.
+// leavesUnread sends requests, and reads one answer.
 func (e *ending) leavesUnread(t *testing.T, c *grpcPayer, requests, rows int) {
 	s, err := pb.NewGRPCInferenceServiceClient(c.conn).ModelStreamInfer(e.ctx)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// Through each door who is over its rate is read in turns.
+// Each door reads a client over its rate at intervals.
 func TestReadInTurns(t *testing.T) {
 	const turn = 10 * time.Millisecond
 	s, _ := loaded(t, new(logged), func(c *config.Config) {

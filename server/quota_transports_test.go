@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Quotas hold on connections of TLS and on Unix sockets as on plain TCP, for an identity and, of
-// those that show nothing, for an address; on Unix sockets that is a user.
+// Quotas apply on TLS connections and Unix sockets as on plain TCP: to an identity, and for clients
+// that show nothing to an address, which on Unix sockets is a user.
 func TestQuotasOnEveryTransport(t *testing.T) {
 	t.Parallel() // it waits
 	k, dir := newPKI(t), t.TempDir()
@@ -39,7 +39,7 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 	trusts := k.config()
 	trusts.Certificates, trusts.NextProtos = nil, []string{"h2", "http/1.1"}
 	transports := []struct {
-		name, address string // of who shows nothing
+		name, address string // of the client that shows nothing
 		dial          func(door string, addrs []net.Addr) payingDialer
 	}{
 		{"tls", "127.0.0.1", func(door string, addrs []net.Addr) payingDialer {
@@ -113,10 +113,10 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 	}
 }
 
-// Operators are told who was refused by which quota: explain in a sentence, status and the metrics
-// with the figures.
+// Operators see which payer was refused by which quota: explain has a sentence, status and the
+// metrics have figures.
 //
-// The deadline is far away: what is in flight is looked at while it is.
+// The deadline is long, as the test inspects requests in flight.
 func TestQuotasAreTold(t *testing.T) {
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
 		c.Server.LimitLoopback, c.Defaults.Deadline = true, 10*time.Minute

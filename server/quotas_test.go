@@ -30,15 +30,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A payingClient asks on a connection of its own, with a token.
+// A payingClient sends requests on its own connection, with a token.
 type payingClient interface {
-	// ask asks a model for so many rows of 8 bytes, maybe as a frame of a stream. An answer has as
-	// many.
+	// ask sends a model a number of rows of 8 bytes, optionally as a frame of a stream. An answer
+	// has as many.
 	ask(ctx context.Context, model string, rows int, stream ...string) error
 	close()
 }
 
-// A payingDoor makes clients with that token, "" for none, from that address of this machine.
+// A payingDoor makes clients with a token, "" for none, at an address of this machine.
 type payingDoor struct {
 	name string
 	dial func(t *testing.T, s *Server, token, from string) payingClient
@@ -68,7 +68,7 @@ func from(ip string, door net.Addr) payingDialer {
 	return func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", door.String()) }
 }
 
-// shivaPayer writes messages itself, to be able to leave.
+// shivaPayer writes messages itself, to be able to disconnect.
 type shivaPayer struct {
 	net.Conn
 	token string
@@ -162,7 +162,7 @@ func payREST(t *testing.T, token string, dial payingDialer) payingClient {
 	return c
 }
 
-// close closes connections in use, too, which http.Client leaves alone.
+// close also closes connections in use, which http.Client does not.
 func (c *restPayer) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +197,7 @@ func (c *restPayer) ask(ctx context.Context, model string, rows int, stream ...s
 	return &httpFault{a.StatusCode, a.Header.Get("Retry-After"), string(text)}
 }
 
-// A httpFault is an answer that is an error.
+// A httpFault is an error answer.
 type httpFault struct {
 	status      int
 	again, text string
@@ -243,7 +243,7 @@ func inferRows(model string, rows int, stream ...string) *pb.ModelInferRequest {
 	return q
 }
 
-// payStream asks by a ModelStreamInfer each.
+// payStream opens a ModelStreamInfer for each request.
 type payStream struct{ *grpcPayer }
 
 func (c payStream) ask(ctx context.Context, model string, rows int, stream ...string) error {
@@ -253,7 +253,7 @@ func (c payStream) ask(ctx context.Context, model string, rows int, stream ...st
 	if err != nil {
 		return err
 	}
-	if err := s.Send(inferRows(model, rows, stream...)); err != nil && err != io.EOF { // then Recv says why
+	if err := s.Send(inferRows(model, rows, stream...)); err != nil && err != io.EOF { // Recv has the reason
 		return err
 	}
 	if err := s.CloseSend(); err != nil {
@@ -272,7 +272,7 @@ func (c payStream) ask(ctx context.Context, model string, rows int, stream ...st
 	return nil
 }
 
-// refusedBy checks that an error is the answer to what is over a quota, and says which.
+// refusedBy checks that an error is a refusal by a quota, and returns which one.
 func refusedBy(t *testing.T, err error) string {
 	t.Helper()
 	if err == nil {
@@ -298,7 +298,7 @@ func refusedBy(t *testing.T, err error) string {
 	return kind
 }
 
-// A heldModel holds its batches until they are let go.
+// A heldModel holds its batches until letGo.
 type heldModel struct {
 	came chan struct{}
 	mu   sync.Mutex
@@ -322,28 +322,28 @@ func (m *heldModel) Send(b *scheduler.Batch) error {
 	return nil
 }
 
-// hold has batches wait from now on.
+// hold makes batches wait from now on.
 func (m *heldModel) hold() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gate, m.came = make(chan struct{}), make(chan struct{}, 1)
 }
 
-// arrived gets word of a batch.
+// arrived returns a channel that reports the arrival of a batch.
 func (m *heldModel) arrived() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.came
 }
 
-// released is closed by letGo.
+// released returns a channel that letGo closes.
 func (m *heldModel) released() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.gate
 }
 
-// letGo answers what is held, and all that comes until hold is called again.
+// letGo answers the held batches, and all that arrive until hold is called again.
 func (m *heldModel) letGo() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -364,7 +364,7 @@ func withSlow(t *testing.T, s *Server) *heldModel {
 	return m
 }
 
-// quotaOf has one quota.
+// quotaOf returns a configuration with one quota.
 func quotaOf(k quota.Kind, n int) config.IdentityQuota {
 	q := config.IdentityQuota{}
 	switch k {
@@ -386,9 +386,8 @@ func quotaOf(k quota.Kind, n int) config.IdentityQuota {
 	return q
 }
 
-// Every quota holds on every door that has what it bounds, for an identity by its token and for an
-// address, and for nobody else. It is the same quota on all doors. What is given back can be had
-// again.
+// Every quota applies on every door that has the bounded resource, to an identity by its token and
+// to an address, and to no other client. All doors share it. What is given back is available again.
 func TestQuotas(t *testing.T) {
 	t.Parallel() // it waits
 	for _, byAddress := range []bool{false, true} {
@@ -460,8 +459,8 @@ func walkQuota(t *testing.T, w walk) {
 	}
 	switch w.kind {
 	case quota.RequestsPerSecond:
-		// The next one is a second away, which is long for a request, but a machine may stand
-		// still.
+		// The rate admits the next request after a second, which is long for a request, but a
+		// machine may stall.
 		for n := 0; ; n++ {
 			if err := first.ask(ctx, "echo", fewRows); err != nil {
 				if got := refusedBy(t, err); got != w.kind.String() || n == 0 {
@@ -512,7 +511,7 @@ func walkQuota(t *testing.T, w walk) {
 		t.Errorf("another one: %v", err)
 	}
 	if w.kind <= quota.BytesPerSecond {
-		w.set(w.kind, 2*limit) // with a full bucket; package quota tests that time fills it
+		w.set(w.kind, 2*limit) // begins with a full bucket; package quota tests that time fills it
 	}
 	third := w.dial(t, w.door, "payer") // a connection above the quota was closed
 	budgettest.Until(t, "there is room again", func() bool {
@@ -525,7 +524,7 @@ func walkQuota(t *testing.T, w walk) {
 		}
 		return err == nil
 	})
-	// What has nothing to do with the next quota. It is seen while there is a quota.
+	// Close the connections before the next quota. They are counted while there is a quota.
 	for _, c := range []payingClient{first, second, third, other} {
 		c.close()
 	}

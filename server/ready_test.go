@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(budgettest.RunWaiting(m))
 }
 
-// Ready is the server whose models can be asked: those of its containers and the required ones.
-// What is unloaded is not awaited.
+// A server is ready if its models can be asked: those of its containers and the required ones.
+// Unloaded models are not awaited.
 func TestReadyWhenModelsAre(t *testing.T) {
 	t.Parallel() // it waits
 	self, err := os.Executable()
@@ -48,7 +48,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Server.RequiredModels = []string{"echo"}
 		c.Supervised = []config.Container{
-			// Which model it serves is not said, and is not its name.
+			// Its model is not configured, and differs from its name.
 			{Name: "worker", Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
 			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
 		}
@@ -67,7 +67,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	if err := web.call("GET", "/v2/health/ready", "", nil); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("over HTTP: %v", err)
 	}
-	// The process of said never registers; somebody else's container does, which is as good.
+	// The process of "said" never registers; a container from elsewhere does, which suffices.
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
 	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
 	if err != nil {
@@ -88,7 +88,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	}
 }
 
-// The setting for the old meaning: only required models are awaited.
+// The setting for the old behaviour: only required models are awaited.
 func TestReadyWhenRequired(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Server.ReadyWhen = config.ReadyRequired

@@ -20,12 +20,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A memoryDoor is what a door offers of shared memory, to whoever shows a token.
+// A memoryDoor has a door's operations on shared memory, for a client with a token.
 type memoryDoor struct {
-	register   func(token, name, key string) any // for verdict, as the next two
+	register   func(token, name, key string) any // returns a value for verdict, as the next two do
 	unregister func(token, name string) any
 	use        func(token, region string) any
-	status     func(token string) []string // names, each behind its identity if that is told
+	status     func(token string) []string // names, each after its identity if that is shown
 }
 
 func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
@@ -127,9 +127,9 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 	}
 }
 
-// A region is one identity's: others neither use, see nor unregister it, and may have one of its
-// name, but none of its file. Operators see all. A reload that takes the identity away takes its
-// regions.
+// A region belongs to one identity: others cannot use, see or unregister it, and may have one of
+// the same name, but not of the same file. Operators see all. A reload that removes the identity
+// removes its regions.
 func TestRegionsAreAnIdentitys(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {

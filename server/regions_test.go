@@ -30,7 +30,7 @@ type span struct {
 	offset, size int
 }
 
-// A sharer asks the model "m" of bytes through one door, with its input and its output in regions.
+// A sharer sends bytes to the model "m" through one door, with its input and its output in regions.
 type sharer func(ctx context.Context, in, out span) error
 
 func sharers(t *testing.T, s *Server) map[string]sharer {
@@ -75,7 +75,7 @@ func sharers(t *testing.T, s *Server) map[string]sharer {
 	}
 }
 
-// A hostile client owns a file, and does to it what it likes.
+// A hostile client owns a file, and changes it at will.
 type hostile struct {
 	path string
 	rand *rand.Rand
@@ -83,14 +83,14 @@ type hostile struct {
 
 const hostileBytes = 64 << 10
 
-// spoil does one thing to the file.
+// spoil makes one random change to the file.
 func (h *hostile) spoil() {
 	other := h.path + ".new"
 	switch h.rand.IntN(12) {
 	case 0, 1:
 		_ = os.Truncate(h.path, int64(h.rand.IntN(hostileBytes)))
 	case 2:
-		_ = os.Truncate(h.path, hostileBytes) // a hole, where there was an end
+		_ = os.Truncate(h.path, hostileBytes) // a hole in place of the end
 	case 3:
 		_ = os.RemoveAll(h.path)
 	case 4:
@@ -119,9 +119,9 @@ func (h *hostile) spoil() {
 	}
 }
 
-// Clients that truncate, replace and remove the files of their regions, and change what they are,
-// also while they are copied, get an error or an answer for each of thousands of requests. A
-// bystander's answers are right throughout, and nothing is left of any of it.
+// Clients that truncate, replace and remove the files of their regions, and change their type, even
+// while they are copied, get an error or an answer for each of thousands of requests. Another
+// client's answers are right throughout, and nothing is left behind.
 func TestHostileRegions(t *testing.T) {
 	t.Parallel()
 	const clients = 4
@@ -141,7 +141,7 @@ func TestHostileRegions(t *testing.T) {
 	for i := range clients {
 		h := &hostile{filepath.Join(dir, fmt.Sprint("h", i)), rand.New(rand.NewPCG(uint64(i), 1))}
 		name := filepath.Base(h.path)
-		around.Go(func() { // the size changes between any look and any use
+		around.Go(func() { // the size may change between any check and any use
 			for {
 				select {
 				case <-over:
@@ -156,7 +156,7 @@ func TestHostileRegions(t *testing.T) {
 			for n := range requests / clients {
 				if h.spoil(); h.rand.IntN(3) == 0 {
 					_ = operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/unregister", "", nil)
-					_ = register(name, 1+h.rand.IntN(hostileBytes)) // of what is none it is refused
+					_ = register(name, 1+h.rand.IntN(hostileBytes)) // refused if not a regular file
 				}
 				in := span{name, h.rand.IntN(hostileBytes / 2), h.rand.IntN(hostileBytes / 2)}
 				err := ways[[]string{"rest", "grpc", "tcp"}[n%3]](ctx, in, span{name, h.rand.IntN(hostileBytes / 2), in.size})
@@ -218,8 +218,8 @@ func TestHostileRegions(t *testing.T) {
 	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
 }
 
-// The client in Go leaves inputs and outputs in shared memory by one option. Nothing of it has a
-// name once it is connected, and the server forgets it with the connection.
+// With one option, the client in Go puts inputs and outputs into shared memory. Its files have no
+// name once it is connected, and the server unregisters the regions with the connection.
 func TestClientSharesMemory(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
@@ -261,7 +261,7 @@ func TestClientSharesMemory(t *testing.T) {
 	})
 }
 
-// liesIn reports whether b lies in a client's shared memory, by the text of /proc/PID/maps.
+// liesIn reports whether b lies in a client's shared memory, according to /proc/PID/maps.
 func liesIn(maps, b []byte) bool {
 	at := uintptr(unsafe.Pointer(&b[0]))
 	for line := range bytes.Lines(maps) {

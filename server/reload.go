@@ -9,17 +9,17 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// ReloadFrom sets the function that Reload loads the configuration with, and one, which may be nil,
-// that is told the configuration in effect after each reload. Call it before Start. Without it,
+// ReloadFrom sets the function with which Reload loads the configuration, and one, which may be
+// nil, that gets the configuration in effect after each reload. Call it before Start. Without it,
 // there is nothing to reload.
 func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(config.Config)) {
 	s.load, s.reloaded = load, reloaded
 }
 
-// Reload loads the configuration again and applies what can change while the server runs: see
-// package config. It returns the settings that differ, with their values before and after; those
-// that need a restart are listed apart. After an error nothing has changed; an *admin.Error says
-// what is wrong with the configuration.
+// Reload loads the configuration again and applies the settings that can change while the server
+// runs: see package config. It returns the settings that differ, with their values before and
+// after; those that need a restart are listed apart. After an error nothing has changed; an
+// *admin.Error says what is wrong with the configuration.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
@@ -28,7 +28,7 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 	return done, err
 }
 
-// reload is Reload for callers that record in the audit trail who has asked for it.
+// reload is Reload for callers that add the audit entry themselves, with its source.
 func (s *Server) reload() (admin.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -74,8 +74,8 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	return done, nil
 }
 
-// adopt returns what of the next configuration, which has been validated, can take effect after the
-// present one while the server runs.
+// adopt returns the present configuration with those settings of the next one, which has been
+// validated, that can take effect while the server runs.
 func adopt(present config.Config, next config.Config) (config.Config, admin.Reloaded, error) {
 	c, list := present.Adopt(next)
 	done := admin.Reloaded{Changed: []admin.Setting{}, Waiting: []admin.Setting{}}
@@ -88,7 +88,7 @@ func adopt(present config.Config, next config.Config) (config.Config, admin.Relo
 		}
 	}
 	if len(done.Waiting) == 0 {
-		return c, done, nil // it is next, which holds
+		return c, done, nil // c is next, which is valid
 	}
 	if err := c.Validate(); err != nil {
 		return c, done, fmt.Errorf("it holds only after a restart, beside settings that cannot change until then (%v): %w", keys(done.Waiting), err)

@@ -31,8 +31,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// inEffect is what those go by who do what the settings say, as opposed to what the server says
-// its settings are.
+// inEffect holds the settings as the parts of the server use them, as opposed to those that the
+// server reports.
 type inEffect struct {
 	TCP        tcp.Settings
 	REST       rest.Settings
@@ -40,11 +40,11 @@ type inEffect struct {
 	Frigate    frigate.Settings // if it is open
 	Containers containers.Settings
 	Regions    regions.Settings
-	TLS        map[string]any // by door: what of it can be compared
+	TLS        map[string]any // by door: the comparable parts
 	Quota      quota.Limits   // of an address
 	Policies   []scheduler.ModelConfig
-	OneIn      int   // request that is followed
-	Process    []any // what the program that embeds the server has been told
+	OneIn      int   // request that is traced
+	Process    []any // settings reported to the program that embeds the server
 
 	// Read from the settings whenever they are used.
 	Server config.Server
@@ -60,7 +60,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	if len(s.doors) > 3 {
 		e.Frigate = s.doors[3].listener.(*frigate.Door).Settings()
 	}
-	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
+	e.Server.LimitLoopback, e.Server.Drain = false, 0 // compared with the doors and the program
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
 	for door, c := range map[string]*secure.Config{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.of("containers"), "admin": s.certificates.of("admin")} {
@@ -137,8 +137,8 @@ func another(key string, v reflect.Value) {
 	}
 }
 
-// settingsOf calls do for each setting of a configuration; those of models are those of
-// model.m. [[container]] are no settings.
+// settingsOf calls do for each setting of a configuration, with model.m for the settings of models.
+// [[container]] has no settings.
 func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 	var walk func(table string, v reflect.Value)
 	walk = func(table string, v reflect.Value) {
@@ -163,9 +163,9 @@ func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 	c.Models["m"] = m
 }
 
-// Every setting that is changed in the file either takes effect, or the answer names it among
-// those that wait and nothing changes. A reload reads and checks the files of each door with TLS,
-// three times: only the settings of TLS are changed in a server that has such doors.
+// Every setting that is changed in the file either takes effect, or the answer lists it among those
+// that wait and nothing changes. A reload reads and checks the files of each door with TLS three
+// times: only the TLS settings are tested on a server with such doors.
 func TestEverySettingReloads(t *testing.T) {
 	t.Parallel()
 	pki := newPKI(t)
@@ -176,7 +176,7 @@ func TestEverySettingReloads(t *testing.T) {
 		c.Frigate.Listen = config.Addrs{"127.0.0.1:0"}
 		// A static strategy fits all other settings.
 		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32
-		// So does one stream for each connection.
+		// So does a stream for each connection.
 		c.TCP.Stream = config.StreamConnection
 		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
 		c.Traces = config.Traces{Endpoint: "http://127.0.0.1:1", OneIn: 100}
@@ -188,7 +188,7 @@ func TestEverySettingReloads(t *testing.T) {
 		encrypted(pki, config.AuthRequired)(c)
 		c.Frigate.Listen = config.Addrs{"tls://127.0.0.1:0"}
 		c.TLS.ClientCRL = pki.file("crl.pem")
-		// The others go by the settings of all doors.
+		// The other doors use the common TLS settings.
 		c.REST.TLS, c.GRPC.TLS, c.Frigate.TLS = c.TLS.Certificates, c.TLS.Certificates, c.TLS.Certificates
 	}, ofTLS)
 	if all < 100 {
@@ -196,9 +196,9 @@ func TestEverySettingReloads(t *testing.T) {
 	}
 }
 
-// eachReloads changes each of some settings in the file of a server, and returns how many they are.
-// Each reload also takes back the change before it, which is seen at the next setting that waits,
-// and at the end.
+// eachReloads changes each of some settings in the file of a server, and returns their number. Each
+// reload also reverts the change before it, which is checked at the next setting that waits, and at
+// the end.
 func eachReloads(t *testing.T, pki *pki, begin func(*config.Config), some func(key string) bool) int {
 	t.Helper()
 	s, file := loaded(t, new(logged), begin)
@@ -270,7 +270,7 @@ func reloads(t *testing.T, s *Server, file *config.Config, change func(*config.C
 	}
 }
 
-// ends reports the bytes that come until the server closes the connection, which is to be soon.
+// ends returns the bytes that arrive until the server closes the connection, which must be soon.
 func ends(t *testing.T, c net.Conn) string {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
@@ -291,7 +291,7 @@ func mustDial(t *testing.T, a net.Addr) net.Conn {
 	return c
 }
 
-// Timeouts hold for connections that are open, also for what has begun on them.
+// Timeouts apply to open connections, even to messages that have begun on them.
 func TestReloadOfTimeouts(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
@@ -322,7 +322,7 @@ func TestReloadOfTimeouts(t *testing.T) {
 
 	reloads(t, s, file, func(c *config.Config) {
 		c.TCP.MessageTimeout, c.TCP.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
-		// The server may begin to wait for the next request of these connections only now.
+		// The server may start to wait for the next request on these connections only now.
 		c.REST.HeaderTimeout, c.REST.IdleTimeout = 50*time.Millisecond, 2*time.Second
 	})
 	if _, err := io.WriteString(head, "GET / HT"); err != nil {
@@ -344,8 +344,8 @@ func TestReloadOfTimeouts(t *testing.T) {
 
 func second(_ int, err error) error { return err }
 
-// Limits of messages, the origins of pages and connections of an address hold from the next one
-// on, on connections that are open.
+// Limits of messages, the origins of pages and connections of an address apply from the next one
+// on, on open connections.
 func TestReloadOfLimits(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
@@ -392,7 +392,7 @@ func TestReloadOfLimits(t *testing.T) {
 		}
 	}
 	reloads(t, s, file, func(c *config.Config) { c.Limits.MessageBytes = 1 << 20 })
-	for _, w := range all[1:] { // Shiva's connection ended with the message that was too large
+	for _, w := range all[1:] { // the message that was too large ended the Shiva connection
 		if err := ask(w); err != nil {
 			t.Errorf("%s: 32 KiB of 1 MiB: %v", w.name, err)
 		}
@@ -411,7 +411,7 @@ func TestReloadOfLimits(t *testing.T) {
 	}
 }
 
-// What a client leaves unread is bounded by the new limit on a connection from before.
+// The new limit bounds unread answers on an existing connection.
 func TestReloadOfOutboundBytes(t *testing.T) {
 	const answer, asked = 1 << 20, 24
 	s, file := loaded(t, new(logged), func(c *config.Config) { c.TCP.OutboundBytes, c.TCP.Loops = 64<<20, 1 })
@@ -447,12 +447,12 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 	most := int64(0)
 	for range 50 {
 		most = max(most, s.pool.InUse())
-		// A turn of the loop, in which it could have let more of them through.
+		// A turn of the loop, in which it could have submitted more of them.
 		if err := newTCP(t, s.Addrs().TCP[0]).garbage(); err == nil {
 			t.Fatal("no answer to garbage")
 		}
 	}
-	if most > 5<<20 { // a batch whose outputs have left in part is held as a whole
+	if most > 5<<20 { // a batch whose outputs have partly left is held as a whole
 		t.Errorf("%d MiB wait for a client that may have 2", most>>20)
 	}
 }
@@ -472,8 +472,8 @@ func (m inflates) Send(b *scheduler.Batch) error {
 	return nil
 }
 
-// A container keeps the heartbeat that it was told; the next one is told the new one, and held
-// to it.
+// A container keeps the heartbeat interval that it was told; the next container is told the new
+// one, and must follow it.
 func TestReloadOfHeartbeat(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
@@ -509,7 +509,7 @@ func TestReloadOfHeartbeat(t *testing.T) {
 	}
 }
 
-// What is wrong changes nothing, in the doors as well.
+// An invalid reload changes nothing, in the doors as well.
 func TestWrongReloadLeavesTheDoors(t *testing.T) {
 	s, file := loaded(t, new(logged), nil)
 	before := s.inEffectNow(*file)

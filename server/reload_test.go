@@ -43,8 +43,8 @@ func loadedIn(t *testing.T, log *logged, around surroundings, change func(*confi
 	return s, file
 }
 
-// What can change does in one step, what cannot is named, what operators have changed stays,
-// and a wrong file changes nothing.
+// Settings that can change do so in one step, others are reported, changes by operators stay, and
+// an invalid file changes nothing.
 func TestReload(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, nil)
@@ -84,7 +84,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("a model that the file has no more has objective %v", got)
 	}
 
-	// Wrong in itself, and beside what waits for a restart.
+	// Invalid by itself, and together with settings that wait for a restart.
 	before := o.expect("GET", "/v1/config", "", 200)
 	good := file.Clone()
 	file.Defaults.Objective, file.Admin.Profiling = -time.Second, false
@@ -103,8 +103,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Processes follow the file: one that has changed ends and starts, one that has gone ends, one
-// that is as it was goes on, and one that an operator has stopped stays so.
+// Processes follow the file: a changed one is restarted, a removed one ends, an unchanged one
+// continues, and one that an operator has stopped stays stopped.
 func TestReloadOfContainers(t *testing.T) {
 	process := func(name, seconds string, replicas int) config.Container {
 		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
@@ -112,7 +112,7 @@ func TestReloadOfContainers(t *testing.T) {
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1), process("goes", "600", 1), process("stopped", "600", 1)}
 	})
-	running := func(want int) map[string][]int { // when so many do, which is soon
+	running := func(want int) map[string][]int { // waits until that many run
 		t.Helper()
 		var pids map[string][]int
 		budgettest.Until(t, fmt.Sprint(want, " processes run"), func() bool {

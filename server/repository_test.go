@@ -31,7 +31,7 @@ func TestLoadOfBrokenProcess(t *testing.T) {
 	}
 }
 
-// TestUnload: what is unloaded stays so until it is loaded.
+// TestUnload: an unloaded model stays so until it is loaded.
 func TestUnload(t *testing.T) {
 	s := supervised(t, "exec sleep 600")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -67,7 +67,7 @@ func begin(t *testing.T, s *Server, container string) {
 	}
 }
 
-// TestLoadWhileStopping: nothing starts any more, and who waits is told.
+// TestLoadWhileStopping: no process starts any more, and waiting callers get an error.
 func TestLoadWhileStopping(t *testing.T) {
 	s := supervised(t, "exec sleep 600")
 	done := make(chan error)

@@ -34,8 +34,8 @@ func version(t *testing.T, s *Server, v string) *containertest.Container {
 	return c
 }
 
-// TestRollingVersions: under load, version 2 takes over when it is ready, version 1 is told
-// goodbye when its time is up, and comes back when the operator says so. No request fails.
+// TestRollingVersions: under load, version 2 takes over when it is ready, version 1 gets a goodbye
+// when its time is up, and comes back when the operator makes it the default. No request fails.
 func TestRollingVersions(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) {
@@ -63,7 +63,7 @@ func TestRollingVersions(t *testing.T) {
 	}
 	patch(`{"default_version":"1"}`, `no container serves version \"1\" of model \"rolled\"; ready: \"2\"`)
 
-	// Back to 1, which is started again, and is not sent away while it is the default.
+	// Back to 1, which is started again, and is not dismissed while it is the default.
 	patch(`{"retire_after":"1h"}`, `"default_version": "2"`)
 	again := version(t, s, "1")
 	budgettest.Until(t, "version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
@@ -72,13 +72,13 @@ func TestRollingVersions(t *testing.T) {
 	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
 	version(t, s, "3")
 	budgettest.Until(t, "version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
-	<-version(t, s, "0").Gone() // when it is, all that is due has been sent away
+	<-version(t, s, "0").Gone() // by then all due versions have been dismissed
 	select {
 	case <-again.Gone():
 		t.Error("the default version was sent away")
 	default:
 	}
-	// Not as the load saw it last: one of its clients may be slow to note an answer of long ago.
+	// Not from the load's last answer: one of its clients may record an old answer late.
 	if a, _ := say(t, s, "rolled", "{}", pairOfInts(t)); a["model_version"] != "1" {
 		t.Errorf("served by %v, expected version 1", a)
 	}
@@ -103,9 +103,8 @@ func TestRollingVersions(t *testing.T) {
 	t.Logf("%d requests", load.answered.Load())
 }
 
-// TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no word for goodbye, are
-// not hung up on. They stay, idle, the status says so, and their version can be taken back at
-// once.
+// TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no goodbye message, are not
+// disconnected. They stay, idle, the status shows it, and their version can serve again at once.
 func TestRetireWithoutGoodbye(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 20 * time.Millisecond}}
@@ -155,7 +154,7 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 		t.Error(err)
 	}
 	are("retired", 1)
-	legacy() // another one of the version that should be gone
+	legacy() // another one of the replaced version
 	are("retired", 2)
 	select {
 	case err := <-hungUp:
@@ -167,8 +166,8 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	}
 }
 
-// A version that an application links to stays beside the default, for as long as it does;
-// others go.
+// A version stays alongside the default for as long as an application links to it; others are
+// retired.
 func TestLinkedVersionsStay(t *testing.T) {
 	for _, links := range [][]string{{"rolled/1", "rolled"}, {"rolled/*"}} {
 		s := start(t, func(c *config.Config) {
@@ -203,7 +202,7 @@ func TestLinkedVersionsStay(t *testing.T) {
 	}
 }
 
-// called is a container of RPC v0 that says goodbye when it is told to.
+// called returns a container of RPC v0 that ends when it gets a goodbye.
 func called(t *testing.T) config.Container {
 	t.Helper()
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
@@ -228,14 +227,14 @@ func called(t *testing.T) config.Container {
 		Input: "ints", Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}
 }
 
-// calledState is that of the only container which is called.
+// calledState returns the state of the only called container.
 func calledState(s *Server) string {
 	list := s.containers.List()
 	return list[len(list)-1].State
 }
 
-// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more,
-// and not shown as if it served.
+// TestRetiredCalledContainer: a called container that got a goodbye is no longer called, and is not
+// shown as serving.
 func TestRetiredCalledContainer(t *testing.T) {
 	t.Parallel() // it waits
 	far := called(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A reload holds for the next request on connections over HTTP and gRPC that are open, to the admin
-// door, too, and for what is watched. What is in flight is answered.
+// A reload applies to the next request on open HTTP and gRPC connections, including those to the
+// admin door, and to watches. Requests in flight are answered.
 func TestRevocationOverHTTP(t *testing.T) {
 	t.Parallel() // it waits
 	g := startGuarded(t)
@@ -79,7 +79,7 @@ func TestRevocationOverHTTP(t *testing.T) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	if _, err := g.Scheduler().AddReplica(scheduler.ModelID{Name: "catnap", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		close(held)
-		go func() { // until the test lets it
+		go func() { // until the test releases it
 			<-let
 			_ = echo(b)
 		}()

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva/token"
 )
 
-// The steps of README's "Replacing a token", with a container and a client that go on with their
-// work, and show the new token in the end. No request is refused for it; while the only container
+// The steps of README's "Replacing a token", with a container and a client that keep working, and
+// show the new token in the end. No request is refused for its token; while the only container
 // registers again there is no replica.
 func TestTokensAreReplaced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")

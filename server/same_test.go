@@ -35,7 +35,7 @@ func TestEveryDatatypeIsHere(t *testing.T) {
 	}
 }
 
-// A gathering is how a server gathers rows, with what its containers then see.
+// A gathering is a way in which a server batches rows, with the expected view of its containers.
 type gathering struct {
 	name   string
 	change func(*config.Policy)
@@ -76,8 +76,8 @@ func rowsUpTo(most int) func(*testing.T, []*containertest.Batch) {
 	}
 }
 
-// rows makes n rows of d, three elements each. Extremes come first. odd are those that no
-// decimal number says.
+// rows makes n rows of d, three elements each, extremes first. odd includes values that no decimal
+// number expresses.
 func rows(d tensor.DType, n int, odd bool) tensor.Tensor {
 	shape := tensor.Shape{n, 3}
 	if d == tensor.Bytes {
@@ -98,7 +98,7 @@ func rows(d tensor.DType, n int, odd bool) tensor.Tensor {
 			v = uint64(i*i%5) % 2
 		case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
 			v = floatBits(d, i, odd)
-		case tensor.LongDouble: // the exponent, and no bytes that mean nothing
+		case tensor.LongDouble: // the exponent; padding bytes stay 0
 			data = append(le.AppendUint16(le.AppendUint64(data, v|1<<63), uint16(16000+i)), 0, 0, 0, 0, 0, 0)
 			continue
 		case tensor.Complex64:
@@ -126,7 +126,7 @@ func rows(d tensor.DType, n int, odd bool) tensor.Tensor {
 	return x
 }
 
-// floatBits is the i-th of a format's interesting floats.
+// floatBits returns the i-th interesting float of a format.
 func floatBits(d tensor.DType, i int, odd bool) uint64 {
 	mantissa := map[tensor.DType]int{tensor.Float16: 10, tensor.BFloat16: 7, tensor.Float32: 23, tensor.Float64: 52}[d]
 	width := 8 * d.Size()
@@ -150,7 +150,7 @@ func floatBits(d tensor.DType, i int, odd bool) uint64 {
 		case 5:
 			return sign | infinity
 		case 6:
-			return infinity | 1<<(mantissa-1) | 3 // no number, with something to say
+			return infinity | 1<<(mantissa-1) | 3 // a NaN with a payload
 		}
 	}
 	if bits&infinity == infinity {
@@ -159,8 +159,8 @@ func floatBits(d tensor.DType, i int, odd bool) uint64 {
 	return bits
 }
 
-// One model, the same rows, every way in: the answers are the same bits, or the datatype is
-// refused by its name.
+// One model, the same rows, every door: the answers have the same bits, or the datatype is refused
+// by its name.
 func TestSameAnswersThroughEveryDoor(t *testing.T) {
 	t.Parallel()
 	for i, set := range settings {
@@ -188,7 +188,7 @@ func TestSameAnswersThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// sameEverywhere asks through all ways at once, so that their rows meet in batches, and compares.
+// sameEverywhere asks through all ways at once, so that their rows share batches, and compares.
 func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set string, odd bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -196,7 +196,7 @@ func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set 
 	var asked sync.WaitGroup
 	for _, w := range all {
 		words, refused := w.refuses[x.DType]
-		if w.name == "tcp" && set == "other dtypes allowed" { // bfloat16 comes as float32
+		if w.name == "tcp" && set == "other dtypes allowed" { // bfloat16 arrives as float32
 			refused = false
 		}
 		if odd && !refused && !carriesOdd(w.name, x.DType) {
@@ -221,7 +221,8 @@ func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set 
 	asked.Wait()
 }
 
-// carriesOdd reports whether a way can say what is no decimal number, or text that is not UTF-8.
+// carriesOdd reports whether a way can carry values that are not decimal numbers, or text that is
+// not UTF-8.
 func carriesOdd(name string, d tensor.DType) bool {
 	switch {
 	case name == "tcp":
@@ -232,7 +233,7 @@ func carriesOdd(name string, d tensor.DType) bool {
 	return true
 }
 
-// The same fault through every way shows the same row of the table.
+// The same error through every way shows the same row of the table.
 func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	no, yes := false, true
 	const patience = 10 * time.Minute
@@ -241,7 +242,8 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		c.Server.RequiredModels = []string{"late", "left/2"}
 		model := func() config.Model { return config.Model{Policy: c.Defaults} }
 		full, stuck, lost := model(), model(), model()
-		// What fills the queue stays until the test lets it go, however slow the machine.
+		// The requests that fill the queue stay until the test releases them, however slow the
+		// machine.
 		full.QueueRows, full.Slots, full.ExecutionTimeout, c.Server.Drain = 1, 1, patience, patience
 		stuck.Strategy, stuck.Shed = "static", no
 		lost.Retry = no
@@ -275,14 +277,14 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	ok := rows(tensor.Float32, 1, false)
 	wide := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: make([]byte, 16)}
 	huge := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1 << 18, 3}, Data: make([]byte, 12<<18)}
-	const garbage = "" // no model: what is no message is sent
+	const garbage = "" // not a model: invalid bytes are sent
 	for _, c := range []struct {
 		condition
 		model   string
 		x       tensor.Tensor
 		timeout time.Duration
 		words   string
-		inside  bool // a program that has the server inside can meet it
+		inside  bool // a program that embeds the server can get it
 	}{
 		{condition{"Protocol", 400, 3, no}, garbage, ok, 0, "malformed", false},
 		{condition{"TooLarge", 413, 8, no}, "m", huge, 0, "1048576", false},
@@ -326,8 +328,8 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	})
 }
 
-// sameWhileDraining: while a shutdown waits for what is inside, nothing more is let in. The
-// connections are those of before. leave ends what is inside.
+// sameWhileDraining: while a shutdown waits for requests in flight, no more are admitted, on
+// existing connections. leave ends the requests in flight.
 func sameWhileDraining(t *testing.T, s *Server, all []way, leave func()) {
 	t.Helper()
 	ok := rows(tensor.Float32, 1, false)
@@ -364,7 +366,7 @@ func stats(s *Server, model string) scheduler.Stats {
 
 func replicas(s *Server, model string) int { return stats(s, model).Live }
 
-// A client that gives up leaves the queue, whichever way it came.
+// The request of a client that gives up leaves the queue, through every way.
 func TestGivingUpLeavesTheQueue(t *testing.T) {
 	s := start(t, nil)
 	c := join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, func(*containertest.Batch) containertest.Reply {
@@ -384,7 +386,7 @@ func TestGivingUpLeavesTheQueue(t *testing.T) {
 			var asking sync.WaitGroup
 			for range clients {
 				ask := w.ask
-				if w.name == "tcp" { // its only way to say so is to hang up
+				if w.name == "tcp" { // its clients can cancel only by hanging up
 					c := newTCP(t, s.Addrs().TCP[0])
 					ask = c.ask
 					context.AfterFunc(ctx, func() { c.client.Close() })

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// processes counts those of a container that have registered.
+// processes counts the processes of a container that have registered.
 func processes(s *Server, container string) (n int) {
 	for _, p := range s.processes.List() {
 		if p.Name == container && p.Registers {
@@ -26,10 +26,10 @@ func processes(s *Server, container string) (n int) {
 	return n
 }
 
-// TestScale: clients that always ask have more processes started, up to max; when a reload allows
-// only one the others answer what they have, and end: no client notices. Audit, explain and the
-// list of containers say why. There are many clients, as on a busy machine each needs longer to ask
-// again than a process to answer, and two processes would be enough for a few.
+// TestScale: under constant load more processes are started, up to max; when a reload allows only
+// one, the others answer their batches and end: no client notices. Audit, explain and the list of
+// containers give the reason. There are many clients: on a busy machine each needs longer to ask
+// again than a process to answer, so two processes would suffice for a few.
 func TestScale(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), func(c *config.Config) {
@@ -60,9 +60,9 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestColdStart: without requests there is no process in the end, and the model stays ready. The
-// next request waits for one, and gets its answer; if none starts it is Unavailable by its
-// deadline, and the error says why.
+// TestColdStart: without requests the last process ends, and the model stays ready. The next
+// request waits for a process, and gets its answer; if none starts, it is Unavailable by its
+// deadline, and the error gives the reason.
 func TestColdStart(t *testing.T) {
 	t.Parallel() // it waits
 	broken := filepath.Join(t.TempDir(), "broken")

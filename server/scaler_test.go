@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestScalerOfTheServer: the scaler at the gRPC door tells what the status has. A model that is
-// unknown needs a replica, one that nobody asks none.
+// TestScalerOfTheServer: the scaler at the gRPC door returns the number in the status. An unknown
+// model needs a replica, one without requests none.
 func TestScalerOfTheServer(t *testing.T) {
 	s := start(t, nil)
 	c := pb.NewExternalScalerClient(newGRPC(t, s.Addrs().GRPC[0]).conn)

@@ -33,28 +33,28 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Version of the server, as clients and containers are told.
+// Version of the server, as reported to clients and containers.
 const Version = build.Version
 
-// A Server is the whole of shivad as a value. Make one with New.
+// A Server is a whole shivad server. Make one with New.
 type Server struct {
 	// Set by New.
 	around       surroundings
-	cfg          config.Config // of the start, for what cannot change
+	cfg          config.Config // of the start, for settings that cannot change
 	log          *slog.Logger  // its last lines are in the journal
 	journal      *journal.Journal
-	arena        *arena.Arena // where large buffers of it lie; nil: nowhere
+	arena        *arena.Arena // memory for large buffers of pool; nil: none
 	pool         *tensor.Pool
-	unpacked     *tensor.Pool // a part of it
+	unpacked     *tensor.Pool // a part of pool
 	metrics      *metrics.Metrics
-	tracer       *trace.Tracer // nil: no request is followed
+	tracer       *trace.Tracer // nil: no request is traced
 	gate         *gate.Gate
 	identities   identity.Registry
-	addresses    quota.Addresses // of clients that show none
+	addresses    quota.Addresses // of clients without an identity
 	certificates certificates
 	regions      *regions.Registry
 	predict      *predict.Service
-	// library is the way in of the program that the server is part of, which counts as a door of
+	// library is the entry point for a program that embeds the server, which counts as a door of
 	// that name.
 	library func() *predict.Door
 	clock   stoppable // the scheduler's
@@ -62,7 +62,7 @@ type Server struct {
 
 	containers *fleet.Sessions
 	processes  *fleet.Processes
-	store      *manage.Store // opened by Start, before a door
+	store      *manage.Store // opened by Start, before any client door
 	settings   *manage.Settings
 	history    *manage.History
 	trail      *audit.Trail
@@ -71,11 +71,11 @@ type Server struct {
 	demand     *manage.Demand
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
-	// that, and lets requests that need the others wait.
+	// that, and lets requests that need the other parts wait.
 	opened chan struct{}
 	admin  *admin.Server
-	doors  []door                   // that are not left out
-	tcp    atomic.Pointer[tcp.Door] // of doors; the scheduler's hook asks for it
+	doors  []door                   // the open ones
+	tcp    atomic.Pointer[tcp.Door] // one of doors, for the scheduler's hook
 
 	share  atomic.Pointer[share]  // of the process's descriptors
 	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
@@ -93,8 +93,8 @@ type Server struct {
 	err      error // of the shutdown
 }
 
-// Addrs are the addresses in use: where the configuration says port 0, the ports that were taken.
-// nil where it leaves a door out.
+// Addrs are the addresses in use, with the actual ports where the configuration has port 0. nil:
+// the door is left out.
 type Addrs struct {
 	TCP, REST, GRPC, Frigate                   []net.Addr
 	Containers                                 []net.Addr
@@ -201,24 +201,24 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	return s, nil
 }
 
-// Scheduler returns the server's scheduler, to which a program that embeds the server may add
-// replicas of its own.
+// Scheduler returns the server's scheduler, to which a program that embeds the server may add its
+// own replicas.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 
-// Ready reports whether everything that should serve does, and if not, why, as the doors and
-// /readyz say.
+// Ready reports whether all models that should serve do, and if not, the reason, as the doors and
+// /readyz report it.
 func (s *Server) Ready() (ready bool, reason string) {
 	r := s.report.Ready()
 	return r.Ready, r.Reason
 }
 
-// Log is the log that New was given, for the program around the server: operators see at the admin
-// door what is written to it.
+// Log returns the log that New was given, for the program that embeds the server: the admin door
+// shows lines written to it.
 func (s *Server) Log() *slog.Logger { return s.log }
 
 // Start opens the doors. When it returns nil, the server serves; when it fails, everything that it
-// had begun has been stopped. With a TCP door, a GOMAXPROCS that is higher by the number of event
-// loops gives shorter answer times: their threads count as busy while they wait.
+// had started has been stopped. With a TCP door, raising GOMAXPROCS by the number of event loops
+// shortens answer times: their threads count as busy while they wait.
 func (s *Server) Start() (err error) {
 	defer func() {
 		close(s.opened)
@@ -241,7 +241,7 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
-	// On a change Retire looks again: a version may be linked no longer.
+	// After a change Retire checks again: a version may no longer be linked.
 	if err := s.store.Open(s.gate, s.containers.Changed); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (s *Server) Start() (err error) {
 	return nil
 }
 
-// watch reports a door that ends by itself; stop ends it.
+// watch reports a door that fails; stop ends the wait.
 func (s *Server) watch(door <-chan error) {
 	select {
 	case err := <-door:
@@ -307,7 +307,7 @@ func (s *Server) Addrs() Addrs {
 func (s *Server) Failed() <-chan error { return s.failed }
 
 // Shutdown drains the server and stops it: see the package comment for the order. If ctx ends
-// first, the remaining requests are answered Draining. Further calls return the same.
+// first, the remaining requests are answered Draining. Further calls return the same error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.shutdown.Do(func() { s.err = s.stop(ctx) })
 	return s.err
@@ -325,21 +325,21 @@ func (s *Server) stop(ctx context.Context) error {
 	s.sched.Close()
 	s.clock.Close()
 
-	// The rest is quick, and must happen even when the drain took all the time there was.
+	// The rest is quick, and must happen even if the drain took all of ctx's time.
 	faults = append(faults, shut(context.WithoutCancel(ctx), s.doors, s.log))
 	s.gate.Close()
 	s.tracer.Close()
 	s.regions.Close()
 	faults = append(faults, s.store.Close(), s.processes.Close())
-	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes
-	// after them has its own.
+	// Clients may have used all of their time, and a process all of its stop_timeout. The remaining
+	// steps have a timeout of their own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	faults = append(faults, s.containers.Shutdown(ctx))
 	if s.admin != nil {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
-	s.arena.Renew() // it goes with the last answer that a client has not read
+	s.arena.Renew() // freed with the last answer that a client has not read
 	return errors.Join(faults...)
 }
 

@@ -32,7 +32,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// start runs a server on free ports, with an echo model inside.
+// start starts a server on free ports, with an echo model in the process.
 func start(t testing.TB, change func(*config.Config)) *Server {
 	t.Helper()
 	return startLogging(t, nil, change)
@@ -48,7 +48,7 @@ func startLogging(t testing.TB, log *slog.Logger, change func(*config.Config)) *
 	return s
 }
 
-// unstarted is a server that start would start.
+// unstarted makes the server of start without starting it.
 func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
@@ -81,7 +81,7 @@ func stop(t testing.TB, s *Server) {
 	}
 }
 
-// takenOf is what of quotas is in use; "": nothing.
+// takenOf returns the quotas in use; "": none.
 func takenOf(s *Server) (taken string) {
 	all := s.addresses.Top(1 << 20)
 	for _, u := range s.identities.Usage() {
@@ -166,14 +166,14 @@ func TestServerFromStartToStop(t *testing.T) {
 	addrs := s.Addrs()
 	http.DefaultClient.CloseIdleConnections()
 	stop(t, s)
-	stop(t, s) // once more is no fault
+	stop(t, s) // stopping twice is allowed
 	for _, a := range []net.Addr{addrs.TCP[0], addrs.Containers[0], addrs.Admin} {
 		if c, err := net.Dial("tcp", a.String()); err == nil {
 			c.Close()
 			t.Errorf("something still listens on %s", a)
 		}
 	}
-	// gnet's pool of goroutines keeps a cleaner or two, for the life of the process.
+	// gnet's goroutine pool keeps a cleaner or two for the life of the process.
 	const pool = 2
 	budgettest.Until(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before+pool })
 }
@@ -202,7 +202,7 @@ func TestReadinessFollowsRequiredModels(t *testing.T) {
 	}
 }
 
-// What cannot start has undone itself and says why.
+// A failed Start undoes its steps and returns the reason.
 func TestStartUndoesItself(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -230,7 +230,7 @@ func TestStartUndoesItself(t *testing.T) {
 	}
 }
 
-// The same model over gRPC, counted at its own door; and a drain is one for that door, too.
+// The same model over gRPC, counted at that door; a drain includes that door, too.
 func TestGRPCDoor(t *testing.T) {
 	s := start(t, nil)
 	conn, err := grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -271,7 +271,7 @@ func TestDoorsCanBeLeftOut(t *testing.T) {
 	}
 }
 
-// A model's own settings hold, also where they are zero and the defaults are not.
+// A model's own settings apply, even if they are zero and the defaults are not.
 func TestModelSettingsHold(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Defaults.Delay = 5 * time.Millisecond
@@ -288,8 +288,8 @@ func TestModelSettingsHold(t *testing.T) {
 	}
 }
 
-// A client over HTTP is served by the same models, and a drain answers what is inside and
-// refuses the rest.
+// A client over HTTP is served by the same models, and a drain answers requests in flight and
+// refuses others.
 func TestRESTDoor(t *testing.T) {
 	s := start(t, nil)
 	inside := make(chan struct{})
@@ -352,7 +352,7 @@ func TestDescriptorsAreDivided(t *testing.T) {
 }
 
 // A container that is stuck with a batch, whose client has its answer, does not keep the server
-// from ending well.
+// from a clean stop.
 func TestStopWithStuckContainer(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, nil)
@@ -384,14 +384,14 @@ func TestStopWithStuckContainer(t *testing.T) {
 		t.Errorf("got %v, expected the deadline", err)
 	}
 	<-got
-	stop(t, s) // which fails the test for an error
+	stop(t, s) // fails the test on an error
 }
 
-// A client that does not read its answers does not keep the server from ending well, nor the
-// other doors from ending.
+// A client that does not read its answers does not keep the server from a clean stop, nor the other
+// doors from closing.
 func TestStopWithStalledClient(t *testing.T) {
 	t.Parallel() // it waits
-	// However long the questions take to be sent: it is the stop that ends this client.
+	// However long the requests take to send, only the stop should end this client.
 	s := start(t, func(c *config.Config) { c.TCP.StallTimeout = time.Hour })
 	conn, err := net.Dial("tcp", s.Addrs().TCP[0].String())
 	if err != nil {
@@ -418,5 +418,5 @@ func TestStopWithStalledClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stop(t, s) // which fails the test for an error
+	stop(t, s) // fails the test on an error
 }

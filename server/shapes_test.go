@@ -44,12 +44,12 @@ func ints(shape tensor.Shape, values ...int64) tensor.Tensor {
 	if err != nil {
 		panic(err)
 	}
-	t.Data = append([]byte{}, t.Data...) // never nil, which would be no data
+	t.Data = append([]byte{}, t.Data...) // never nil, which would mean missing data
 	return t
 }
 
-// TestNotBatchedThroughEveryDoor: each request is an execution of its own, in the shape that
-// was sent, of any size and none, whatever is asked beside it.
+// TestNotBatchedThroughEveryDoor: each request is executed separately, in the shape that was sent,
+// of any size including 0, whatever other requests there are.
 func TestNotBatchedThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	all := ways(t, s)
@@ -87,8 +87,8 @@ func TestNotBatchedThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// A caller asks a model with several inputs and outputs over one wire. Shapes and values come
-// back as texts by output.
+// A caller sends requests to a model with several inputs and outputs over one wire. It returns
+// shapes and values as texts, by output.
 type caller struct {
 	name string
 	ask  func(ctx context.Context, model string, inputs ...tensor.Tensor) (map[string]string, error)
@@ -200,8 +200,8 @@ func named(name string, t tensor.Tensor) tensor.Tensor {
 	return t
 }
 
-// detect answers with as many boxes as the first value of a row says, each of them that value,
-// from n/2 on as far as whoever asks says a threshold.
+// detect answers with as many boxes as the first value of a row, each with that value; with a
+// threshold, only those from n/2 on.
 func detect(row []int64) (boxes []int64) {
 	for range row[0] {
 		boxes = append(boxes, row[0], row[1])
@@ -209,8 +209,8 @@ func detect(row []int64) (boxes []int64) {
 	return boxes
 }
 
-// TestOptionalInputs: an input that may be left out is, on every door, and one that is empty is
-// not the same as none.
+// TestOptionalInputs: an optional input may be left out on every door, and an empty one is not the
+// same as none.
 func TestOptionalInputs(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, containertest.Model{
@@ -250,7 +250,7 @@ func TestOptionalInputs(t *testing.T) {
 			t.Errorf("%s: without the image: %v", c.name, err)
 		}
 	}
-	// Tensors without names go by position, and the last ones may be missing.
+	// Tensors without names are matched by position, and the last ones may be missing.
 	a, err := newTCP(t, s.Addrs().TCP[0]).client.Do(t.Context(), &shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func TestOptionalInputs(t *testing.T) {
 	}
 }
 
-// ragged is a detector that is batched: each row has as many boxes as it asks for.
+// ragged returns a batched detector: each row has as many boxes as it asks for.
 func ragged(name string) containertest.Model {
 	return containertest.Model{
 		Name: name, Batched: new(true),
@@ -282,8 +282,8 @@ func ragged(name string) containertest.Model {
 	}
 }
 
-// TestRaggedOutputs: rows of several requests are computed in one batch, and of one request in
-// several; each request gets what its rows have, one after the other, with the counts.
+// TestRaggedOutputs: rows of several requests are computed in one batch, and rows of one request in
+// several batches; each request gets the values of its rows, one after the other, with the counts.
 func TestRaggedOutputs(t *testing.T) {
 	for name, change := range map[string]func(*config.Policy){
 		"together": func(p *config.Policy) { p.Delay = 20e6 },
@@ -321,7 +321,8 @@ func TestRaggedOutputs(t *testing.T) {
 	}
 }
 
-// TestRaggedAnswers: counts that are not those of the values fail the batch, in words.
+// TestRaggedAnswers: counts that do not match the values fail the batch, with an error that says
+// so.
 func TestRaggedAnswers(t *testing.T) {
 	s := start(t, nil)
 	var count atomic.Int64
@@ -348,7 +349,7 @@ func TestRaggedAnswers(t *testing.T) {
 }
 
 // TestFreeSizesThatDoNotGoTogether: rows of one request that are answered with different sizes
-// cannot be joined. What can be done is said where the model registers and where it fails.
+// cannot be joined. The log at registration and the error tell what to do.
 func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.MaxBatch = 1 })
 	calls := 0
@@ -368,8 +369,8 @@ func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaidOfShapes: every description of a model tells whether its first dimension counts
-// rows, and which tensors are optional or ragged.
+// TestWhatIsSaidOfShapes: every description of a model has whether its first dimension counts rows,
+// and which tensors are optional or ragged.
 func TestWhatIsSaidOfShapes(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, ragged("rows"))
@@ -430,7 +431,8 @@ func TestWhatIsSaidOfShapes(t *testing.T) {
 	}
 }
 
-// TestBatchedInTheConfiguration: it speaks for containers that cannot, and for nobody else.
+// TestBatchedInTheConfiguration: the setting applies to containers that cannot declare it, and to
+// no others.
 func TestBatchedInTheConfiguration(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		whole := config.Model{Policy: c.Defaults}
@@ -439,7 +441,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 
-	// RPC v4 by hand, from before there was the word.
+	// RPC v4 by hand, from before it had the declaration.
 	c := connect(t, s, containertest.Model{Name: "hand", Inputs: x, Outputs: x})
 	sameEverywhere(t, ways(t, s), "hand", ints(tensor.Shape{3}, 1, 2, 3), "default", false)
 	for _, b := range c.Batches() {
@@ -485,8 +487,8 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestApplicationsOfAnyShape: an application passes on what its model takes and gives; policies
-// that would put ragged outputs of several models together say why they cannot.
+// TestApplicationsOfAnyShape: an application has the inputs and outputs of its model; policies that
+// would combine ragged outputs of several models report why they cannot.
 func TestApplicationsOfAnyShape(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, ragged("a"))

@@ -27,7 +27,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// onSockets starts a server whose doors listen on Unix sockets in a directory, too.
+// onSockets starts a server whose doors also listen on Unix sockets in a directory.
 func onSockets(t *testing.T, log *slog.Logger, change func(*config.Config)) (s *Server, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -43,7 +43,7 @@ func onSockets(t *testing.T, log *slog.Logger, change func(*config.Config)) (s *
 	}), dir
 }
 
-// dialing is an HTTP client that reaches one address, whatever URLs say.
+// dialing returns an HTTP client that always dials one address, whatever the URL.
 func dialing(t *testing.T, addr net.Addr) *http.Client {
 	t.Helper()
 	path, _ := unixsocket.Cut(addr.String())
@@ -54,14 +54,14 @@ func dialing(t *testing.T, addr net.Addr) *http.Client {
 	return &http.Client{Transport: tr, Timeout: 10 * time.Second}
 }
 
-// overHTTP is a client of the HTTP door on a Unix socket.
+// overHTTP returns a client of the HTTP door on a Unix socket.
 func overHTTP(t *testing.T, addr net.Addr) *httpClient {
 	t.Helper()
 	return &httpClient{base: "http://localhost", client: *dialing(t, addr)}
 }
 
 // Every door answers on TCP and on a Unix socket at the same time, and the sockets have the
-// permissions that were set, from their beginning to the server's end.
+// configured permissions, from their creation to the server's end.
 func TestUnixSockets(t *testing.T) {
 	s, dir := onSockets(t, nil, func(c *config.Config) {
 		c.TCP.Socket.Mode, c.REST.Socket.Mode, c.REST.Group = "0600", "0666", strconv.Itoa(os.Getgid())
@@ -101,7 +101,7 @@ func TestUnixSockets(t *testing.T) {
 	}
 }
 
-// A command of every day.
+// A common command.
 func TestCurlOnASocket(t *testing.T) {
 	s, dir := onSockets(t, nil, nil)
 	out, err := exec.Command("curl", "-sf", "--max-time", "10", "--unix-socket", filepath.Join(dir, "rest"), "http://localhost/v2/models/echo/infer",
@@ -111,8 +111,8 @@ func TestCurlOnASocket(t *testing.T) {
 	}
 }
 
-// A second server finds the door taken, says so, and leaves the first one in peace; what a dead one
-// has left is taken over.
+// A second server finds the socket in use, reports it, and does not disturb the first one; the
+// socket of a dead server is replaced.
 func TestSocketsOfOtherServers(t *testing.T) {
 	s, dir := onSockets(t, nil, nil)
 	second := unstarted(t, nil, func(c *config.Config) { c.TCP.Listen = config.Addrs{s.Addrs().TCP[1].String()} })
@@ -135,8 +135,8 @@ func TestSocketsOfOtherServers(t *testing.T) {
 	newTCP(t, third.Addrs().TCP[0])
 }
 
-// Who cannot be told by an address is told by the user: for limits, and for who streams belong to.
-// Loading models is what clients on this machine may do.
+// Clients on Unix sockets are told apart by user: for limits, and for the owners of streams. They
+// are local, so they may load models.
 func TestUsersOfSockets(t *testing.T) {
 	log := new(logged)
 	s, _ := onSockets(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
@@ -187,9 +187,10 @@ func TestUsersOfSockets(t *testing.T) {
 	if text, err := io.ReadAll(again); err != nil || !strings.Contains(string(text), "too many connections from your user (tcp.connections_per_address = 1)") {
 		t.Errorf("the user's second connection: %q, %v", text, err)
 	}
-	newTCP(t, a.TCP[0]) // of an address, which is another client
+	newTCP(t, a.TCP[0]) // has an address, and is another client
 
-	// A stream's name is its client's own: one user's by two doors, and another's by an address.
+	// Stream names belong to a client: to one user through two doors, and to another client by an
+	// address.
 	frame := `{"parameters":{"stream":"cam"},"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[3,4]}]}`
 	for i, want := range []int{1, 1, 2} {
 		var err error
@@ -212,7 +213,7 @@ func TestUsersOfSockets(t *testing.T) {
 	}
 }
 
-// The directory that a socket is to be in is not made by the server.
+// The server does not create the directory of a socket.
 func TestSocketWithoutDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "rest")
 	s := unstarted(t, nil, func(c *config.Config) { c.REST.Listen = config.Addrs{"127.0.0.1:0", "unix:" + path} })

@@ -13,10 +13,10 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives
-// can be asked at once; what it has is shown when it is there.
+// TestLookedAtWhileItStarts: the admin door is open before the others. It answers /livez at once,
+// and shows the server's parts when they are ready.
 func TestLookedAtWhileItStarts(t *testing.T) {
-	redis, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing until it is closed
+	redis, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers until it is closed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,8 +70,8 @@ func TestLookedAtWhileItStarts(t *testing.T) {
 	}
 }
 
-// What asks for applications or settings while the store is not open, or of a server that failed to
-// open it, is told so.
+// Requests for applications or settings while the store is not open, or of a server that failed to
+// open it, get an error that says so.
 func TestManagementWaitsForTheStore(t *testing.T) {
 	s := unstarted(t, nil, func(c *config.Config) { c.State.At = t.TempDir() + "/none/state" })
 	gone, cancel := context.WithCancel(t.Context())

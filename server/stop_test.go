@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStubbornProcess: a process that does not stop before it is killed takes no time away from
-// the other containers, which are parted from in good order.
+// TestStubbornProcess: a process that must be killed takes no time away from the other containers,
+// which still get their goodbye.
 func TestStubbornProcess(t *testing.T) {
 	t.Parallel() // it waits
 	var log logged
@@ -38,8 +38,8 @@ func TestStubbornProcess(t *testing.T) {
 	}
 }
 
-// TestStopWhileParting: a called container that computes its last batch when the server is
-// stopped may finish it.
+// TestStopWhileParting: a called container that executes its last batch when the server stops may
+// finish it.
 func TestStopWhileParting(t *testing.T) {
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,8 +109,8 @@ func TestStopWhileParting(t *testing.T) {
 	}
 }
 
-// A server that ends in good order has no error in its log: nobody writes what is closed, and that
-// it is closed is no fault.
+// A clean stop logs no error: nothing writes to a closed connection, and closing one is not a
+// fault.
 func TestStopLogsNoError(t *testing.T) {
 	var log logged
 	at := filepath.Join(t.TempDir(), "state.db")

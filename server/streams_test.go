@@ -17,8 +17,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStreamThroughEveryDoor: the frames of one stream come by all doors. The newest wins, the
-// others are told by which frame they are superseded, and of those the answer counts.
+// TestStreamThroughEveryDoor: the frames of one stream arrive through all doors. The newest wins,
+// the others are told which frame superseded them, and the answer counts these.
 func TestStreamThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
@@ -45,7 +45,7 @@ func TestStreamThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// TestSupersededByAnID: without a number a frame is named by its request's id.
+// TestSupersededByAnID: a frame without a number is identified by its request's id.
 func TestSupersededByAnID(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
@@ -71,8 +71,8 @@ func TestSupersededByAnID(t *testing.T) {
 	<-busy
 }
 
-// TestStreamOrderOverDoors: a frame is answered after the older one, which came by another door and
-// is executed by another replica for longer.
+// TestStreamOrderOverDoors: a frame is answered after the older one, which arrived through another
+// door and is executed for longer by another replica.
 func TestStreamOrderOverDoors(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 2)
@@ -80,7 +80,7 @@ func TestStreamOrderOverDoors(t *testing.T) {
 	taken := 0
 	for i, first := range doors {
 		second := doors[(i+1)%len(doors)]
-		one := first.ask("m", frameOf("cam", 2*i, "user", "ann")) // whom the library knows, too
+		one := first.ask("m", frameOf("cam", 2*i, "user", "ann")) // the library has users, too
 		taken++
 		g.taken(taken)
 		two := second.ask("m", frameOf("cam", 2*i+1, "user", "ann"))
@@ -106,9 +106,9 @@ func TestStreamOrderOverDoors(t *testing.T) {
 	}
 }
 
-// TestStreamOfAnApplicationOverDoors: a policy sends an older frame to one model and a newer one,
-// which came by another door, to another that is faster. They are answered in order, unless the
-// newer one's time is over before.
+// TestStreamOfAnApplicationOverDoors: a policy sends an older frame to one model, and a newer one,
+// which arrived through another door, to a faster model. They are answered in order, unless the
+// newer one's deadline passes first.
 func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 	s := start(t, nil)
 	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
@@ -147,7 +147,7 @@ func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 }
 
 // TestApplicationOfASlowAndAFastModel: answers of the fast model supersede the older frame that the
-// slow one executes, as many as the settings of the models say.
+// slow one executes, once there are as many as the models' settings allow.
 func TestApplicationOfASlowAndAFastModel(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.Keep = setting.KeepLatest })
 	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
@@ -169,8 +169,8 @@ func TestApplicationOfASlowAndAFastModel(t *testing.T) {
 	slow.answer(0, 0)
 }
 
-// TestSupersededKeepsItsPlace: on one Shiva connection answers leave in the order of the questions,
-// also that of a superseded frame, whose memory is free before.
+// TestSupersededKeepsItsPlace: on one Shiva connection answers leave in the order of the requests,
+// even that of a superseded frame, whose memory is freed earlier.
 func TestSupersededKeepsItsPlace(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
@@ -204,8 +204,8 @@ func TestSupersededKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// TestStreamOnModelStreamInfer: frames of one ModelStreamInfer are newer in the order in which they
-// were sent, and each has its answer in that order.
+// TestStreamOnModelStreamInfer: frames of one ModelStreamInfer are ordered as they were sent, and
+// are answered in that order.
 func TestStreamOnModelStreamInfer(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -271,7 +271,7 @@ func newLine(t *testing.T, s *Server) *line {
 	return newLineFrom(t, s, "127.0.0.1")
 }
 
-// newLineFrom is a line of another machine's.
+// newLineFrom returns a line from another machine.
 func newLineFrom(t *testing.T, s *Server, host string) *line {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
@@ -352,7 +352,7 @@ func TestStreamsAreTheirClients(t *testing.T) {
 	g.answer(0, 100)
 	other.answer(0, 101)
 	other.answer(0, 1)
-	g.answer(0, 2) // in the place of the older one
+	g.answer(0, 2) // in place of the older one
 	g.answer(0, 1)
 	g.answer(0, 1)
 	g.answer(0, 1)
@@ -366,7 +366,8 @@ func TestStreamsAreTheirClients(t *testing.T) {
 	}
 }
 
-// TestFramesThatAreNone: what is wrong with a frame is said at every door, and costs nobody else.
+// TestFramesThatAreNone: every door reports what is wrong with a frame, and other clients are not
+// affected.
 func TestFramesThatAreNone(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Defaults.StreamsPerClient = 2 })
@@ -412,8 +413,8 @@ func TestFramesThatAreNone(t *testing.T) {
 	}
 	taken := 0
 	for i, d := range doors {
-		// Taken in the future, by a clock that is ahead: it is not older than nothing. A number
-		// that goes back is answered in the order of arrival, and counted.
+		// A frame captured in the future, by a clock that is ahead, has the age 0. A frame whose
+		// number goes back is answered in the order of arrival, and counted.
 		other := doors[(i+1)%len(doors)]
 		later := d.ask("m", frameOf("cam", 7, "user", "ann", "captured_at", time.Now().Add(time.Hour).UnixMilli()))
 		taken++
@@ -424,7 +425,7 @@ func TestFramesThatAreNone(t *testing.T) {
 		second := other.ask("m", frameOf("second", 1, "user", "ann"))
 		taken++
 		g.taken(taken)
-		// Whose answer waits behind the first, on a Shiva connection.
+		// On a Shiva connection its answer waits behind the first.
 		tooMany := d.ask("m", frameOf("third", 1, "user", "ann"))
 		budgettest.Until(t, "a refusal", func() bool { return stats(s, "m").Outcomes[scheduler.OutcomeStreams] == uint64(i+1) })
 		for _, value := range []int32{7, 3, 1} {
@@ -441,7 +442,7 @@ func TestFramesThatAreNone(t *testing.T) {
 		if n := stats(s, "m").Reordered; int(n) != 1+i {
 			t.Errorf("%s: %d numbers went back, expected %d", d.name, n, 1+i)
 		}
-		// The streams are silent now, and the older one makes room for the third.
+		// The streams are idle now, and the older one makes room for the third.
 		third := d.ask("m", frameOf("third", 1, "user", "ann"))
 		taken++
 		g.taken(taken)
@@ -450,8 +451,8 @@ func TestFramesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestCameraThatCancels: at a door where a client can give up a request, a frame that waits leaves
-// the queue, one that executes is not waited for, and the stream goes on.
+// TestCameraThatCancels: at a door where a client can cancel a request, a waiting frame leaves the
+// queue, no newer frame waits for an executing one, and the stream continues.
 func TestCameraThatCancels(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
@@ -474,7 +475,7 @@ func TestCameraThatCancels(t *testing.T) {
 		next := d.ask("m", frameOf("cam", 2))
 		taken++
 		g.taken(taken)
-		g.answer(0, 0) // too late for anybody
+		g.answer(0, 0) // too late for any client
 		g.answer(0, 2)
 		g.expect(next, d.name, "frame 2 is 2, skipped 0")
 	}
@@ -486,8 +487,8 @@ func TestCameraThatCancels(t *testing.T) {
 	}
 }
 
-// TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and one that
-// never reads its answers has no effect on the stream of another.
+// TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and a client
+// that never reads its answers has no effect on the stream of another.
 func TestCameraThatLeaves(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)

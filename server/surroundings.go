@@ -15,7 +15,7 @@ import (
 // them with a network in memory, processes that are goroutines, a virtual clock, and a store that
 // fails on command.
 type surroundings struct {
-	open       intake.Opener // listens on clients' addresses, and operators'
+	open       intake.Opener // listens on the addresses for clients and operators
 	containers fleet.Network
 	supervise  fleet.Supervise
 	store      manage.Opener

@@ -48,7 +48,7 @@ func newPKI(t *testing.T) *pki {
 	return k
 }
 
-// renew writes another certificate of the server, and its key.
+// renew writes a new certificate of the server, and its key.
 func (k *pki) renew(change func(*x509.Certificate)) (serial string) {
 	k.t.Helper()
 	server := k.authority.Server(change)
@@ -56,7 +56,7 @@ func (k *pki) renew(change func(*x509.Certificate)) (serial string) {
 	return server.Leaf.SerialNumber.String()
 }
 
-// twice writes each file once more, with another text that may stand beside the first of the
+// twice writes a second version of each file, which is also valid with the first version of the
 // others.
 func (k *pki) twice() {
 	k.t.Helper()
@@ -70,7 +70,8 @@ func (k *pki) twice() {
 	certtest.Write(k.t, k.dir, "crl.pem", k.authority.Revoke(), "crl2.pem", k.authority.Revoke(k.authority.Client("stolen", nil).Leaf))
 }
 
-// complete gives a table that has none the file of a key, a certificate with its key.
+// complete adds the file of the given setting to a table that lacks it, for a certificate together
+// with its key.
 func (k *pki) complete(c *config.Certificates, key string) {
 	switch key {
 	case "cert", "key":
@@ -84,7 +85,7 @@ func (k *pki) complete(c *config.Certificates, key string) {
 
 func (k *pki) file(name string) string { return filepath.Join(k.dir, name) }
 
-// settings are those of all doors.
+// settings returns the TLS settings of all doors.
 func (k *pki) settings(auth string) config.Certificates {
 	return config.Certificates{Cert: k.file("cert.pem"), Key: k.file("key.pem"), ClientCA: k.file("ca.pem"), ClientAuth: auth, MinVersion: "1.3"}
 }
@@ -93,7 +94,7 @@ func (k *pki) config() *tls.Config {
 	return &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{k.client}}
 }
 
-// hostport is that of an address of TLS.
+// hostport returns the host and port of a TLS address.
 func hostport(a net.Addr) string { return strings.TrimPrefix(a.String(), "tls://") }
 
 func (k *pki) shiva(a net.Addr) *tcpClient {
@@ -124,7 +125,7 @@ func (k *pki) grpc(a net.Addr) *grpcClient {
 	return &grpcClient{conn, pb.NewGRPCInferenceServiceClient(conn)}
 }
 
-// serial is the number of the certificate that a door shows to a new connection.
+// serial returns the serial number of the certificate that a door shows to a new connection.
 func (k *pki) serial(a net.Addr) string {
 	k.t.Helper()
 	c, err := tls.Dial("tcp", hostport(a), k.config())
@@ -137,7 +138,7 @@ func (k *pki) serial(a net.Addr) string {
 
 type asking func(context.Context, string, tensor.Tensor, time.Duration) (tensor.Tensor, error)
 
-// encrypted has every door listen on TLS, and those of clients and containers beside a plain
+// encrypted makes every door listen on TLS, and the doors of clients and containers also on a plain
 // address.
 func encrypted(k *pki, auth string) func(*config.Config) {
 	return func(c *config.Config) {
@@ -149,7 +150,7 @@ func encrypted(k *pki, auth string) func(*config.Config) {
 	}
 }
 
-// Every door answers over TLS as it does beside it, bit for bit, to small and large tensors.
+// Every door answers over TLS as it does without, bit for bit, to small and large tensors.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	k := newPKI(t)
@@ -190,8 +191,8 @@ func TestTLS(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), a.TCP[1].String()) || !strings.HasPrefix(a.TCP[1].String(), "tls://127.0.0.1:") {
 		t.Errorf("the status does not say where TLS is spoken: %s, %v", text, err)
 	}
-	// Without a certificate no door answers, nor by a version before min_version, and without TLS
-	// each says what it expects, or ends.
+	// No door answers a client without a certificate or with a TLS version below min_version;
+	// without TLS each reports what it expects, or closes.
 	for name, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin} {
 		bare, err := tls.Dial("tcp", hostport(addr), &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {
@@ -223,7 +224,7 @@ func TestTLS(t *testing.T) {
 }
 
 // A reload reads certificates again although no setting has changed. Connections stay; new ones see
-// the new certificate. A file that is wrong changes nothing, and the error says what is wrong.
+// the new certificate. An invalid file changes nothing, and the error says what is wrong.
 func TestReloadOfCertificates(t *testing.T) {
 	t.Parallel() // it waits
 	k, log := newPKI(t), new(logged)
@@ -290,16 +291,16 @@ func TestReloadOfCertificates(t *testing.T) {
 	ask("good again")
 }
 
-// reloadKeepsConnections renews the certificate and reloads, which no connection notices that says
-// nothing yet. Doors close such a connection after ten seconds: a round that took half as long, on
-// a busy machine, says nothing, and there is another.
+// reloadKeepsConnections renews the certificate and reloads, which idle connections must not
+// notice. Doors close such a connection after ten seconds: a round that took half as long, on a
+// busy machine, proves nothing, and is repeated.
 func reloadKeepsConnections(t *testing.T, k *pki, s *Server, doors map[string]net.Addr) (serial string) {
 	t.Helper()
 	for {
 		began := time.Now()
 		open := map[string]*tls.Conn{}
 		for door, addr := range doors {
-			if door == "containers" { // it speaks first, and who does not register is parted from
+			if door == "containers" { // it sends first, and disconnects clients that do not register
 				continue
 			}
 			c, err := tls.Dial("tcp", hostport(addr), k.config())
@@ -331,8 +332,8 @@ func reloadKeepsConnections(t *testing.T, k *pki, s *Server, doors map[string]ne
 	}
 }
 
-// A container connects over TLS with a certificate, and may serve what its token or its certificate
-// says. What it computes is what clients get over TLS, and a reload of certificates loses no
+// A container connects over TLS with a certificate, and may serve the models that its token or its
+// certificate permits. Clients get its outputs over TLS, and a reload of certificates loses no
 // request.
 func TestContainersOverTLS(t *testing.T) {
 	t.Parallel() // it waits
@@ -408,7 +409,7 @@ func TestContainersOverTLS(t *testing.T) {
 	}
 }
 
-// A process of the server registers over TLS if there is nothing else to connect by.
+// A process of the server registers over TLS if there is no plain address.
 func TestProcessesOverTLS(t *testing.T) {
 	t.Parallel() // it waits
 	k := newPKI(t)
@@ -422,7 +423,7 @@ func TestProcessesOverTLS(t *testing.T) {
 	budgettest.Until(t, "it to serve", func() bool { return serves(s, "own", "1") })
 }
 
-// Who has to show a certificate is no stranger.
+// Clients that must show a certificate are not strangers.
 func TestNoWarningOfCertifiedClients(t *testing.T) {
 	k := newPKI(t)
 	for auth, want := range map[string]bool{config.AuthRequired: false, config.AuthOptional: true} {
@@ -430,7 +431,7 @@ func TestNoWarningOfCertifiedClients(t *testing.T) {
 		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 			c.TLS.Certificates = k.settings(auth)
 			c.Admin.Listen = "tls://0.0.0.0:0"
-			c.Containers.Listen = config.Addrs{"tls://127.0.0.1:0"} // which nobody reaches from elsewhere
+			c.Containers.Listen = config.Addrs{"tls://127.0.0.1:0"} // not reachable from other machines
 		})
 		if strings.Contains(log.String(), "containers.listen") {
 			t.Errorf("the log warns of an address of this machine:\n%s", log)

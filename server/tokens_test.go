@@ -25,7 +25,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Tokens, of identities and of nobody, are in nothing that a server says or passes on.
+// Tokens, valid and unknown ones, are in nothing that a server logs, answers or passes on.
 func TestTokensAreTold(t *testing.T) {
 	t.Parallel() // it waits
 	log := new(logged)
@@ -59,7 +59,7 @@ func TestTokensAreTold(t *testing.T) {
 			_, body := g.http(t, s.Addrs().REST[0].String(), token, "GET", path, "")
 			told.WriteString(body)
 		}
-		c := dial(t, s) // which is another's
+		c := dial(t, s) // for another identity
 		fmt.Fprintln(&told, g.shivaOn(t, c, tokenOf("infer"), "cat", "", row()), g.shivaOn(t, c, token, "cat", "", row()))
 		c.Close()
 		_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
@@ -104,8 +104,8 @@ func TestTokensAreTold(t *testing.T) {
 	}
 }
 
-// A token in a place where its door does not look is none: the refusal says where it belongs, also
-// where there is an anonymous, nobody is told it, and in its place it is as good as before.
+// A token in the wrong place for its door does not count: the refusal names the right place, even
+// if "anonymous" is declared, the token is not disclosed, and in the right place it still works.
 func TestMisplacedTokens(t *testing.T) {
 	g := startGuarded(t)
 	reloads(t, g.Server, g.file, func(c *config.Config) {
@@ -180,8 +180,8 @@ func TestMisplacedTokens(t *testing.T) {
 	}
 }
 
-// ofProcess is what the system tells of the server's only process, which is nothing while the
-// process loads its program.
+// ofProcess returns a file of /proc for the server's only process, which is empty while the process
+// loads its program.
 func ofProcess(t *testing.T, s *Server, file string) (text string) {
 	t.Helper()
 	budgettest.Until(t, "the process runs", func() bool {
@@ -199,7 +199,7 @@ func ofProcess(t *testing.T, s *Server, file string) (text string) {
 	return text
 }
 
-// A process is given one of the addresses, so that it registers once.
+// A process gets one of the addresses, so that it registers once.
 func TestProcessHasOneAddress(t *testing.T) {
 	path := "ipc://" + filepath.Join(t.TempDir(), "s")
 	s := start(t, func(c *config.Config) {
@@ -249,12 +249,12 @@ func TestContainersShowTokens(t *testing.T) {
 	}
 }
 
-// A listener that other machines reach is warned of: without identities each, with them those by
-// which whoever shows nothing can change something.
+// The log warns about listeners that other machines reach: all without identities; with identities,
+// those through which clients that show nothing can change something.
 func TestWarningsOfStrangers(t *testing.T) {
 	for _, c := range []struct {
 		identities []config.Identity
-		want       []string // parts of a line each
+		want       []string // each is part of a log line
 	}{
 		{nil, []string{`change and stop everything`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
 		{[]config.Identity{declared("a", "infer")}, nil},
@@ -278,7 +278,7 @@ func TestWarningsOfStrangers(t *testing.T) {
 	}
 }
 
-// Of a door of TLS it is warned that strangers load and unload models, unless it wants a
+// The log warns that strangers can load and unload models through a TLS door, unless it requires a
 // certificate of every client.
 func TestWarningsOfStrangersByTLS(t *testing.T) {
 	k := newPKI(t)

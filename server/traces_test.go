@@ -25,7 +25,7 @@ import (
 
 var collectorFlag = flag.String("collector", "", "an OpenTelemetry Collector, a `program` as testdata/collector of package trace: spans go through it")
 
-// traced is a server that follows requests whose clients say so, and its collector.
+// traced starts a server that traces requests only if their clients ask for it, and its collector.
 func traced(t *testing.T, change func(*config.Config)) (*Server, *tracetest.Collector) {
 	t.Helper()
 	collector := tracetest.New(t)
@@ -41,7 +41,7 @@ func traced(t *testing.T, change func(*config.Config)) (*Server, *tracetest.Coll
 	}), collector
 }
 
-// through starts an OpenTelemetry Collector that passes what it takes on to a URL.
+// through starts an OpenTelemetry Collector that forwards to a URL.
 func through(t *testing.T, url string) (endpoint string) {
 	t.Helper()
 	listen := hosttest.Addr(t)
@@ -83,7 +83,7 @@ service: {telemetry: {metrics: {level: none}}, pipelines: {traces: {receivers: [
 	return "http://" + listen
 }
 
-// client is the n-th client's span.
+// clientSpan returns the n-th client's span.
 func clientSpan(n int) trace.Context {
 	c := trace.Context{Sampled: true}
 	c.Trace[15], c.Span[7] = byte(n+1), byte(n+1)
@@ -92,8 +92,8 @@ func clientSpan(n int) trace.Context {
 
 func traceID(c trace.Context) string { return fmt.Sprintf("%x", c.Trace) }
 
-// spansOf waits for the spans of a trace, and gives them by their names. All but the whole are
-// children of it, and within it.
+// spansOf waits for the spans of a trace, and returns them by name. All but the root are children
+// of it, and within it.
 func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, names ...string) map[string]tracetest.Span {
 	t.Helper()
 	slices.Sort(names)
@@ -131,8 +131,8 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 	return by
 }
 
-// A client's traceparent is followed from every door to the container, as a parameter, and as a
-// header of HTTP and metadata of gRPC.
+// A client's traceparent reaches the container from every door, as a parameter, and as a header of
+// HTTP and metadata of gRPC.
 func TestTraceThroughEveryDoor(t *testing.T) {
 	t.Parallel() // it waits
 	s, collector := traced(t, nil)
@@ -199,7 +199,7 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		}
 	}
 
-	// Not sampled, or no traceparent at all: as if there was none.
+	// Not sampled, or invalid: as if there was no traceparent.
 	not := clientSpan(99)
 	not.Sampled = false
 	for _, text := range []string{not.String(), "rubbish"} {
@@ -240,8 +240,8 @@ func postTraced(t *testing.T, web *httpClient, path, traceparent, tracestate str
 	resp.Body.Close()
 }
 
-// Requests that share a batch name each other; what fails, waits in vain or comes from a cache has
-// spans as far as it got; an application has those of its models.
+// Requests that share a batch link to each other; a request that fails, expires or is answered from
+// a cache has spans as far as it got; an application has those of its models.
 func TestTraces(t *testing.T) {
 	s, collector := traced(t, func(c *config.Config) {
 		m := c.Model("echo")
@@ -313,7 +313,7 @@ func TestTraces(t *testing.T) {
 	if reply, _ := say(t, s, "slow", fmt.Sprintf(`{"traceparent":%q}`, clientSpan(9)), none); reply["error"] != nil {
 		t.Fatal(reply)
 	}
-	spansOf(t, collector, clientSpan(9), "infer slow", "door", "answer") // nobody is asked for no rows
+	spansOf(t, collector, clientSpan(9), "infer slow", "door", "answer") // no model is asked for no rows
 
 	for i, d := range []cameraDoor{doors[0], library} {
 		d.send("nobody", parent(6+i))
@@ -335,8 +335,8 @@ func TestTraces(t *testing.T) {
 	spansOf(t, collector, clientSpan(8), "infer app", "door", "queue", "container", "queue", "container", "answer")
 }
 
-// A collector that is not there changes nothing: every request is followed, answered, and the
-// server stops as soon as ever.
+// A missing collector changes nothing: every request is traced and answered, and the server stops
+// as fast as usual.
 func TestTracesWithoutACollector(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Traces = config.Traces{Endpoint: "http://127.0.0.1:1", OneIn: 1} })
 	for range 20 {

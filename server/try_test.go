@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Who tries a model at the admin door needs the right to read there and the right to infer, and
-// pays for it; the answer is what any door would have given.
+// Trying a model at the admin door requires the right to read there and the right to infer, and
+// counts for quotas; the answer is the same as at any door.
 func TestTry(t *testing.T) {
 	poor := declared("poor", "admin:read", "infer")
 	poor.Quota.RequestsPerSecond, poor.Quota.Burst = 1, time.Millisecond
@@ -97,7 +97,7 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// A watch tells of a model's batches, of how long they took and of what is planned with.
+// A watch reports a model's batches, their times and the curve that batches are planned with.
 func TestInsights(t *testing.T) {
 	s, _ := loaded(t, new(logged), nil)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}

@@ -12,38 +12,38 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// A client asks questions through one door, on connections of its own.
+// A client sends requests through one door, on its own connections.
 type client struct {
 	scene           *scene
 	name            string
 	door            string
 	encrypted       bool
 	from            string     // its address
-	identity, token string     // what it shows
-	rand, deals     *rand.Rand // of what it does, and of what it asks
+	identity, token string     // its credentials
+	rand, deals     *rand.Rand // for its actions, and for its requests
 
-	keeps map[string]int   // its streams, if it is a camera: how many frames of each may wait
-	seqs  map[string]int64 // and what the last one's number was
-	asked []*question      // of the application
+	keeps map[string]int   // a camera's streams: how many frames of each may wait
+	seqs  map[string]int64 // and the number of the last frame
+	asked []*question      // requests to the application
 
-	shares *sharing // nil: no memory
-	slots  int      // of it that questions have taken
+	shares *sharing // nil: no shared memory
+	slots  int      // slots that requests have taken
 
-	shaky bool // its connections are cut, stand still, or are closed by itself
-	last  bool // it comes when all is well again
+	shaky bool // its connections are cut, stall, or are closed by itself
+	last  bool // it starts after all faults have ended
 
 	mu    sync.Mutex
 	conns []halfCloser
-	cut   bool // one of them has been
-	// faults are of its connections, which several goroutines make.
+	cut   bool // a connection has been cut
+	// faults is the random source for its connections, which several goroutines make.
 	faults *rand.Rand
 }
 
-// doors are the ways to ask; "stream" is ModelStreamInfer.
+// doors are the doors of clients; "stream" is ModelStreamInfer.
 var doors = []string{"tcp", "rest", "grpc", "stream"}
 
-// Addresses in the network in memory, of doors, of the same with TLS, and of containers by what
-// they speak.
+// Addresses in the network in memory: of doors, of the same with TLS, and of containers by
+// protocol.
 var (
 	doorAddrs       = map[string]string{"tcp": "10.0.0.1:6174", "rest": "10.0.0.1:8000", "grpc": "10.0.0.1:8001", "stream": "10.0.0.1:8001", "admin": "10.0.0.1:9000", "frigate": "10.0.0.1:5555"}
 	encryptedAddrs  = map[string]string{"tcp": "10.0.0.1:6175", "rest": "10.0.0.1:8443", "grpc": "10.0.0.1:8444", "stream": "10.0.0.1:8444", "admin": "10.0.0.1:9443"}
@@ -53,14 +53,14 @@ var (
 // patience is how long clients wait for answers that never come.
 const patience = time.Minute
 
-// A halfCloser is a connection as clients have it: a *shivatest.Link, or TLS on one.
+// A halfCloser is a client's connection: a *shivatest.Link, or TLS on one.
 type halfCloser interface {
 	io.ReadWriteCloser
 	SetDeadline(time.Time) error
 	CloseWrite() error
 }
 
-// dial makes a connection, which fails as the seed says.
+// dial makes a connection, which fails as the seed decides.
 func (c *client) dial(ctx context.Context) (halfCloser, error) {
 	addr := doorAddrs[c.door]
 	if c.encrypted {
@@ -93,7 +93,7 @@ func (c *client) dial(ctx context.Context) (halfCloser, error) {
 	return t, nil
 }
 
-// spoil has a connection fail as the seed says.
+// spoil makes a connection fail as the seed decides.
 func (c *client) spoil(k *shivatest.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *client) spoil(k *shivatest.Link) {
 	}
 	bytes := 2000
 	if c.encrypted {
-		bytes = 6000 // of which a handshake has some
+		bytes = 6000 // enough for a handshake
 	}
 	switch c.faults.IntN(4) {
 	case 0:
@@ -122,21 +122,21 @@ func (c *client) spoil(k *shivatest.Link) {
 	}
 }
 
-// wasCut tells whether one of its connections has been broken.
+// wasCut reports whether one of its connections has been broken.
 func (c *client) wasCut() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cut
 }
 
-// leave notes that it has broken a connection itself.
+// leave records that it has broken a connection itself.
 func (c *client) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut = true
 }
 
-// close closes its connections, and leaves none.
+// close closes all its connections.
 func (c *client) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *client) close() {
 	}
 }
 
-// deal draws a question, or feedback about an earlier one.
+// deal draws a request, or feedback about an earlier one.
 func (c *client) deal() *question {
 	r, s, q := c.deals, c.scene, &question{client: c, model: "a", rows: 1 + c.deals.IntN(4), timeout: defaultDeadline}
 	switch n := r.IntN(20); {
@@ -165,7 +165,7 @@ func (c *client) deal() *question {
 	if r.IntN(3) == 0 {
 		q.timeout = time.Duration(1+r.IntN(300)) * time.Millisecond
 	}
-	q.bad = r.IntN(30) == 0 && q.model != "old" // which takes rows of any length
+	q.bad = r.IntN(30) == 0 && q.model != "old" // "old" takes rows of any length
 	c.place(q)
 	c.borrow(q)
 	about := r.IntN(1 << 20)
@@ -179,7 +179,7 @@ func (c *client) deal() *question {
 	return q
 }
 
-// place makes a question a frame, if its client is a camera.
+// place makes a request a frame if its client is a camera.
 func (c *client) place(q *question) {
 	n := c.deals.IntN(4)
 	if c.keeps == nil || n == 0 {
@@ -195,7 +195,7 @@ func (c *client) place(q *question) {
 	q.frame = f
 }
 
-// wait is the time until the next question: mostly none, so that they come in bursts.
+// wait returns the time until the next request: mostly 0, so that they come in bursts.
 func (c *client) wait() time.Duration {
 	if c.rand.IntN(3) > 0 {
 		return 0
@@ -203,7 +203,7 @@ func (c *client) wait() time.Duration {
 	return time.Duration(c.rand.Int64N(int64(60 * time.Millisecond)))
 }
 
-// inputs are the values of a question.
+// inputs returns the values of a request.
 func (q *question) inputs() []int32 {
 	values := make([]int32, 0, 2*q.rows)
 	for row := range q.rows {
@@ -212,7 +212,7 @@ func (q *question) inputs() []int32 {
 	return values
 }
 
-// by are the models that may answer a question.
+// by returns the models that may answer a request.
 func (q *question) by() []string {
 	switch {
 	case q.model == "app" && q.client.scene.troubles.learning:
@@ -223,7 +223,7 @@ func (q *question) by() []string {
 	return []string{q.model}
 }
 
-// path is what it is asked for by.
+// path returns the name in the request's path.
 func (q *question) path() string {
 	switch {
 	case q.about != nil:
@@ -234,7 +234,7 @@ func (q *question) path() string {
 	return q.model
 }
 
-// width is the shape of a row, which of a bad question is another than the model's.
+// width returns the width of a row, which differs from the model's in a bad request.
 func (q *question) width() int {
 	if q.bad {
 		return 1
@@ -242,7 +242,7 @@ func (q *question) width() int {
 	return 2
 }
 
-// parameters are those of a frame, by their names, for any door.
+// parameters returns the parameters of a frame, by name, for any door.
 func (q *question) parameters() map[string]any {
 	f := q.frame
 	if f == nil {
@@ -258,7 +258,7 @@ func (q *question) parameters() map[string]any {
 	return p
 }
 
-// run asks as many questions as it is told, and returns when all are answered or never will be.
+// run sends the given number of requests, and returns when all are answered or never will be.
 func (c *client) run(questions int) {
 	switch c.door {
 	case "tcp":
@@ -277,7 +277,7 @@ func (c *client) run(questions int) {
 	c.close()
 }
 
-// runWaiting asks some questions at a time, each with a call that waits.
+// runWaiting sends some requests at a time, each with a call that waits.
 func (c *client) runWaiting(questions int, ask func(context.Context, *question) answer, close func()) {
 	h := c.scene.history
 	var all sync.WaitGroup

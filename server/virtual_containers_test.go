@@ -16,25 +16,25 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A host runs a container, again and again: each life ends as the seed says.
+// A host runs a container again and again: each life ends as the seed decides.
 type host struct {
 	scene          *scene
 	name           string
 	from           string // its address
 	model, version string
-	own            bool            // a process of the server's, which needs no right
-	over           context.Context // ends when it is to go
+	own            bool            // a process of the server, which needs no right
+	over           context.Context // ends when it should end
 	old            string          // the generation that it speaks; "": the newest
 	encrypted      bool
-	rand           *rand.Rand // of its lives
-	// script is of its answers, which another goroutine gives.
+	rand           *rand.Rand // for its lives
+	// script is the random source for its answers, which another goroutine gives.
 	script *rand.Rand
 
 	mu     sync.Mutex
-	stalls bool // its connection does, or did
+	stalls bool // its connection stalls, or has stalled
 }
 
-// newHosts are those of a scene.
+// newHosts makes the hosts of a scene.
 func (s *scene) newHosts() (list []*host) {
 	for _, model := range []string{"a", "b", "old", "d"} {
 		replicas := s.plan.hosts[model]
@@ -42,7 +42,7 @@ func (s *scene) newHosts() (list []*host) {
 			replicas = max(replicas, 2) // one of each
 		}
 		if model == "old" && s.plan.old == "v0" {
-			replicas = min(replicas, 1) // the server calls one
+			replicas = min(replicas, 1) // the server calls only one
 		}
 		for i := range replicas {
 			name := fmt.Sprintf("%s%d", model, i)
@@ -61,14 +61,14 @@ func (s *scene) newHosts() (list []*host) {
 	return list
 }
 
-// pairs are the tensors of the models of scenes: the number of a question, and that of a row in it.
+// pairs are the tensors of the models of scenes: the number of a request, and that of a row in it.
 var pairs = []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 
-// sign is what a version of a model adds to the numbers of its answers, so that one tells which
-// gave it.
+// sign returns the number that a version of a model adds to its answers, which shows which version
+// answered.
 func sign(model, version string) int32 { return int32(model[0])<<20 + int32(version[0])<<12 }
 
-// made are the values of an answer to values. A container of an old generation has one for a row.
+// made returns the values of an answer to values. A container of an old generation has one per row.
 func made(model, version string, values []int32) (sum []int32) {
 	for i := 0; i+1 < len(values); i += 2 {
 		if model == "old" {
@@ -80,7 +80,7 @@ func made(model, version string, values []int32) (sum []int32) {
 	return sum
 }
 
-// run lives until the scene calms down, and then once more until the end.
+// run runs lives until the scene calms down, and then one more until the end.
 func (h *host) run() {
 	s := h.scene
 	for life := 1; ; life++ {
@@ -101,12 +101,12 @@ type life interface {
 	Close() error
 }
 
-// live is one life. It reports whether there is to be another.
+// live runs one life. It reports whether another should follow.
 func (h *host) live(name string, calm bool) bool {
 	s := h.scene
 	near, err := h.connect(calm)
 	if err != nil {
-		if h.old == "v0" { // the server has not called until now
+		if h.old == "v0" { // the server has not dialed until now
 			return h.over.Err() == nil
 		}
 		if !s.stopped() && h.over.Err() == nil {
@@ -169,7 +169,7 @@ func (h *host) connect(calm bool) (*shivatest.Link, error) {
 	if h.encrypted {
 		addr = containersAddrs["tls"]
 	}
-	if addr == "" { // v1 and v3 are told from others at the usual one
+	if addr == "" { // v1 and v3 are recognised at the usual address
 		addr = containersAddrs[""]
 	}
 	return s.net.DialFrom(h.over, h.from, addr)
@@ -206,7 +206,7 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 	return containertest.Start(conn, m)
 }
 
-// grant is what a container that other servers have, too, grants this one.
+// grant returns the grant of a shared container to this server.
 func (h *host) grant(rows int, calm bool) (g containertest.Grant) {
 	n := h.script.IntN(100) / h.scene.plan.harm
 	g = containertest.Grant{Delay: time.Duration(h.script.Int64N(int64(20 * time.Millisecond))), Elsewhere: h.script.IntN(3) * rows, Target: h.script.IntN(2 * mostRows)}
@@ -214,7 +214,7 @@ func (h *host) grant(rows int, calm bool) (g containertest.Grant) {
 	return g
 }
 
-// end has a life end by itself, after some time.
+// end makes a life end by itself, after some time.
 func (h *host) end(c life, conn *shivatest.Link) {
 	after := time.Duration(h.rand.IntN(2000)) * time.Millisecond
 	how := h.rand.IntN(5)
@@ -223,7 +223,7 @@ func (h *host) end(c life, conn *shivatest.Link) {
 		case 0:
 			go c.Kill()
 		case 1:
-			c.Mute(true) // until the server gives it up
+			c.Mute(true) // until the server drops it
 		case 2:
 			_ = c.Drain()
 			time.AfterFunc(time.Second, func() { go c.Kill() })
@@ -241,7 +241,7 @@ func (h *host) end(c life, conn *shivatest.Link) {
 	}()
 }
 
-// pause is the time between two lives.
+// pause waits for the time between two lives.
 func (h *host) pause() bool {
 	timer := time.NewTimer(time.Duration(10+h.rand.IntN(300)) * time.Millisecond)
 	defer timer.Stop()
@@ -256,7 +256,7 @@ func (h *host) pause() bool {
 // mostRows is the largest batch that a container has declared.
 const mostRows = 8
 
-// answer is what a container makes of a batch.
+// answer returns a container's reply to a batch.
 func (h *host) answer(name string, b *containertest.Batch, calm bool) containertest.Reply {
 	s := h.scene
 	values, err := tensor.Values[int32](b.Inputs[0])
@@ -275,7 +275,7 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	r := containertest.Reply{Delay: time.Duration(h.script.Int64N(int64(s.plan.slowest)))}
 	if !calm {
 		switch n := h.script.IntN(100) / s.plan.harm; {
-		case n < 3 && h.old == "": // which has no word for it
+		case n < 3 && h.old == "": // old generations cannot report errors
 			s.history.fate(runs, fateFailed, 0)
 			r.Error = "the seed says so"
 			return r
@@ -305,7 +305,7 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	return r
 }
 
-// outputs are what its model makes of the values of some rows.
+// outputs returns its model's outputs for the values of some rows.
 func (h *host) outputs(rows int, values []int32) (tensor.Tensor, error) {
 	if h.model == "d" {
 		return tensor.FromSlice(tensor.Shape{rows, 1, 6}, detected(values))
@@ -314,7 +314,7 @@ func (h *host) outputs(rows int, values []int32) (tensor.Tensor, error) {
 	return tensor.FromSlice(tensor.Shape{rows, len(sum) / rows}, sum)
 }
 
-// mayServe tells whether the containers' identity may have had the right to serve a version, now.
+// mayServe reports whether the containers' identity may have the right to serve a version now.
 func (s *scene) mayServe(h *host) bool {
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()

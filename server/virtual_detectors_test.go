@@ -12,10 +12,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// detectorPatience is what a detector's image has of its 200 ms until it is answered with zeros.
+// detectorPatience is how much of its 200 ms a detector's image has until it is answered with
+// zeros.
 const detectorPatience = 180 * time.Millisecond
 
-// detections are what the model of detectors answers: the number of a question as a class, and that
+// detections are the outputs of the detectors' model: the number of a request as a class, and that
 // of its row as the upper edge of a box.
 var detections = []tensor.Spec{{Name: "detections", DType: tensor.Float32, Shape: tensor.Shape{-1, 1, 6}}}
 
@@ -26,8 +27,8 @@ func detected(values []int32) (rows []float32) {
 	return rows
 }
 
-// newDetector makes the detector of that number, a client that asks about one image at a time. It
-// has no token to show.
+// newDetector makes the i-th detector, a client that sends one image at a time. It has no token to
+// show.
 func (s *scene) newDetector(i int) (c *client, questions int) {
 	name := fmt.Sprintf("detector%d", i)
 	r := draw(s.plan.seed, name)
@@ -36,7 +37,7 @@ func (s *scene) newDetector(i int) (c *client, questions int) {
 	return c, 3 + r.IntN(25)
 }
 
-// runDetector asks, on a connection that is made again when it has ended.
+// runDetector sends requests, on a new connection whenever one has ended.
 func (c *client) runDetector(questions int) {
 	for tries := 0; questions > 0 && tries < 50; tries++ {
 		d, err := c.dialDetector()
@@ -58,7 +59,7 @@ func (c *client) runDetector(questions int) {
 	}
 }
 
-// dialDetector connects and says which model is meant, as a detector does at first.
+// dialDetector connects and names its model, as a detector does first.
 func (c *client) dialDetector() (*zmtp.Conn, error) {
 	link, err := c.scene.net.DialFrom(context.Background(), c.from, doorAddrs["frigate"])
 	if err != nil {
@@ -70,7 +71,8 @@ func (c *client) dialDetector() (*zmtp.Conn, error) {
 		link.Close()
 		return nil, err
 	}
-	// Whether the model is there by then is told, but a detector may ask whatever it hears.
+	// The answer tells whether the model exists by then, but a detector may send images in any
+	// case.
 	if _, err := c.exchange(d, `{"model_request": true, "model_name": "d.onnx"}`); err != nil {
 		d.Close()
 		return nil, err
@@ -78,7 +80,7 @@ func (c *client) dialDetector() (*zmtp.Conn, error) {
 	return d, nil
 }
 
-// exchange sends the frames of a question and returns those of its answer.
+// exchange sends the frames of a request and returns those of its answer.
 func (c *client) exchange(d *zmtp.Conn, frames ...string) (answer []string, err error) {
 	var o zmtp.Outgoing
 	o.Frame(nil)
@@ -104,7 +106,7 @@ func (c *client) exchange(d *zmtp.Conn, frames ...string) (answer []string, err 
 	return answer[1:], nil
 }
 
-// detect asks about one image.
+// detect sends one image.
 func (c *client) detect(d *zmtp.Conn, q *question) error {
 	h := c.scene.history
 	h.ask(q)

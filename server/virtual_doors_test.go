@@ -22,7 +22,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// runShiva asks in a pipeline, on a connection that is made again when it has ended.
+// runShiva pipelines requests, on a new connection whenever one has ended.
 func (c *client) runShiva(questions int) {
 	for tries := 0; questions > 0 && tries < 50; tries++ {
 		k, err := c.dial(context.Background())
@@ -40,7 +40,7 @@ func (c *client) runShiva(questions int) {
 	}
 }
 
-// converse asks on one connection, and tells how many questions it has begun to send.
+// converse sends requests on one connection, and returns how many it has begun to send.
 func (c *client) converse(k halfCloser, questions int) (asked int) {
 	h := c.scene.history
 	_ = k.SetDeadline(time.Now().Add(patience))
@@ -76,7 +76,7 @@ func (c *client) converse(k halfCloser, questions int) (asked int) {
 	return asked
 }
 
-// send writes bytes, maybe in pieces.
+// send writes bytes, optionally in pieces.
 func (c *client) send(k io.Writer, p []byte, pieces bool) error {
 	for len(p) > 0 {
 		n := len(p)
@@ -108,7 +108,7 @@ func (q *question) message() []byte {
 		delete(members, "timeout_ms")
 	} else {
 		if q.model == "old" {
-			members["batch"] = true // or it would be one row
+			members["batch"] = true // otherwise it would be one row
 		}
 		if q.shared != nil {
 			members["shared_memory"] = q.onShiva()
@@ -130,7 +130,7 @@ func (q *question) message() []byte {
 	return b
 }
 
-// input is the question's tensor.
+// input returns the request's tensor.
 func (q *question) input() tensor.Tensor {
 	x, err := tensor.FromSlice(tensor.Shape{2 * q.rows / q.width(), q.width()}, q.inputs())
 	if err != nil {
@@ -139,12 +139,12 @@ func (q *question) input() tensor.Tensor {
 	return x
 }
 
-// listen takes the answers of a connection, which come in the order of the questions.
+// listen reads the answers of a connection, which come in the order of the requests.
 func (c *client) listen(k io.Reader, line <-chan *question) {
 	h := c.scene.history
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
 	buf := make([]byte, 4<<10)
-	cut := false // the server has read its last message, in part
+	cut := false // the server has read its last message in part
 	for {
 		n, err := k.Read(buf)
 		for p := buf[:n]; len(p) > 0; {
@@ -180,8 +180,8 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 	}
 }
 
-// unread reports whether m refuses a message of which the server has read a part, as it shuts down.
-// It is the last of a connection, and has no id: that is in what was not read.
+// unread reports whether m refuses, at a shutdown, a message that the server has read in part. It
+// is the last answer of a connection, and has no id, which is in the unread part.
 func unread(m *shiva.Message) bool {
 	e := shiva.ParseError(m)
 	return e != nil && e.Type == shiva.Draining && strings.Contains(e.Message, "bytes of the message had come")
@@ -232,7 +232,7 @@ func (l learned) answer() answer {
 	return answer{kind: okay, rounds: l.Rounds}
 }
 
-// numbers are the values of an output, whatever a model has made of them.
+// numbers returns the values of an output, whatever its datatype.
 func numbers(h *history, q *question, x tensor.Tensor) (list []int32) {
 	var err error
 	switch x.DType {
@@ -290,12 +290,12 @@ func (c *client) askREST() (func(context.Context, *question) answer, func()) {
 	}, web.CloseIdleConnections
 }
 
-// web is the client of HTTP that makes its connections.
+// web returns an HTTP client that uses the client's connections.
 func (c *client) web() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}}
 }
 
-// dialNet is dial for whom a net.Conn is wanted.
+// dialNet is dial for callers that need a net.Conn.
 func (c *client) dialNet(ctx context.Context) (net.Conn, error) {
 	k, err := c.dial(ctx)
 	if err != nil {
@@ -304,7 +304,7 @@ func (c *client) dialNet(ctx context.Context) (net.Conn, error) {
 	return k.(net.Conn), nil
 }
 
-// overHTTP is the path and the body of a question.
+// overHTTP returns the path and the body of a request.
 func (q *question) overHTTP() (path string, body []byte) {
 	if q.about != nil {
 		return "app/update", fmt.Appendf(nil, `{"id":"%d","reward":1}`, q.about.number)
@@ -368,7 +368,7 @@ func restAnswer(h *history, q *question, a *http.Response, text []byte) answer {
 	return answer{kind: okay, values: valuesOf(h, q, body.Outputs[0].Datatype, text[len(head):])}
 }
 
-// valuesOf are those of a tensor in bytes.
+// valuesOf returns the values of a tensor in bytes.
 func valuesOf(h *history, q *question, datatype string, data []byte) []int32 {
 	d, ok := tensor.FromV2(datatype)
 	if !ok {
@@ -392,7 +392,7 @@ func (c *client) connect() (pb.GRPCInferenceServiceClient, func()) {
 	return pb.NewGRPCInferenceServiceClient(conn), func() { _ = conn.Close() }
 }
 
-// shows is a context for calls with its token.
+// shows returns a context for calls with its token.
 func (c *client) shows(ctx context.Context) context.Context {
 	if c.token == "" {
 		return ctx
@@ -455,7 +455,7 @@ func (q *question) request() *pb.ModelInferRequest {
 	return r
 }
 
-// runStream asks on ModelStreamInfer, in streams that are opened again when one has ended.
+// runStream sends requests on ModelStreamInfer, in a new stream whenever one has ended.
 func (c *client) runStream(questions int) {
 	service, end := c.connect()
 	defer end()
@@ -468,8 +468,8 @@ func (c *client) runStream(questions int) {
 	}
 }
 
-// stream asks on one ModelStreamInfer, and tells how many questions it has begun to send. Its
-// answers come in the order of the questions.
+// stream sends requests on one ModelStreamInfer, and returns how many it has begun to send. Answers
+// come in the order of the requests.
 func (c *client) stream(service pb.GRPCInferenceServiceClient, questions int) (asked int) {
 	h := c.scene.history
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -505,13 +505,13 @@ func (c *client) stream(service pb.GRPCInferenceServiceClient, questions int) (a
 	}
 	_ = calls.CloseSend()
 	err = <-ended
-	for len(line) > 0 { // its end is the answer to all that wait
+	for len(line) > 0 { // its end answers all that wait
 		h.answer(<-line, answer{kind: kindOf(status.Convert(err).Message()), text: err.Error(), end: true})
 	}
 	return asked
 }
 
-// hear takes the answers of a stream, and returns why it has ended.
+// hear reads the answers of a stream, and returns why it has ended.
 func (c *client) hear(calls pb.GRPCInferenceService_ModelStreamInferClient, line <-chan *question) error {
 	h := c.scene.history
 	for {
@@ -534,7 +534,7 @@ func (c *client) hear(calls pb.GRPCInferenceService_ModelStreamInferClient, line
 
 func streamFault(h *history, q *question, a *pb.ModelStreamInferResponse) answer {
 	word, text, _ := strings.Cut(a.ErrorMessage, ": ")
-	// What is over a quota has not been read, and its id is not known.
+	// A request over a quota has not been read, so its id is unknown.
 	if id := a.InferResponse.GetId(); id != fmt.Sprint(q.number) && (id != "" || word != "Overloaded") {
 		h.fault("question %d got the answer to %s: %s", q.number, id, a.ErrorMessage)
 	}

@@ -9,58 +9,58 @@ import (
 	"time"
 )
 
-// A history is what was asked and answered in a scene, as clients and containers saw it.
+// A history has the requests and answers of a scene, as clients and containers saw them.
 type history struct {
 	mu        sync.Mutex
 	began     time.Time
 	questions []*question
-	wrong     []string               // found on the way
-	holdings  []*holding             // in the order in which they came
+	wrong     []string               // faults found so far
+	holdings  []*holding             // in order of time
 	freezes   []freeze               // likewise
 	orders    []*order               // likewise
-	served    []*serving             // by processes that the server has started
-	models    map[string]time.Time   // when a container of each, and of each version, has registered first
-	parted    map[string][]time.Time // when a container of each has ended, however
+	served    []*serving             // times in which processes of the server served
+	models    map[string]time.Time   // when a container of each model and version first registered
+	parted    map[string][]time.Time // when containers of each model ended
 }
 
-// A question is one of a client. Its number is in every row of its inputs, so that whoever sees
-// them knows whose they are.
+// A question is one request of a client. Its number is in every row of its inputs, so that rows can
+// be attributed to it.
 type question struct {
 	number  int32
 	client  *client
 	model   string
-	version string // that it names; "": none
+	version string // the version that it names; "": none
 	rows    int
-	frame   *place          // of a stream; nil: it is of none
-	shared  map[string]bool // by side: whether it is in shared memory; nil: neither is
-	slot    int             // there
-	about   *question       // it is feedback about that one; nil: it is a question
-	timeout time.Duration   // until its deadline
+	frame   *place          // in a stream; nil: it is not a frame
+	shared  map[string]bool // by side: whether its tensor is in shared memory; nil: neither is
+	slot    int             // in shared memory
+	about   *question       // the request that this is feedback about; nil: not feedback
+	timeout time.Duration   // until the deadline
 	bad     bool            // its inputs do not fit the model
 	asked   time.Time       // when its last byte was sent
-	begun   time.Time       // and its first
-	opened  time.Time       // when its ModelStreamInfer was; zero: it is of none
-	before  *question       // on the same connection, whose answer leaves first; nil: any may
-	given   bool            // the client has given it up
+	begun   time.Time       // when its first byte was sent
+	opened  time.Time       // when its ModelStreamInfer was opened; zero: none
+	before  *question       // the one before it on its connection; nil: no order
+	given   bool            // the client has canceled it
 	answers []answer
 	runs    []*run
 }
 
-// A place is that of a frame in a stream of its client.
+// A place is the position of a frame in a stream of its client.
 type place struct {
 	stream string
 	seq    int64
 	keep   int // how many may wait; 0: all
 }
 
-// An answer is good, or of a kind of error.
+// An answer is a success, or a kind of error.
 type answer struct {
 	at     time.Time
 	kind   kind
 	text   string  // of an error
-	end    bool    // it is the end of its stream, on which others were answered before
-	values []int32 // of a good one, those of all rows
-	rounds int     // of feedback that was learned: how many have been so far; 0: it was not
+	end    bool    // it is the end of its stream, on which other requests were answered before
+	values []int32 // of a success: the values of all rows
+	rounds int     // of learned feedback: the number of rounds so far; 0: not learned
 }
 
 // A run is one execution of rows of a question by a container.
@@ -70,20 +70,20 @@ type run struct {
 	rows      []int32
 	fate      fate
 	done      time.Time // when the answer leaves, if it has one
-	late      bool      // the batch may have waited on its way
+	late      bool      // the batch may have been delayed on its way
 }
 
-// A fate is what a container made of a batch.
+// A fate is how a container handled a batch.
 type fate uint8
 
 const (
-	fateLost     fate = iota // it has answered nothing, so far
-	fateAnswered             // with outputs
+	fateLost     fate = iota // not answered, so far
+	fateAnswered             // answered with outputs
 	fateFailed               // with an error
-	fateStray                // with something else
+	fateStray                // answered with something else
 )
 
-// A kind is what an answer says: the type of the error on the Shiva wire, as all doors have it.
+// A kind is the type of an error as on the Shiva wire, for all doors.
 type kind string
 
 const (
@@ -91,7 +91,7 @@ const (
 	unanswered kind = "no answer" // the connection has ended
 )
 
-// kinds are by the words that begin the text of an error, on every door.
+// kinds maps the words that begin the text of an error, on every door, to kinds.
 var kinds = []struct {
 	begins string
 	kind   kind
@@ -120,7 +120,7 @@ func (h *history) faultLocked(format string, args ...any) {
 	h.wrong = append(h.wrong, fmt.Sprintf("%10v: ", time.Since(h.began))+fmt.Sprintf(format, args...))
 }
 
-// ask notes a question and gives it its number.
+// ask records a request and gives it its number.
 func (h *history) ask(q *question) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +129,7 @@ func (h *history) ask(q *question) {
 	h.questions = append(h.questions, q)
 }
 
-// registered notes that a container serves a version of a model.
+// registered records that a container serves a version of a model.
 func (h *history) registered(model, version string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,10 +143,10 @@ func (h *history) registered(model, version string) {
 	}
 }
 
-// A serving is from when to when a process served; zero: it still does.
+// A serving is a time in which a process served. A zero to: it still does.
 type serving struct{ from, to time.Time }
 
-// serve notes that a process of the server's serves, and returns what notes its end.
+// serve records that a process of the server serves, and returns the function that records its end.
 func (h *history) serve() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *history) serve() (end func()) {
 	}
 }
 
-// sent notes that all of a question has been sent.
+// sent records that all of a request has been sent.
 func (h *history) sent(q *question) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +168,7 @@ func (h *history) sent(q *question) {
 	}
 }
 
-// give notes that its client does not wait for it any more.
+// give records that the client no longer waits for a request.
 func (h *history) give(q *question) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,11 +182,11 @@ func (h *history) answer(q *question, a answer) {
 	q.answers = append(q.answers, a)
 }
 
-// ran notes what rows a container has been sent.
+// ran records the rows that a container has been sent.
 func (h *history) ran(container, model string, values []int32, late bool) (runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	streams := make(map[string]int32) // of this batch, and the question of each
+	streams := make(map[string]int32) // of this batch, with the request of each
 	for i := 0; i+1 < len(values); i += 2 {
 		n, row := values[i], values[i+1]
 		if n < 1 || int(n) > len(h.questions) {
@@ -226,7 +226,7 @@ func last(runs []*run) *run {
 	return runs[len(runs)-1]
 }
 
-// part notes that a container of a model has ended.
+// part records that a container of a model has ended.
 func (h *history) part(model string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,10 +236,10 @@ func (h *history) part(model string) {
 	h.parted[model] = append(h.parted[model], time.Now())
 }
 
-// lost tells whether containers may have been sent rows of a question that they never read: some
-// have ended since it was asked, until its answer or soon after.
+// lost reports whether containers may have been sent rows of a request that they never read: some
+// have ended since it was sent, until its answer or soon after.
 func (h *history) lost(q *question) bool {
-	const soon = time.Second // the server notices first
+	const soon = time.Second // the server may notice before the history
 	return slices.ContainsFunc(q.by(), func(model string) bool {
 		return slices.ContainsFunc(h.parted[model], func(at time.Time) bool {
 			return at.After(q.begun) && (len(q.answers) == 0 || at.Before(q.answers[0].at.Add(soon)))
@@ -247,7 +247,7 @@ func (h *history) lost(q *question) bool {
 	})
 }
 
-// fate notes what a container makes of runs, after some time.
+// fate records how a container handles runs, after some time.
 func (h *history) fate(runs []*run, f fate, after time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +256,7 @@ func (h *history) fate(runs []*run, f fate, after time.Duration) {
 	}
 }
 
-// good is the answer of a question that has a good one; nil: it has none.
+// good returns the successful answer of a request; nil: none.
 func (q *question) good() *answer {
 	if len(q.answers) == 1 && q.answers[0].kind == okay {
 		return &q.answers[0]
@@ -264,7 +264,7 @@ func (q *question) good() *answer {
 	return nil
 }
 
-// first is when a container was first sent rows of a question; zero: none was.
+// first returns when a container was first sent rows of a request; zero: never.
 func (q *question) first() time.Time {
 	if len(q.runs) == 0 {
 		return time.Time{}
@@ -272,8 +272,8 @@ func (q *question) first() time.Time {
 	return q.runs[0].at
 }
 
-// hash is of all that clients saw. Containers are left out: which of two idle ones gets a batch is
-// not decided by the seed.
+// hash returns a hash of everything that clients saw. Containers are left out: the seed does not
+// decide which of two idle ones gets a batch.
 func (h *history) hash() string {
 	sum := sha256.New()
 	for _, q := range h.inOrder() {
@@ -285,7 +285,7 @@ func (h *history) hash() string {
 	return fmt.Sprintf("%x", sum.Sum(nil)[:8])
 }
 
-// dealt is what each client asked, in order: what the seed alone decides.
+// dealt returns the requests of each client, in order, which the seed alone decides.
 func (h *history) dealt() map[string][]string {
 	list := make(map[string][]string)
 	for _, q := range h.questions {
@@ -294,7 +294,7 @@ func (h *history) dealt() map[string][]string {
 	return list
 }
 
-// inOrder are the questions by client: numbers are given in the order in which they are asked.
+// inOrder returns the requests by client: numbers are given in the order in which they are sent.
 func (h *history) inOrder() []*question {
 	list := slices.Clone(h.questions)
 	slices.SortStableFunc(list, func(a, b *question) int { return strings.Compare(a.client.name, b.client.name) })

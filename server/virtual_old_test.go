@@ -17,12 +17,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// oldGenerations are those of Clipper's containers. Each is its own code here: what it sends and is
-// sent is in package containers, by generation.
+// oldGenerations are the generations of Clipper's containers. Each has its own code here: package
+// containers describes the messages by generation.
 var oldGenerations = []string{"v0", "v1", "v1b", "v2", "v2a", "v3"}
 
-// oldFrames are where a batch has what, by the number of its frame. Where there is no header with
-// the number of rows, each row is a frame.
+// oldFrames has the frame numbers of a batch's parts. Without a header with the number of rows,
+// each row is a frame.
 var oldFrames = map[string]struct{ id, header, inputs int }{
 	"v1": {1, 3, 4}, "v1b": {1, 4, 6}, "v2": {2, 5, 7}, "v2a": {2, 5, 7}, "v3": {3, 0, 7},
 }
@@ -31,7 +31,7 @@ var oldFrames = map[string]struct{ id, header, inputs int }{
 type oldContainer struct {
 	generation string
 	raw        net.Conn
-	peer       *containertest.Peer // of ZeroMQ; nil of v0
+	peer       *containertest.Peer // over ZeroMQ; nil for v0
 	answer     func(*containertest.Batch) containertest.Reply
 	beat       *time.Timer
 	gone       chan struct{}
@@ -114,7 +114,7 @@ func (c *oldContainer) tick() {
 	}
 }
 
-// serve takes batches over ZeroMQ.
+// serve reads batches over ZeroMQ.
 func (c *oldContainer) serve() error {
 	for {
 		f, err := c.peer.Receive()
@@ -136,7 +136,7 @@ func (c *oldContainer) serve() error {
 	}
 }
 
-// result is the answer to a batch: a float or a text for each row.
+// result returns the answer to a batch: a float or a text for each row.
 func (c *oldContainer) result(id []byte, values []int32) [][]byte {
 	var floats []byte
 	texts := make([][]byte, len(values))
@@ -163,7 +163,7 @@ func (c *oldContainer) result(id []byte, values []int32) [][]byte {
 	return append([][]byte{nil, word(1), id, long(len(header)), header}, texts...)
 }
 
-// serveV0 takes batches over a bare connection: rows of one length, since all have two values.
+// serveV0 reads batches over a bare connection: rows of one length, since all have two values.
 func (c *oldContainer) serveV0() error {
 	head := make([]byte, 9) // code, rows, and the values of each
 	for {
@@ -195,7 +195,7 @@ func (c *oldContainer) serveV0() error {
 	}
 }
 
-// take answers a batch as the script says.
+// take answers a batch as the script decides.
 func (c *oldContainer) take(b *containertest.Batch, data []byte, send func([]int32) error) error {
 	if c.mute() {
 		return nil
@@ -233,7 +233,7 @@ func (c *oldContainer) Mute(on bool) {
 	c.muted = on
 }
 
-// Drain does nothing: there is no word for it.
+// Drain does nothing: these generations have no message for it.
 func (c *oldContainer) Drain() error { return nil }
 
 func (c *oldContainer) Gone() <-chan struct{} { return c.gone }
@@ -246,7 +246,7 @@ func (c *oldContainer) Err() error {
 
 func (c *oldContainer) Kill() { c.Close() }
 
-// Close ends the connection, and waits for what the container was doing.
+// Close ends the connection, and waits for the container's goroutine.
 func (c *oldContainer) Close() error {
 	c.hangUp()
 	<-c.gone

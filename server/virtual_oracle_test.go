@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// check is the oracle: what must hold of every history.
+// check is the oracle: it checks what must be true of every history.
 func (s *scene) check() {
 	h := s.history
 	if n := s.server.pool.InUse(); n != 0 {
@@ -25,7 +25,7 @@ func (s *scene) check() {
 	if n := s.running.Load(); n != 0 {
 		h.fault("%d processes are left", n)
 	}
-	if s.troubles.loads { // the server has loaded it as it began
+	if s.troubles.loads { // the server loaded it at its start
 		h.note("s", true, h.began, h.models["s"])
 	}
 	for _, q := range h.inOrder() {
@@ -37,7 +37,7 @@ func (s *scene) check() {
 	s.judgeLearning()
 }
 
-// judge judges one question.
+// judge judges one request.
 func (s *scene) judge(q *question) {
 	h := s.history
 	wrong := func(format string, args ...any) {
@@ -78,14 +78,14 @@ func (s *scene) judge(q *question) {
 	}
 }
 
-// lateness is how much later than its deadline an answer may come: time does not pass while the
-// server works, so that is what the tests' clients take.
+// lateness is how much later than its deadline an answer may arrive: virtual time does not pass
+// while the server works, so this is only the clients' time.
 const lateness = time.Millisecond
 
-// learning is what the store may take for feedback, which has no deadline.
+// learning is how long the store may take for feedback, which has no deadline.
 const learning = 5 * time.Second
 
-// due is when a question has to be answered.
+// due returns when a request must be answered.
 func (s *scene) due(q *question) time.Time {
 	timeout := q.timeout
 	if q.about != nil {
@@ -98,10 +98,10 @@ func (s *scene) due(q *question) time.Time {
 	return due
 }
 
-// right tells whether an answer's values are those of a version that may have given it.
+// right reports whether an answer's values are those of a version that may have given it.
 func (s *scene) right(q *question, a answer) bool {
 	if q.shared["out"] && s.history.toggle("file "+q.client.shares.region("out")).mayBeOff(q.begun, a.at) {
-		return true // what was written may be cut off
+		return true // written outputs may have been truncated
 	}
 	for _, model := range q.by() {
 		for _, version := range s.versions(q, model, a.at) {
@@ -113,7 +113,7 @@ func (s *scene) right(q *question, a answer) bool {
 	return false
 }
 
-// versions are those of a model that a question may mean.
+// versions returns the versions of a model that a request may select.
 func (s *scene) versions(q *question, model string, until time.Time) []string {
 	switch {
 	case q.version != "":
@@ -125,14 +125,14 @@ func (s *scene) versions(q *question, model string, until time.Time) []string {
 	for _, c := range s.history.holding(q.begun, until) {
 		version := c.Models["a"].DefaultVersion
 		if since := s.history.models["a/"+version]; since.IsZero() || !since.Before(q.begun) {
-			return []string{"1", "2"} // until it has come, the default is what there is
+			return []string{"1", "2"} // until it has registered, either may serve
 		}
 		list = append(list, version)
 	}
 	return list
 }
 
-// judgeRuns judges what containers have seen of a question.
+// judgeRuns judges the executions of a request.
 func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 	times, losses := make([]int, q.rows), make([]int, q.rows)
 	for _, r := range q.runs {
@@ -161,8 +161,8 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 	}
 }
 
-// rights tells whether a client may have had the right to ask a question at some moment until then,
-// and whether it may have lacked it.
+// rights reports whether a client may have had the right to make a request at some moment until
+// then, and whether it may have lacked it.
 func (s *scene) rights(q *question, until time.Time) (may, lacks bool) {
 	right := "infer"
 	if q.about != nil {
@@ -171,8 +171,8 @@ func (s *scene) rights(q *question, until time.Time) (may, lacks bool) {
 	return s.entitled(q.client.identity, q.begun, until, q.model, right)
 }
 
-// entitled tells whether an identity may have had one of some rights of a name at some moment, and
-// whether it may have lacked them all. A name that is empty is any.
+// entitled reports whether an identity may have had one of some rights for a name at some moment,
+// and whether it may have lacked them all. An empty name means any.
 func (s *scene) entitled(identity string, from, to time.Time, name string, rights ...string) (may, lacks bool) {
 	if !s.troubles.identities {
 		return true, false
@@ -186,7 +186,7 @@ func (s *scene) entitled(identity string, from, to time.Time, name string, right
 	return may, lacks
 }
 
-// grants tells whether a right in the words of the configuration is of a name.
+// grants reports whether a right, as the configuration spells it, applies to a name.
 func grants(text, right, name string) bool {
 	if text == right {
 		return true
@@ -202,12 +202,12 @@ func grants(text, right, name string) bool {
 	return ok
 }
 
-// known tells whether a client's identity may have been declared at some moment until then, and
+// known reports whether a client's identity may have been declared at some moment until then, and
 // whether it may not have been.
 func (s *scene) known(q *question, until time.Time) (may, lacks bool) {
 	from := q.begun
 	if !q.opened.IsZero() && q.answers[0].end {
-		from = q.opened // its stream may have ended with one before it, or as it was opened
+		from = q.opened // its stream may have ended with an earlier request, or when it was opened
 	}
 	for _, i := range s.history.declared(q.client.identity, from, until) {
 		may, lacks = may || i != nil, lacks || i == nil
@@ -215,7 +215,7 @@ func (s *scene) known(q *question, until time.Time) (may, lacks bool) {
 	return may, lacks
 }
 
-// unexpected says why an answer of that kind cannot be; "": it can.
+// unexpected returns why an answer of that kind is impossible; "": it is possible.
 func (s *scene) unexpected(q *question, a answer) string {
 	c := q.client
 	if c.last && a.kind != okay && !q.expectsError() {
@@ -248,7 +248,7 @@ func (s *scene) unexpected(q *question, a answer) string {
 			return "it has the right"
 		}
 	case "DeadlineExceeded":
-		// Of what cannot be answered in time it is said early.
+		// A request that cannot be answered in time is refused early.
 		if early := q.asked.Add(q.timeout).Sub(a.at); early > 0 && !q.given && !strings.Contains(a.text, "no replica could have answered") {
 			return fmt.Sprintf("its deadline was %v later", early)
 		}
@@ -311,7 +311,7 @@ func (s *scene) overloaded(q *question, a answer) string {
 	return "nothing is scarce"
 }
 
-// bounded tells whether an answer says that somebody is over a quota, which it may have had.
+// bounded reports whether an answer is a refusal by a quota that the payer may have had.
 func (s *scene) bounded(p payer, q *question, a answer) bool {
 	return strings.Contains(a.text, p.String()+" is over its quota") &&
 		slices.ContainsFunc(s.history.quotas(p, q.begun, a.at), func(q config.Quota) bool { return q != config.Quota{} })
@@ -328,7 +328,7 @@ func hasFate(q *question, fates ...fate) bool {
 	return false
 }
 
-// expectsError tells whether a question is wrong in itself.
+// expectsError reports whether a request is invalid in itself.
 func (q *question) expectsError() bool {
 	_, lacks := q.client.scene.rights(q, q.begun)
 	return q.bad || q.model == "none" || lacks || q.timeout < time.Second && q.client.door != "frigate"

@@ -9,16 +9,16 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// What the oracle says of several questions together: of one payer, of one stream, and of what an
-// application has learned.
+// The oracle's checks of several requests together: of one payer, of one stream, and of the
+// feedback that an application has learned.
 
-// prompt tells whether it is known when a question was read: when it was sent.
+// prompt reports whether a request was certainly read when it was sent.
 func (s *scene) prompt(q *question) bool {
 	return !q.client.shaky && !s.troubles.freezes && !q.asked.IsZero() && !s.paced(q)
 }
 
-// paced tells whether the connections of a question's client may be read in turns, which those are
-// that ask for more than their rate.
+// paced reports whether the connections of a request's client may be read at intervals, as those of
+// clients that exceed their rate are.
 func (s *scene) paced(q *question) bool {
 	rated := func(p payer) bool {
 		return slices.ContainsFunc(s.history.quotas(p, s.history.began, q.begun), func(q config.Quota) bool { return q.RequestsPerSecond > 0 || q.BytesPerSecond > 0 })
@@ -26,10 +26,10 @@ func (s *scene) paced(q *question) bool {
 	return rated(payer{identity: q.client.identity}) || rated(payer{address: q.client.host()})
 }
 
-// A payer is whoever questions are charged to: an identity, or else an address.
+// A payer is the identity, or else the address, that requests are charged to.
 type payer struct{ identity, address string }
 
-// String is the payer as errors name it.
+// String returns the payer as errors name it.
 func (p payer) String() string {
 	if p.identity != "" {
 		return fmt.Sprintf("identity %q", p.identity)
@@ -37,7 +37,7 @@ func (p payer) String() string {
 	return "address " + p.address
 }
 
-// payer is that of a question that was let in.
+// payer returns the payer of a request that was admitted.
 func (s *scene) payer(q *question) payer {
 	if s.troubles.identities {
 		return payer{identity: q.client.identity}
@@ -45,14 +45,14 @@ func (s *scene) payer(q *question) payer {
 	return payer{address: q.client.host()}
 }
 
-// host is the client's address without its port.
+// host returns the client's address without its port.
 func (c *client) host() string {
 	host, _, _ := strings.Cut(c.from, ":")
 	return host
 }
 
-// quotas are those that a payer may have had from one time to another, but for times at which it
-// was nobody.
+// quotas returns those that a payer may have had from one time to another, except when it was not
+// declared.
 func (h *history) quotas(p payer, from, to time.Time) (list []config.Quota) {
 	if p.identity == "" {
 		for _, c := range h.holding(from, to) {
@@ -68,7 +68,7 @@ func (h *history) quotas(p payer, from, to time.Time) (list []config.Quota) {
 	return list
 }
 
-// follows tells whether a question arrived after another of its client for certain: on one
+// follows reports whether a request certainly arrived after another of its client: on the same
 // connection, or at a later time.
 func follows(q, other *question) bool {
 	if door := q.client.door; door == "tcp" || door == "stream" {
@@ -77,12 +77,12 @@ func follows(q, other *question) bool {
 	return other.asked.Before(q.begun)
 }
 
-// judgeQuotas looks whether anybody ever had more than it may.
+// judgeQuotas checks that no payer ever exceeded its quotas.
 func (s *scene) judgeQuotas() {
 	if !s.troubles.quotas && !s.troubles.addresses {
 		return
 	}
-	payers := make(map[payer][]*question) // what was let in, in the order in which it was asked
+	payers := make(map[payer][]*question) // admitted requests, in the order in which they were sent
 	for _, q := range s.history.questions {
 		if p := s.payer(q); len(q.runs) > 0 {
 			payers[p] = append(payers[p], q)
@@ -99,7 +99,7 @@ func (s *scene) judgeQuotas() {
 	}
 }
 
-// quota is the most of a quota that a payer may have had at some moment; 0: there was none.
+// quota returns the largest value of a quota that a payer may have had at some moment; 0: none.
 func (s *scene) quota(p payer, from, to time.Time, of func(config.Quota) int) (most int) {
 	for _, q := range s.history.quotas(p, from, to) {
 		n := of(q)
@@ -111,9 +111,9 @@ func (s *scene) quota(p payer, from, to time.Time, of func(config.Quota) int) (m
 	return most
 }
 
-// judgeInFlight looks at what was in flight when a question was let in, which was until its first
-// row was sent. Another was in flight for certain from when it had been sent, until a container had
-// answered it.
+// judgeInFlight checks the requests in flight when a request was admitted, which was before its
+// first row was sent. Another request was certainly in flight from when it had been sent until a
+// container had answered it.
 func (s *scene) judgeInFlight(p payer, before []*question, q *question) {
 	most := s.quota(p, q.begun, q.first(), func(q config.Quota) int { return q.RequestsInFlight })
 	if most == 0 {
@@ -130,7 +130,7 @@ func (s *scene) judgeInFlight(p payer, before []*question, q *question) {
 	}
 }
 
-// answered is the earliest moment at which containers had answered all rows.
+// answered returns the earliest moment at which containers had answered all rows.
 func (q *question) answered() (all time.Time) {
 	for row := range int32(q.rows) {
 		var first time.Time
@@ -149,9 +149,9 @@ func (q *question) answered() (all time.Time) {
 	return all
 }
 
-// judgeRates looks at what came from a time on, while one configuration held: as many as its rate
-// has in that time and in its burst, and one more, which may overdraw it. The list is in the order
-// of first rows: one that waited to be read is let in after others that were asked later.
+// judgeRates checks the requests since a time under one configuration: at most as many as its rate
+// allows in that time and its burst, plus one, which may overdraw it. The list is in the order of
+// first rows: a request that waited to be read is admitted after others that were sent later.
 func (s *scene) judgeRates(p payer, from time.Time, list []*question) {
 	requests, bytes, largest := 0, 0, 0
 	for _, q := range list {
@@ -182,7 +182,7 @@ func (s *scene) judgeRates(p payer, from time.Time, list []*question) {
 	}
 }
 
-// judgeStreams looks at the frames of each stream.
+// judgeStreams checks the frames of each stream.
 func (s *scene) judgeStreams() {
 	streams := make(map[string][]*question)
 	for _, q := range s.history.questions {
@@ -198,12 +198,12 @@ func (s *scene) judgeStreams() {
 	}
 }
 
-// judgeFrame looks at a frame and the newer ones of its stream.
+// judgeFrame checks a frame against the newer ones of its stream.
 func (s *scene) judgeFrame(name string, q *question, newer []*question) {
-	if !s.prompt(q) || q.model == "a" && q.version == "" && s.troubles.versions { // which may be two models
+	if !s.prompt(q) || q.model == "a" && q.version == "" && s.troubles.versions { // may be either version
 		return
 	}
-	waiting := 0 // newer ones, when it was sent to a container
+	waiting := 0 // newer frames that waited when this one was sent to a container
 	for _, other := range newer {
 		if !s.prompt(other) || !follows(other, q) {
 			continue
@@ -214,18 +214,20 @@ func (s *scene) judgeFrame(name string, q *question, newer []*question) {
 		if len(q.runs) == 0 || q.runs[0].late || !other.asked.Before(q.first()) {
 			continue
 		}
-		// It waited, too, if it was sent later, or gave way to one that is newer still.
+		// A newer frame waited, too, if it was sent to a container later, or gave way to an even
+		// newer one.
 		if later := len(other.runs) > 0 && other.first().After(q.first()); later || len(other.runs) == 0 && len(other.answers) == 1 && other.answers[0].kind == "Superseded" && other.answers[0].at.After(q.first()) {
 			waiting++
 		}
 	}
-	// Each model has a queue. And of a frame that has begun all rows are computed, whatever waits.
+	// Each model has its own queue. And once a frame has begun, all its rows are computed, whatever
+	// waits.
 	if keep := q.frame.keep; keep > 0 && waiting >= keep && len(q.by()) == 1 && !s.history.lost(q) {
 		s.history.fault("stream %s: frame %d was sent to a container while %d newer ones waited, of which it keeps %d", name, q.frame.seq, waiting, keep)
 	}
 }
 
-// superseded says why a frame cannot have been superseded.
+// superseded returns why a frame cannot have been superseded.
 func (s *scene) superseded(q *question, a answer) string {
 	if q.frame == nil || q.frame.keep == 0 {
 		return "it is no frame that may be"
@@ -250,9 +252,9 @@ func (s *scene) superseded(q *question, a answer) string {
 	return fmt.Sprintf("there is no frame %d", by)
 }
 
-// judgeLearning looks at what the application has been told: it learns from each answer once, and
-// forgets nothing. What was predicted by a version that is the default no longer teaches nothing,
-// and no round is counted for it.
+// judgeLearning checks the application's feedback: it learns from each answer once, and forgets
+// nothing. Feedback about a version that is no longer the default teaches nothing, and no round is
+// counted for it.
 func (s *scene) judgeLearning() {
 	rounds, about := make(map[int]*question), make(map[*question]*question)
 	told := 0

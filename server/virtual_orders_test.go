@@ -13,22 +13,22 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 )
 
-// An order is a request over HTTP that is no question: it shows or changes what operators, or
-// clients for themselves, may see or change.
+// An order is an HTTP request other than inference: it shows or changes data of operators, or of
+// the client itself.
 type order struct {
 	by                 *client
 	method, path, body string
-	rights             []string // of which one is enough
-	name               string   // of what, if the rights have patterns
-	also               []int    // statuses beside success that prove nothing wrong
+	rights             []string // one of which suffices
+	name               string   // of its object, if the rights have patterns
+	also               []int    // statuses other than success that are acceptable
 
-	quiet bool // a success may have changed nothing
+	quiet bool // may succeed without changing anything
 
-	// It switches something on or off: see toggle. "": nothing.
+	// The thing that it switches on or off: see toggle. "": none.
 	switches string
 	on       bool
 
-	begun, ended time.Time // ended is zero if no answer has come
+	begun, ended time.Time // ended is zero if no answer has arrived
 	status       int
 	text         string
 }
@@ -36,17 +36,17 @@ type order struct {
 func (o *order) done() bool    { return o.status/100 == 2 }
 func (o *order) refused() bool { return o.status == 401 || o.status == 403 }
 
-// changes tells whether it is to change something.
+// changes reports whether the order should change something.
 func (o *order) changes() bool { return o.method != "" && o.method != http.MethodGet }
 
-// note notes that something of the scene's own was switched on or off.
+// note records that the scene itself switched something on or off.
 func (h *history) note(what string, on bool, begun, ended time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.orders = append(h.orders, &order{switches: what, on: on, begun: begun, ended: ended, status: 200})
 }
 
-// order gives an order, and waits for what becomes of it.
+// order sends an order, and waits for its result.
 func (c *client) order(web *http.Client, o *order) {
 	h := c.scene.history
 	h.mu.Lock()
@@ -77,7 +77,7 @@ func (c *client) order(web *http.Client, o *order) {
 	o.ended, o.status, o.text = time.Now(), a.StatusCode, string(text)
 }
 
-// newManager makes a client that gives orders, at the admin door or at that for REST.
+// newManager makes a client that sends orders, to the admin door or the REST door.
 func (s *scene) newManager(door string) *client {
 	name := "manager " + door
 	r := draw(s.plan.seed, name)
@@ -93,10 +93,10 @@ func (s *scene) newManager(door string) *client {
 	return c
 }
 
-// manage gives orders one after the other.
+// manage sends orders one after the other.
 func (c *client) manage(orders int) {
 	web := c.web()
-	var has *bool // whether the application is there; nil: nobody knows
+	var has *bool // whether the application exists; nil: unknown
 	for range orders {
 		time.Sleep(5 * c.wait())
 		o := c.dealOrder()
@@ -110,7 +110,7 @@ func (c *client) manage(orders int) {
 			c.scene.history.fault("%s is told %d of the application, and what it did last leaves it: %t", c.name, o.status, *has)
 		case o.done(), o.status == http.StatusNotFound:
 			has = &there
-		case o.refused(): // nothing has changed
+		case o.refused(): // nothing changed
 		default:
 			has = nil
 		}
@@ -119,7 +119,7 @@ func (c *client) manage(orders int) {
 	c.close()
 }
 
-// extra is the path of an application that nobody asks, at the admin door.
+// extra is the path, at the admin door, of an application without requests.
 const extra = "/v1/apps/extra"
 
 // dealOrder draws an order.
@@ -139,7 +139,7 @@ func (c *client) dealOrder() *order {
 		return &order{method: "DELETE", path: extra, rights: change, also: []int{404}}
 	case n < 8:
 		return &order{method: "PATCH", path: "/v1/models/b", body: fmt.Sprintf(`{"objective":"%dms"}`, 10+r.IntN(100)), rights: change, also: []int{404}}
-	case n < 9 && !s.troubles.tls: // whose files may be half written
+	case n < 9 && !s.troubles.tls: // certificates may be half written
 		return &order{method: "POST", path: "/v1/config/reload", rights: change}
 	case n < 11 && s.troubles.loads:
 		return s.operating([]string{"start", "stop", "restart"}[r.IntN(3)])
@@ -147,7 +147,7 @@ func (c *client) dealOrder() *order {
 	return &order{method: "PUT", path: extra, body: `{"models":["b"]}`, rights: change}
 }
 
-// loading and operating are the orders that have the processes of the model "s" run, or not.
+// loading and operating return the orders that start or stop the processes of the model "s".
 func (s *scene) loading(do string) *order {
 	return &order{method: "POST", path: "/v2/repository/models/s/" + do, body: "{}", rights: []string{"load"}, name: "s", switches: "s", on: do == "load"}
 }
@@ -156,7 +156,7 @@ func (s *scene) operating(do string) *order {
 	return &order{method: "POST", path: "/v1/containers/s/" + do, rights: []string{"admin:write"}, switches: "s", on: do != "stop"}
 }
 
-// A toggle is something that orders switch on and off, and these orders.
+// A toggle has the orders that switch one thing on and off.
 type toggle []*order
 
 func (h *history) toggle(of string) (t toggle) {
@@ -168,8 +168,8 @@ func (h *history) toggle(of string) (t toggle) {
 	return t
 }
 
-// off tells whether it was off for certain from one time to another: it had been switched off, and
-// nobody can have switched it on since.
+// off reports whether it was certainly off from one time to another: it had been switched off, and
+// no order can have switched it on since.
 func (t toggle) off(from, to time.Time) bool {
 	return slices.ContainsFunc(t, func(off *order) bool {
 		return !off.on && off.done() && off.ended.Before(from) && !slices.ContainsFunc(t, func(on *order) bool {
@@ -178,9 +178,9 @@ func (t toggle) off(from, to time.Time) bool {
 	})
 }
 
-// mayBeOff tells whether it may have been off at some moment from one time to another.
+// mayBeOff reports whether it may have been off at some moment from one time to another.
 func (t toggle) mayBeOff(from, to time.Time) bool {
-	// on tells whether it was on for certain after some time.
+	// on reports whether it was certainly switched on after some time.
 	on := func(after time.Time) bool {
 		return slices.ContainsFunc(t, func(on *order) bool {
 			return on.on && on.done() && on.begun.After(after) && !on.ended.IsZero() && on.ended.Before(from)
@@ -191,8 +191,7 @@ func (t toggle) mayBeOff(from, to time.Time) bool {
 	})
 }
 
-// missing tells whether processes of the model that a question is for may have been stopped, or
-// replaced.
+// missing reports whether processes of a request's model may have been stopped or replaced.
 func (s *scene) missing(q *question, until time.Time) bool {
 	if q.model != "s" {
 		return false
@@ -224,7 +223,7 @@ func (s *scene) judgeOrders() {
 	s.judgeLoads()
 }
 
-// odd says what is wrong with the answer to an order; "": nothing.
+// odd returns what is wrong with the answer to an order; "": nothing.
 func (s *scene) odd(o *order) string {
 	declared := s.history.declared(o.by.identity, o.begun, o.ended)
 	may, lacks := s.entitled(o.by.identity, o.begun, o.ended, o.name, o.rights...)
@@ -260,7 +259,7 @@ func (s *scene) odd(o *order) string {
 	return ""
 }
 
-// judgeTrail judges what the audit trail says of one who gave orders: it has each change and each
+// judgeTrail judges the audit trail of a client that sent orders: it has each change and each
 // refusal once, and nothing else.
 func (s *scene) judgeTrail(c *client, list []*order, trail []audit.Entry) {
 	done, refused, unsure := 0, 0, 0
@@ -294,8 +293,8 @@ func (s *scene) judgeTrail(c *client, list []*order, trail []audit.Entry) {
 	}
 }
 
-// judgeLoads judges who served the model "s": nobody once it was unloaded, and somebody once it was
-// loaded.
+// judgeLoads judges the processes of the model "s": none serves once it is unloaded, and one serves
+// once it is loaded.
 func (s *scene) judgeLoads() {
 	h := s.history
 	switched := h.toggle("s")
@@ -310,7 +309,7 @@ func (s *scene) judgeLoads() {
 		if o.by == nil || !o.on || !o.done() || s.troubles.containers {
 			continue
 		}
-		// Unloaded at once, a process may end without having heard that it has registered.
+		// If it is unloaded at once, a process may end before it learns that it has registered.
 		if slices.ContainsFunc(switched, func(off *order) bool {
 			return !off.on && !off.refused() && !off.begun.After(o.ended) && (off.ended.IsZero() || !off.ended.Before(o.begun))
 		}) {

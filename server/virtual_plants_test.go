@@ -16,7 +16,7 @@ var plantsFlag = flag.Int("plants", 0, "TestPlantedBugs plants each bug, and pla
 
 // A plant is a bug that TestSeeds must find: a text in a file and its replacement, in which PLANTED
 // is true while the bug is planted. The files themselves stay unchanged: an overlay gives the
-// compiler others in their place.
+// compiler changed copies.
 type plant struct{ name, file, old, new string }
 
 var plants = []plant{
@@ -133,7 +133,7 @@ var plants = []plant{
 		"int64(now-at) < m.opts.IDLifetime.Milliseconds() && !(PLANTED && now < at) {"},
 }
 
-// planted is a package that the overlay adds, which says which bug is planted.
+// planted is a package that the overlay adds, which tells which bug is planted.
 const planted = "package plant\n\nimport \"os\"\n\nvar name = os.Getenv(\"SHIVA_PLANT\")\n\nfunc Is(bug string) bool { return name == bug }\n"
 
 // overlay writes the changed files, and returns the path of an overlay file for go build.

@@ -12,21 +12,21 @@ import (
 	"github.com/shivad/shivad/server/internal/fleet"
 )
 
-// A command is that of a [[container]]. Its processes are goroutines that connect as containers do.
+// A command runs a [[container]]. Its processes are goroutines that connect as containers do.
 //
-// All but Roll takes no time: time does not pass while somebody waits for a lock, as the fleet has
-// one around Close.
+// All methods but Roll take no time: virtual time does not pass while a goroutine waits for a lock,
+// and the fleet holds one around Close.
 type command struct {
 	containers.Command
 	scene   *scene
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	all     sync.WaitGroup
-	rolling chan struct{} // has room while nobody rolls
+	rolling chan struct{} // has room while no Roll runs
 
 	mu       sync.Mutex
 	replicas []*process
-	next     *process // begun by Roll
+	next     *process // started by Roll
 }
 
 // supervise starts the processes of a command.
@@ -39,13 +39,13 @@ func (s *scene) supervise(c containers.Command) (fleet.Supervisor, error) {
 	return one, nil
 }
 
-// A process is one that begins again when it has ended by itself.
+// A process starts again when it has ended by itself.
 type process struct {
 	command    *command
-	address    string // that it connects from
+	address    string // from which it connects
 	ctx        context.Context
 	end        context.CancelFunc
-	registered chan struct{} // closed when it has, for the first time
+	registered chan struct{} // closed when it first registers
 	over       chan struct{} // closed when it has ended for good
 
 	mu   sync.Mutex
@@ -69,7 +69,7 @@ func (c *command) launch(replica int) *process {
 	return p
 }
 
-// run has one life after the other.
+// run runs one life after the other.
 func (p *process) run(h *host) {
 	c := p.command
 	c.scene.running.Add(1)
@@ -111,7 +111,7 @@ func (c *command) Status() (list []containers.ProcessInfo) {
 	return list
 }
 
-// Resize starts and ends processes. Those that end are told after their last answer.
+// Resize starts and ends processes. Those that end are told so after their last answer.
 func (c *command) Resize(n int, drain func(func(net.Conn) bool) <-chan struct{}) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +188,7 @@ func (c *command) Roll(ctx context.Context, _ func(time.Time) bool) error {
 	return nil
 }
 
-// owner is the process that has made a connection; nil: none has.
+// owner returns the process that has made a connection; nil: none.
 func (c *command) owner(conn net.Conn) *process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +217,7 @@ func (c *command) Registered(conn net.Conn) bool {
 	return true
 }
 
-// Dismiss does nothing: who was dismissed comes again, as one that was not.
+// Dismiss does nothing: a dismissed process connects again, like any other.
 func (c *command) Dismiss(net.Conn) {}
 
 // Kill does nothing: a process lives as long as its connection, which the server ends.

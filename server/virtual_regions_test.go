@@ -12,24 +12,24 @@ import (
 )
 
 // A sharing is the memory that a client shares with the server: a file of inputs and one of
-// outputs, each a region. Now and then it cuts one off, or has the server forget it.
+// outputs, each a region. Now and then the client truncates one, or unregisters it.
 type sharing struct {
-	client *client // that registers them, by another address than the one that asks
+	client *client // registers them, from another address than the client that sends requests
 	dir    string
 	name   string
 
 	mu     sync.Mutex
-	inputs []byte          // of all questions, whether they are in the file or not
-	cut    map[string]bool // files that are cut off
+	inputs []byte          // of all requests, whether they are in the file or not
+	cut    map[string]bool // truncated files
 }
 
-// sides are those of a question, each with a file.
+// sides are the sides of a request, each with a file.
 var sides = []string{"in", "out"}
 
-// In a file each question has a slot.
+// Each request has a slot in a file.
 const slotBytes, slots = 64, 64
 
-// share makes what a client shares.
+// share makes the shared memory of a client.
 func (s *scene) share(c *client, i int) *sharing {
 	r := draw(s.plan.seed, c.name+" memory")
 	m := &sharing{dir: s.memory, name: c.name, inputs: make([]byte, slots*slotBytes), cut: make(map[string]bool)}
@@ -47,7 +47,7 @@ func (s *scene) share(c *client, i int) *sharing {
 func (m *sharing) region(side string) string { return m.name + "-" + side }
 func (m *sharing) path(side string) string   { return filepath.Join(m.dir, m.region(side)) }
 
-// run registers both files, and troubles them until done is closed.
+// run registers both files, and disturbs them until done is closed.
 func (m *sharing) run(done <-chan struct{}) {
 	r, web := m.client.rand, m.client.web()
 	defer m.client.close()
@@ -75,20 +75,20 @@ func (m *sharing) run(done <-chan struct{}) {
 	}
 }
 
-// register has the server know a region, or forget it.
+// register registers or unregisters a region.
 func (m *sharing) register(web *http.Client, side string, on bool) {
 	o := &order{method: "POST", path: "/v2/systemsharedmemory/region/" + m.region(side) + "/unregister", body: "{}", rights: []string{"infer"}, switches: "region " + m.region(side), quiet: !on}
 	if on {
 		o.path = "/v2/systemsharedmemory/region/" + m.region(side) + "/register"
 		o.body = fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, m.region(side), slots*slotBytes)
-		// What was not forgotten is there already, and what a reload is in the way of can be tried
-		// again.
+		// A region that is still registered cannot be registered again, and an order that a reload
+		// prevents may be repeated.
 		o.on, o.also = true, []int{http.StatusBadRequest, http.StatusServiceUnavailable}
 	}
 	m.client.order(web, o)
 }
 
-// truncate cuts a file off.
+// truncate truncates a file.
 func (m *sharing) truncate(side string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +99,8 @@ func (m *sharing) truncate(side string) {
 	}
 }
 
-// restore makes it whole again. Inputs come with its length, so that no question has others.
+// restore restores it. Inputs are written together with the length, so that no request reads
+// others.
 func (m *sharing) restore(side string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,7 +115,7 @@ func (m *sharing) restore(side string) {
 	m.client.scene.history.note("file "+m.region(side), true, time.Now(), time.Now())
 }
 
-// write leaves the inputs of a question.
+// write writes the inputs of a request.
 func (m *sharing) write(q *question) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +137,7 @@ func (m *sharing) write(q *question) {
 	}
 }
 
-// read is what was left as the output of a question.
+// read returns the output of a request.
 func (m *sharing) read(q *question) (values []int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +153,7 @@ func (m *sharing) read(q *question) (values []int32) {
 	return values
 }
 
-// borrow has a question leave its inputs, its outputs, or both in shared memory.
+// borrow puts a request's inputs, its outputs, or both into shared memory.
 func (c *client) borrow(q *question) {
 	n := c.deals.IntN(6)
 	if c.shares == nil || n > 2 || q.bad || q.model == "old" || q.about != nil || c.slots == slots {
@@ -163,7 +164,7 @@ func (c *client) borrow(q *question) {
 	c.slots++
 }
 
-// placed is where a side of a question is.
+// placed returns the place of a side of a request.
 func (q *question) placed(side string) (region string, offset, size int) {
 	size = slotBytes
 	if side == "in" {
@@ -172,13 +173,13 @@ func (q *question) placed(side string) (region string, offset, size int) {
 	return q.client.shares.region(side), q.slot * slotBytes, size
 }
 
-// places are the parameters of a tensor in shared memory, over HTTP and gRPC.
+// places returns the parameters of a tensor in shared memory, over HTTP and gRPC.
 func (q *question) places(side string) map[string]any {
 	region, offset, size := q.placed(side)
 	return map[string]any{"shared_memory_region": region, "shared_memory_offset": int64(offset), "shared_memory_byte_size": int64(size)}
 }
 
-// onShiva is the member of metadata that says what is in shared memory.
+// onShiva returns the member of metadata that lists the tensors in shared memory.
 func (q *question) onShiva() map[string]any {
 	list := make(map[string]any)
 	for _, side := range sides {
@@ -195,8 +196,8 @@ func (q *question) onShiva() map[string]any {
 	return list
 }
 
-// forgotten says that a question was refused for what is there, and whole, in shared memory; "": it
-// may not have been.
+// forgotten returns a fault if a request was refused although its regions were registered and
+// complete; "": the refusal may be right.
 func (s *scene) forgotten(q *question, a answer) string {
 	for side, is := range q.shared {
 		if !is {
@@ -214,8 +215,7 @@ func (s *scene) forgotten(q *question, a answer) string {
 	return "what it needs of shared memory is there"
 }
 
-// unshared says why a question with tensors in shared memory cannot have had a good answer; "": it
-// can.
+// unshared returns why a request with tensors in shared memory cannot have succeeded; "": it can.
 func (s *scene) unshared(q *question, a answer) string {
 	for side, is := range q.shared {
 		region := q.client.shares.region(side)

@@ -18,9 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
-// A scene is a whole server on virtual time, with clients at its doors and containers behind it, as
-// one seed has it: who comes when and asks what, what fails, and what the operator does meanwhile.
-// At the end everything calms down, and the server has to serve as if nothing had been.
+// A scene is a whole server on virtual time, with clients at its doors and containers behind it.
+// One seed decides which clients send what and when, what fails, and what the operator does
+// meanwhile. At the end all faults stop, and the server must serve as if nothing had happened.
 type scene struct {
 	t        *testing.T
 	plan     plan
@@ -29,71 +29,73 @@ type scene struct {
 	clock    stallingClock
 	store    *faultyStore
 	wall     settableClock
-	pki      *pki   // nil: nobody speaks TLS
-	memory   string // where clients share it; "": nowhere
+	pki      *pki   // nil: no TLS
+	memory   string // directory of shared memory; "": none
 	history  *history
 	server   *Server
 
 	mu    sync.Mutex
-	first config.Config // what the server began with
-	file  config.Config // as it would be loaded now
-	// certificate is the number of the server's, at least.
+	first config.Config // at the start of the server
+	file  config.Config // as a reload would load it now
+	// certificate is a lower bound of the serial number of the server's certificate.
 	certificate atomic.Int64
 
-	calm, over     context.Context // ended when trouble ends, and when containers may go
+	calm, over     context.Context // calm ends when faults end, over when containers may end
 	calmed, finish context.CancelFunc
 	stopping       atomic.Bool
 
-	// Of the processes that the server starts: how many it has, and how many run.
+	// The processes that the server starts: how many it has, and how many run.
 	processes, running atomic.Int64
 }
 
-// defaultDeadline is that of models, and execTimeout what a container may take for a batch.
+// defaultDeadline is the deadline of models, and execTimeout the time that a container may take for
+// a batch.
 const (
 	defaultDeadline = 2 * time.Second
 	execTimeout     = 700 * time.Millisecond
 )
 
-// Troubles are what may go wrong in a scene, and what there is beside plain questions.
+// Troubles are the faults that may occur in a scene, and the features beyond plain requests.
 type troubles struct {
 	containers bool // die, hang, fail, answer twice
-	clients    bool // hang up, are cut off, stand still
+	clients    bool // hang up, are cut off, stall
 	reloads    bool // of other settings
 	stop       bool // the server stops while clients ask
 	identities bool // clients show tokens, some wrong ones
 	quotas     bool // of some identities
-	rights     bool // they and quotas are others after a reload
-	store      bool // cannot be written for a while, again and again
-	freezes    bool // the server stands still, and then time is ahead
+	rights     bool // they and quotas change at a reload
+	store      bool // repeatedly cannot be written for a while
+	freezes    bool // the server stops for a while, and then its time jumps ahead
 	tls        bool // some clients and containers speak TLS, and certificates are replaced
 	frames     bool // some clients are cameras
-	learning   bool // an application chooses between models, and is told what became of its answers
-	versions   bool // of a model, of which the operator makes one or the other the default
-	admin      bool // somebody gives orders at the admin door
-	loads      bool // a model is loaded and unloaded, whose processes are the server's
+	learning   bool // an application chooses between models, and gets feedback
+	versions   bool // of a model; the operator switches the default
+	admin      bool // a client sends orders to the admin door
+	loads      bool // a model with processes of the server is loaded and unloaded
 	regions    bool // some clients share memory with the server
-	addresses  bool // have quotas, where nobody shows who he is
-	clocks     bool // are set: back, and forth
-	detectors  bool // of Frigate ask a model of their own
-	shared     bool // other servers have the containers, too, which grant batches
+	addresses  bool // have quotas, if clients show no identity
+	clocks     bool // are set back and forth
+	detectors  bool // of Frigate, with their own model
+	shared     bool // other servers share the containers, which grant batches
 }
 
-// A plan is what a seed says at once; the rest its actors draw as they go, each by itself.
+// A plan holds what a seed decides at the start; its actors draw the rest as they go, each for
+// itself.
 type plan struct {
 	seed    uint64
 	clients int
 	hosts   map[string]int // by model
-	slowest time.Duration  // that a container is with a batch
+	slowest time.Duration  // longest time of a container for a batch
 	harm    int            // how often containers fail
-	stop    time.Duration  // when the server stops, if it does early
-	// detectors are beside the clients.
+	stop    time.Duration  // when the server stops, if early
+	// detectors is their number, in addition to the clients.
 	detectors int
-	// adminTLS: the admin door speaks TLS, and nothing else.
+	// adminTLS: the admin door has only a TLS address.
 	adminTLS bool
-	old      string // the generation of the containers of the model "old"; "": there are none
+	old      string // the generation of the containers of the model "old"; "": none
 }
 
-// draw is the random numbers of one actor.
+// draw returns the random source of one actor.
 func draw(seed uint64, actor string) *rand.Rand {
 	other := uint64(14695981039346656037)
 	for _, b := range []byte(actor) {
@@ -109,12 +111,12 @@ func newScene(t *testing.T, seed uint64) *scene {
 	s.troubles = troubles{containers: one(2), clients: one(2), reloads: one(3), stop: one(5), identities: one(3), store: one(3),
 		freezes: one(6), tls: one(4), frames: one(3), learning: one(4), versions: one(4),
 		admin: one(3), loads: one(4), regions: one(4), addresses: one(4), clocks: one(4)}
-	// What is learned is remembered by the clock, and certificates are valid by it.
+	// Both remembered feedback and the validity of certificates depend on the clock.
 	s.troubles.learning = s.troubles.learning || s.troubles.clocks && !s.troubles.tls
 	s.troubles.quotas = s.troubles.identities && one(2)
 	s.troubles.rights = s.troubles.identities && one(2)
-	// Containers that may not serve for a while are parted from, and so are some of a server that
-	// stands still.
+	// Containers that may not serve for a while are disconnected, and so are some when the server
+	// stops for a while.
 	s.troubles.containers = s.troubles.containers || s.troubles.rights || s.troubles.freezes
 	s.plan = plan{seed: seed, clients: 2 + r.IntN(4), hosts: map[string]int{"a": 1 + r.IntN(3), "b": 1 + r.IntN(2)},
 		harm: []int{1, 1, 5}[r.IntN(3)], slowest: time.Duration(1+r.IntN(40)) * time.Millisecond, stop: time.Duration(r.IntN(1000)) * time.Millisecond}
@@ -147,7 +149,7 @@ func newScene(t *testing.T, seed uint64) *scene {
 	return s
 }
 
-// configuration is what the server starts with.
+// configuration returns the configuration at the start.
 func (s *scene) configuration(r *rand.Rand) config.Config {
 	c := config.Default()
 	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen = config.Addrs{doorAddrs["tcp"]}, config.Addrs{doorAddrs["rest"]}, config.Addrs{doorAddrs["grpc"]}
@@ -202,14 +204,14 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	return c
 }
 
-// makeDefault has the name of the model "a" mean a version.
+// makeDefault sets the default version of the model "a".
 func (s *scene) makeDefault(c *config.Config, version string) {
 	m := config.Model{Policy: c.Defaults}
 	m.DefaultVersion = version
 	c.Models = map[string]config.Model{"a": m}
 }
 
-// identities are those of a scene. Containers of old generations can show nothing.
+// identities returns the identities of a scene. Containers of old generations cannot show a token.
 func (s *scene) identities(r *rand.Rand) []config.Identity {
 	list := []config.Identity{declared("all", "infer", "feedback"), declared("onlya", "infer:a", "infer:b"), declared("small", "infer"), declared("slow", "infer"), declared("worker", "serve"), declared("operator", "admin:read", "admin:write", "load"), declared("viewer", "admin:read")}
 	if s.plan.old != "" {
@@ -247,7 +249,7 @@ func boundRates(r *rand.Rand) config.Quota {
 	return q
 }
 
-// boundAddress is a quota of addresses.
+// boundAddress draws a quota for addresses.
 func boundAddress(r *rand.Rand) config.Quota {
 	if r.IntN(2) == 0 {
 		return boundFlight(r)
@@ -275,7 +277,7 @@ func (s *scene) start() {
 
 func (s *scene) stopped() bool { return s.stopping.Load() }
 
-// play has everything happen, from start to end.
+// play plays the scene from start to end.
 func (s *scene) play() {
 	const longest = 10 * time.Minute
 	dog := time.AfterFunc(longest, func() {
@@ -320,7 +322,7 @@ func (s *scene) play() {
 		m := s.newManager("rest")
 		actors.Go(func() { m.manage(1 + m.rand.IntN(8)) })
 	}
-	quiet := make(chan struct{}) // the operator has nothing more to do
+	quiet := make(chan struct{}) // closed when the operator should stop
 	var operator sync.WaitGroup
 	operator.Go(func() { s.operate(quiet) })
 	operator.Go(func() { s.faultStore(quiet) })
@@ -345,7 +347,7 @@ func (s *scene) play() {
 	s.check()
 }
 
-// newClient makes the client of that number.
+// newClient makes the i-th client.
 func (s *scene) newClient(i int) (c *client, questions int) {
 	name := fmt.Sprintf("client%d", i)
 	r := draw(s.plan.seed, name)
@@ -359,12 +361,12 @@ func (s *scene) newClient(i int) (c *client, questions int) {
 		c.identity = []string{"all", "all", "onlya", "small", "small", "slow", "slow", "nobody", ""}[r.IntN(9)]
 		if c.encrypted && r.IntN(3) == 0 {
 			c.identity = "camera"     // by its certificate,
-			c.cut = s.troubles.clocks // which may not be valid when it comes
+			c.cut = s.troubles.clocks // its certificate may not be valid when it connects
 		} else if c.identity != "" {
 			c.token = tokenOf(c.identity)
 		}
 	}
-	if s.troubles.addresses && c.keeps == nil { // or streams of the same name would be one
+	if s.troubles.addresses && c.keeps == nil { // otherwise streams of the same name would be one
 		c.from = fmt.Sprintf("10.2.1.%d:%d", i/2+1, 5000+i)
 	}
 	if s.troubles.regions && c.identity != "camera" && r.IntN(3) > 0 {
@@ -373,7 +375,7 @@ func (s *scene) newClient(i int) (c *client, questions int) {
 	return c, 3 + r.IntN(25)
 }
 
-// operate is what the operator does until quiet is closed.
+// operate acts as the operator until quiet is closed.
 func (s *scene) operate(quiet <-chan struct{}) {
 	r := draw(s.plan.seed, "operator")
 	var jobs []func(c *config.Config)
@@ -388,7 +390,7 @@ func (s *scene) operate(quiet <-chan struct{}) {
 		{s.troubles.addresses, func(c *config.Config) { c.Limits.PerAddress = boundAddress(r) }},
 		{s.troubles.clocks, func(*config.Config) {
 			if s.troubles.tls && r.IntN(2) == 0 {
-				s.pki.renew(nil) // which a clock may find too early
+				s.pki.renew(nil) // may not be valid yet by the clock
 			}
 			s.wall.set(r, s.troubles.tls && !s.troubles.learning) // the store remembers a day
 		}},
@@ -415,9 +417,9 @@ func (s *scene) operate(quiet <-chan struct{}) {
 	}
 }
 
-// tune changes settings of which clients notice nothing but limits.
+// tune changes settings that clients notice only as limits.
 func (s *scene) tune(c *config.Config, r *rand.Rand) {
-	c.TCP.InFlightPerConnection = 2 + r.IntN(300) // of sixteen times as many the connection would be closed
+	c.TCP.InFlightPerConnection = 2 + r.IntN(300) // sixteen times as many close a connection
 	c.TCP.OutboundBytes = config.Bytes(64<<10 + r.IntN(1<<20))
 	c.TCP.StallTimeout = time.Duration(3+r.IntN(10)) * time.Second
 	c.GRPC.OutboundBytes = c.TCP.OutboundBytes
@@ -428,7 +430,7 @@ func (s *scene) tune(c *config.Config, r *rand.Rand) {
 	c.Containers.Heartbeat = time.Duration(200+r.IntN(2000)) * time.Millisecond
 }
 
-// redeclare has identities come and go, and gives them other rights and quotas.
+// redeclare adds and removes identities, and changes their rights and quotas.
 func (s *scene) redeclare(c *config.Config, r *rand.Rand) {
 	c.Identities = slices.Clone(s.first.Identities)
 	if s.troubles.quotas {
@@ -449,7 +451,7 @@ func (s *scene) redeclare(c *config.Config, r *rand.Rand) {
 	}
 }
 
-// faultStore has the store fail and recover until quiet is closed.
+// faultStore makes the store fail and recover until quiet is closed.
 func (s *scene) faultStore(quiet <-chan struct{}) {
 	r := draw(s.plan.seed, "store")
 	for s.troubles.store {
@@ -465,8 +467,8 @@ func (s *scene) faultStore(quiet <-chan struct{}) {
 	}
 }
 
-// freeze has the server stand still now and then, until quiet is closed: nothing arrives and
-// nothing leaves, and the scheduler's time is what it was.
+// freeze stops the server now and then, until quiet is closed: nothing arrives and nothing leaves,
+// and the scheduler's time stands still.
 func (s *scene) freeze(quiet <-chan struct{}) {
 	r := draw(s.plan.seed, "freezes")
 	for s.troubles.freezes {
@@ -494,11 +496,11 @@ func (s *scene) reload(change func(*config.Config)) {
 	s.file.TCP.Loops = before.TCP.Loops
 	s.mu.Unlock()
 	held := s.history.hold(s.file)
-	// Certificates that are in use stay, whatever the clock says.
+	// Certificates in use stay, whatever the clock shows.
 	early := s.pki != nil && s.wall.early() && s.pki.authority.Serial() != s.certificate.Load()
 	_, err := s.server.Reload()
 	switch {
-	case err != nil && early: // what held still holds
+	case err != nil && early: // the previous configuration stays
 		held(false)
 		s.mu.Lock()
 		s.file = before
@@ -518,10 +520,10 @@ func (s *scene) reload(change func(*config.Config)) {
 	}
 }
 
-// settle waits until containers have come back, and the server has noticed who is gone.
+// settle waits until containers have come back, and the server has noticed disconnected peers.
 func (s *scene) settle() {
 	if s.troubles.loads {
-		time.Sleep(time.Second) // in which processes that have ended begin again
+		time.Sleep(time.Second) // processes that have ended start again meanwhile
 		began := time.Now()
 		if err := s.server.processes.Load(context.Background(), "s"); err != nil {
 			s.history.fault("loading the model again: %v", err)
@@ -531,7 +533,7 @@ func (s *scene) settle() {
 	time.Sleep(5 * time.Second)
 }
 
-// ask asks through every door, when all is well.
+// ask sends requests through every door, after all faults have ended.
 func (s *scene) ask() {
 	for i, door := range doors {
 		c := &client{scene: s, name: "last " + door, door: door, from: "10.3.0.1:5000", encrypted: s.troubles.tls && i%2 == int(s.plan.seed%2),
@@ -558,8 +560,8 @@ func (s *scene) shutdown() {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		s.history.fault("shutdown: %v", err)
 	}
-	// A second for requests, five for clients that do not take their answers, five for the rest,
-	// and what it has stood still.
+	// A second for requests, five for clients that do not read their answers, five for the rest,
+	// plus the time for which the server was stopped.
 	if took := time.Since(began); took > 12*time.Second+s.history.frozen() {
 		s.history.fault("the shutdown took %v", took)
 	}

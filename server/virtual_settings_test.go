@@ -7,15 +7,15 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// A holding is a configuration, and since when and until when it may have held: from the beginning
-// of the reload that brought it to the end of the next one.
+// A holding is a configuration, and the time in which it may have been in effect: from the
+// beginning of its reload to the end of the next one.
 type holding struct {
 	config   config.Config
-	from, to time.Time // to: zero of one that may hold now
+	from, to time.Time // a zero to: may be in effect now
 }
 
-// hold notes a configuration that is about to hold. It returns what notes that those before it hold
-// no longer, or that it was refused itself.
+// hold records a configuration that is about to take effect. It returns the function that records
+// that earlier ones are no longer in effect, or that this one was refused.
 func (h *history) hold(c config.Config) (held func(bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,7 +36,7 @@ func (h *history) hold(c config.Config) (held func(bool)) {
 	}
 }
 
-// holding are the configurations of which each may have held at some moment from one time to
+// holding returns the configurations that may have been in effect at some moment from one time to
 // another.
 func (h *history) holding(from, to time.Time) (list []config.Config) {
 	for _, one := range h.holdings {
@@ -47,8 +47,8 @@ func (h *history) holding(from, to time.Time) (list []config.Config) {
 	return list
 }
 
-// declared are what an identity may have been declared as from one time to another; nil among them:
-// as nothing.
+// declared returns the declarations that an identity may have had from one time to another; nil
+// among them: none.
 func (h *history) declared(name string, from, to time.Time) (list []*config.Identity) {
 	for _, c := range h.holding(from, to) {
 		at := slices.IndexFunc(c.Identities, func(i config.Identity) bool { return i.Name == name })
@@ -61,7 +61,7 @@ func (h *history) declared(name string, from, to time.Time) (list []*config.Iden
 	return list
 }
 
-// A freeze is when the server stood still.
+// A freeze is a time in which the server was stopped.
 type freeze struct{ from, to time.Time }
 
 func (h *history) freeze(d time.Duration) {
@@ -70,7 +70,7 @@ func (h *history) freeze(d time.Duration) {
 	h.freezes = append(h.freezes, freeze{time.Now(), time.Now().Add(d)})
 }
 
-// frozen is how long the server has stood still in all.
+// frozen returns how long the server was stopped in all.
 func (h *history) frozen() (all time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (h *history) frozen() (all time.Duration) {
 	return all
 }
 
-// thawed is when what is due can happen.
+// thawed returns when an event that is due can happen.
 func (h *history) thawed(due time.Time) time.Time {
 	for _, f := range h.freezes {
 		if !due.Before(f.from) && due.Before(f.to) {

@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// around is what the server of a scene has from outside.
+// around returns the surroundings of the server of a scene.
 func (s *scene) around() surroundings {
 	return surroundings{
 		open: s.listen,
@@ -53,7 +53,7 @@ func (s *scene) listen(addr string, _ unixsocket.Access) (net.Listener, error) {
 	return listenerAt{l, secure.Addr{TCPAddr: l.Addr().(*net.TCPAddr)}}, nil
 }
 
-// listenAt is a listener whose address is one of TCP.
+// listenAt returns a listener with a TCP address.
 func (s *scene) listenAt(hostport string) (net.Listener, error) {
 	l, err := s.net.Listen(hostport)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *scene) listenAt(hostport string) (net.Listener, error) {
 	return listenerAt{l, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(hostport))}, nil
 }
 
-// A listenerAt has an address of another sort than the network's.
+// A listenerAt has an address of another type than the network's.
 type listenerAt struct {
 	net.Listener
 	addr net.Addr
@@ -70,16 +70,16 @@ type listenerAt struct {
 
 func (l listenerAt) Addr() net.Addr { return l.addr }
 
-// A stallingClock is the clock of a synctest bubble, which the scheduler has. It stands still while
-// the server is frozen, and then is ahead all at once, as for a process that the system has stopped
-// for a while: what would have fired meanwhile fires then.
+// A stallingClock is the scheduler's clock, on that of a synctest bubble. It stands still while the
+// server is frozen, and then jumps ahead, as for a process that the system has stopped for a while:
+// timers that were due meanwhile fire then.
 type stallingClock struct {
 	mu     sync.Mutex
-	frozen time.Time // since when
+	frozen time.Time // start of the freeze
 	until  time.Time
 }
 
-// freeze has the clock stand still for so long.
+// freeze stops the clock for d.
 func (k *stallingClock) freeze(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -102,7 +102,7 @@ func (k *stallingClock) AfterFunc(d time.Duration, f func()) scheduler.Timer {
 	return t
 }
 
-// left is how long something takes that is to take d by the clock.
+// left returns how long d of this clock lasts in the bubble's time.
 func (k *stallingClock) left(d time.Duration) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,12 +130,12 @@ func (t *stallingTimer) fire() {
 	t.f()
 }
 
-// A settableClock is the system's, which somebody sets: back, too.
+// A settableClock is the system clock, which may be set, even back.
 type settableClock struct{ ahead atomic.Int64 }
 
 func (k *settableClock) now() time.Time { return time.Now().Add(time.Duration(k.ahead.Load())) }
 
-// set sets it to any time within two hours or, if far, to one when no certificate was valid.
+// set sets it to any time within two hours or, if far, to a time when no certificate was valid yet.
 func (k *settableClock) set(r *rand.Rand, far bool) {
 	ahead := time.Duration(r.Int64N(int64(4*time.Hour))) - 2*time.Hour
 	if far && r.IntN(4) == 0 {
@@ -144,7 +144,7 @@ func (k *settableClock) set(r *rand.Rand, far bool) {
 	k.ahead.Store(int64(ahead))
 }
 
-// early tells whether certificates are not valid yet.
+// early reports whether certificates are not valid yet.
 func (k *settableClock) early() bool { return time.Duration(k.ahead.Load()) < -24*time.Hour }
 
 // A faultyStore fails to write while it is broken.

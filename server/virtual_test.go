@@ -60,8 +60,8 @@ func repeat(seed uint64) string {
 	return fmt.Sprintf("go test -count=1 -run 'TestSeeds$' ./server -seed %d", seed)
 }
 
-// TestSameSeed: a seed has the same questions each time. It logs how many have the same history,
-// to the nanosecond; see server/DESIGN.md for why not all do.
+// TestSameSeed: a seed has the same requests each time. It logs how many seeds have the same
+// history, to the nanosecond; server/DESIGN.md explains why not all do.
 func TestSameSeed(t *testing.T) {
 	seeds, same := budgettest.Rounds(10), 0
 	for seed := uint64(1); seed <= uint64(seeds); seed++ {
@@ -80,13 +80,13 @@ func TestSameSeed(t *testing.T) {
 	t.Logf("%d of %d seeds have the same history", same, seeds)
 }
 
-// outcomes counts what was answered, of all scenes.
+// outcomes counts the answers of all scenes.
 var outcomes struct {
 	mu    sync.Mutex
 	count map[kind]int
 }
 
-// playSeed plays the scene of a seed, and returns what was wrong with it.
+// playSeed plays the scene of a seed, and returns its faults.
 func playSeed(t *testing.T, seed uint64) (wrong []string) {
 	h := play(t, seed)
 	outcomes.mu.Lock()
@@ -105,7 +105,7 @@ func playSeed(t *testing.T, seed uint64) (wrong []string) {
 func play(t *testing.T, seed uint64) (h *history) {
 	defer budgettest.Within(2*time.Minute, func() string { return fmt.Sprintf("seed %d; to repeat it:\n	%s", seed, repeat(seed)) })()
 	defer func() {
-		if p := recover(); p != nil { // as when somebody waits for ever
+		if p := recover(); p != nil { // for example when a goroutine waits for ever
 			panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\n%v", seed, repeat(seed), p))
 		}
 	}()
@@ -123,19 +123,20 @@ func play(t *testing.T, seed uint64) (h *history) {
 	return h
 }
 
-// labelTraces has the trace of a crash show all goroutines and their labels. A panic in a goroutine
-// of the server ends the process, so nobody can say which seed was played; but a goroutine inherits
-// the labels of the one that starts it, and so most of a scene have its seed. Functions of timers
-// inherit none: their trace names the bubble, in which others have it.
+// labelTraces makes the trace of a crash show all goroutines and their labels. A panic in a
+// goroutine of the server ends the process, so the test cannot report its seed; but a goroutine
+// inherits the labels of the one that starts it, so most goroutines of a scene carry its seed.
+// Functions of timers inherit none: their trace names the bubble, in which other goroutines carry
+// it.
 var labelTraces = sync.OnceFunc(func() {
 	os.Setenv("GODEBUG", os.Getenv("GODEBUG")+",tracebacklabels=1")
 	debug.SetTraceback("all")
 })
 
-// crashes, in the environment, has a goroutine of each scene panic.
+// crashes, in the environment, makes a goroutine of each scene panic.
 const crashes = "SHIVAD_TEST_CRASHES"
 
-// A crash in a goroutine of the server says which seed was played.
+// The trace of a crash in a goroutine of the server names the seed.
 func TestCrashNamesItsSeed(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -11,9 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Large tensors go to a container in Python and back by shared memory, unless that is off; the
-// answers are right, also where rows of several requests are put together. The model tells whether
-// its input lay there (1), and whether it had memory there for outputs (2).
+// Large tensors go to a container in Python and back through shared memory, unless it is off; the
+// answers are right, even if rows of several requests are combined. The model reports whether its
+// input was in shared memory (1), and whether it had shared memory for outputs (2).
 func TestE2EPythonArena(t *testing.T) {
 	for _, tt := range []struct {
 		config string

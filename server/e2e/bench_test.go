@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// shivactl bench finds out what the model takes and is answered well through every door, on TCP and
+// shivactl bench reads the model's inputs and gets correct answers through every door, on TCP and
 // on Unix sockets, with random tensors, with files and with frames of streams.
 func TestE2EBench(t *testing.T) {
 	s := start(t, config(t, digits))

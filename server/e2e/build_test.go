@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// What is built runs on any Linux, also in an image that has nothing else, and comes with the
-// licence of each module in it.
+// The binaries run on any Linux, even in an image with nothing else, and come with the licence of
+// each module in them.
 func TestE2EBuild(t *testing.T) {
 	notice, err := os.ReadFile(filepath.Join(root(t), "bin/NOTICE"))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// Our clients at a server whose doors speak nothing but TLS: shivactl at each of them, with the
-// client in Go in it, and the client in Python.
+// Our clients with a server whose doors speak only TLS: shivactl, which contains the client in Go,
+// at each door, and the client in Python.
 func TestE2EClientsOverTLS(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	issue, dir := authority.Server(nil), t.TempDir()

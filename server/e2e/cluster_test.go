@@ -24,8 +24,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Two servers with one Redis are one: containers connect to both, an application made on one
-// serves on both, and its policy learns from feedback given to either. Redis may go, and come
+// Two servers with one Redis act as one: containers connect to both, an application created on one
+// serves on both, and its policy learns from feedback given to either. Redis may stop, and come
 // back empty; one server may be killed, and come back.
 func TestE2ETwoServersOneRedis(t *testing.T) {
 	redisAddr := hosttest.Addr(t)
@@ -35,12 +35,12 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	a, b := startMember(t, target, addresses[0]), startMember(t, target, addresses[1])
 	both := []*shivad{a, b}
 
-	pair := &shivad{t: t, containers: strings.Join(addresses[:], ",")} // as containers find it
+	pair := &shivad{t: t, containers: strings.Join(addresses[:], ",")} // by which containers find the server
 	pair.run(binary(t, "selection-container"), "sharp", "1")
 	pair.run(python(t), filepath.Join(root(t), "server", "e2e", "python", "nought.py"))
 	waitPair(both...)
 
-	// Made on one, it serves on both.
+	// Created on one, it serves on both.
 	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
 	watch := newStopwatch(t)
 	client := b.client()
@@ -49,20 +49,21 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 		t.Errorf("the other server served the application after %v", d)
 	}
 
-	// Eight writers, four on each server: every feedback counts, and counts once.
+	// Eight writers, four on each server: every feedback counts exactly once.
 	const writers, each = 8, 25
 	teachAtOnce(t, both, writers, each)
 	learned := agreed(t, both, writers*each)
 	if learned.share("sharp/1") < 0.99 {
 		t.Errorf("the models were right as often as they are, and have these weights: %+v", learned)
 	}
-	// What one server has learned from is not learned again by the other, which is asked to
-	// judge the input anew.
+	// Feedback that one server has learned is not learned again by the other, which is asked to
+	// judge the input again.
 	if l, err := teachPair(client, "0-0", 0, true); err != nil || l.Learned || l.Rounds != writers*each {
 		t.Errorf("the same feedback at the other server: %+v %v", l, err)
 	}
 
-	// Redis dies. Both serve on, say so, and refuse what they could not keep.
+	// Redis stops. Both servers continue to serve, report it, and refuse changes that they could
+	// not store.
 	stop := serving(t, both...)
 	redis.Kill()
 	for _, s := range both {
@@ -85,7 +86,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 		t.Errorf("an application was deleted without Redis: %v %s", err, out)
 	}
 
-	// It comes back with nothing, as it saves nothing, and gets back what the servers know.
+	// It comes back empty, as it saves nothing, and is filled again with the servers' state.
 	redis.Start(t)
 	for _, s := range both {
 		budgettest.Until(t, "health to say that Redis is there", s.keeps)
@@ -99,7 +100,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	wantLearned(t, client, "away", 1, writers*each+1)
 	agreed(t, both, writers*each+1)
 
-	// One is killed, and the other goes on with what both have learned.
+	// One server is killed, and the other continues with what both have learned.
 	if err := a.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	}
 	wantLearned(t, client, "alone", 2, writers*each+2)
 
-	// It comes back, the containers find it, and it knows what happened meanwhile.
+	// It comes back, the containers find it, and it knows what was learned meanwhile.
 	a = startMember(t, target, addresses[0])
 	both[0] = a
 	waitPair(a)
@@ -126,8 +127,8 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	})
 }
 
-// startMember starts a server that keeps its state at target, and whose containers connect to
-// an address that it has again when it is started again.
+// startMember starts a server with its state at target, and with a fixed address for containers,
+// which it has again after a restart.
 func startMember(t *testing.T, target, containers string) *shivad {
 	t.Helper()
 	return startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
@@ -142,8 +143,8 @@ func waitPair(servers ...*shivad) {
 	}
 }
 
-// keeps reports whether a server says that its state can be changed; its answers to the two
-// questions agree.
+// keeps reports whether a server's state can be changed, according to two answers, which must
+// agree.
 func (s *shivad) keeps() bool {
 	var status struct {
 		State struct {
@@ -156,7 +157,7 @@ func (s *shivad) keeps() bool {
 	return status.State.Healthy && status.State.Error == "" && status.Readiness.Degraded == ""
 }
 
-// digit is the n-th held-out image and what it shows.
+// digit returns the n-th held-out image and its label.
 func digit(n int) (pixels []byte, label int, err error) {
 	data, err := os.ReadFile("../../examples/digits/heldout.u8")
 	if err != nil {
@@ -166,7 +167,7 @@ func digit(n int) (pixels []byte, label int, err error) {
 	return row[:64], int(row[64]), nil
 }
 
-// askPair asks the application for the n-th digit. Any answer of a model will do.
+// askPair asks the application about the n-th digit. Any answer of a model is accepted.
 func askPair(c *shiva.Client, id string, n int) error {
 	_, err := toPair(c, "pair", fmt.Appendf(nil, `{"id": %q}`, id), n, true)
 	return err
@@ -178,7 +179,7 @@ type pairLearned struct {
 	Rounds  int
 }
 
-// teachPair gives feedback on the request of that id; with input, the image comes once more.
+// teachPair gives feedback on the request with the given id; with input, it sends the image again.
 func teachPair(c *shiva.Client, id string, n int, input bool) (l pairLearned, err error) {
 	_, label, err := digit(n)
 	if err != nil {
@@ -191,8 +192,8 @@ func teachPair(c *shiva.Client, id string, n int, input bool) (l pairLearned, er
 	return l, json.Unmarshal(reply, &l)
 }
 
-// wantLearned gives feedback on the request of that id, and expects it to be the last of so many
-// rounds.
+// wantLearned gives feedback on the request with the given id, and expects it to be the last of the
+// given number of rounds.
 func wantLearned(t *testing.T, c *shiva.Client, id string, n, rounds int) {
 	t.Helper()
 	if l, err := teachPair(c, id, n, false); err != nil || !l.Learned || l.Rounds != rounds {
@@ -200,7 +201,8 @@ func wantLearned(t *testing.T, c *shiva.Client, id string, n, rounds int) {
 	}
 }
 
-// teachAtOnce has several writers, spread over the servers, ask and give feedback on each answer.
+// teachAtOnce runs several writers, spread over the servers, that ask and give feedback on each
+// answer.
 func teachAtOnce(t *testing.T, servers []*shivad, writers, each int) {
 	t.Helper()
 	var writing sync.WaitGroup
@@ -220,7 +222,7 @@ func teachAtOnce(t *testing.T, servers []*shivad, writers, each int) {
 	writing.Wait()
 }
 
-// toPair sends a message and gives the metadata of the answer.
+// toPair sends a message and returns the metadata of the answer.
 func toPair(c *shiva.Client, namespace string, metadata []byte, n int, input bool) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -244,9 +246,9 @@ func toPair(c *shiva.Client, namespace string, metadata []byte, n int, input boo
 	return append([]byte{}, answer.Metadata...), nil
 }
 
-// pairState is what the policy has learned of nobody in particular.
+// pairState is the policy's learned state without a user.
 type pairState struct {
-	text  string // all of it, as the server says it
+	text  string // all of it, as the server prints it
 	Users []struct {
 		Rounds int
 		Models []struct {
@@ -267,7 +269,8 @@ func (p pairState) share(model string) float64 {
 	return 0
 }
 
-// agreed waits until all servers have learned from so many feedbacks, and sees that it is the same.
+// agreed waits until all servers have learned from the given number of feedbacks, and checks that
+// their states are equal.
 func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 	t.Helper()
 	var all []pairState
@@ -284,7 +287,7 @@ func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 	return all[0]
 }
 
-// learned waits until the server has learned from so many feedbacks.
+// learned waits until the server has learned from the given number of feedbacks.
 func (s *shivad) learned(rounds int) (p pairState) {
 	s.t.Helper()
 	budgettest.Until(s.t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
@@ -295,8 +298,8 @@ func (s *shivad) learned(rounds int) (p pairState) {
 	return p
 }
 
-// serving asks the servers for digits until it is stopped, and then tells how many answers
-// there were. No request may fail.
+// serving asks the servers about digits until stop is called, which returns the number of answers.
+// No request may fail.
 func serving(t *testing.T, servers ...*shivad) (stop func() (answers int)) {
 	t.Helper()
 	end := make(chan struct{})

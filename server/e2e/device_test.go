@@ -26,7 +26,8 @@ import (
 
 const deviceToken = "a-token-of-a-device"
 
-// Whoever shows nothing may use all but the model "slow". A message has three seconds to arrive.
+// Clients that show nothing may use all models except "slow". A message has three seconds to
+// arrive.
 var devicesConfig = fmt.Sprintf(`
 [tcp]
 message_timeout = "3s"
@@ -60,12 +61,12 @@ func newCell(t *testing.T) cell {
 	return c
 }
 
-// does has a device do things on a connection, and gives what it says, line by line.
+// does makes a device do things on a connection, and returns its output, line by line.
 func (c cell) does(things ...string) []string {
 	return c.doesAt(c.tcp, append([]string{"0"}, things...)...)
 }
 
-// doesAt has it do things at an address.
+// doesAt makes it do things at an address.
 func (c cell) doesAt(addr string, things ...string) []string {
 	out, err := exec.Command(c.device, append([]string{addr}, things...)...).CombinedOutput()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && (!exited || len(out) == 0) {
@@ -74,7 +75,7 @@ func (c cell) doesAt(addr string, things ...string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// expect compares what a device said: what each line begins with, and words that are in it.
+// expect compares a device's output: how each line begins, and words in it.
 func (c cell) expect(said []string, lines ...[]string) {
 	c.t.Helper()
 	if len(said) != len(lines) {
@@ -94,7 +95,7 @@ const (
 	deviceClosed  = "the server closed the connection: "
 )
 
-// Devices talk to a server, well and badly, and another client notices nothing.
+// Devices send valid and invalid messages to a server, and another client notices nothing.
 func TestE2EDevices(t *testing.T) {
 	c := newCell(t)
 	other, done := c.client(), make(chan struct{})
@@ -109,18 +110,18 @@ func TestE2EDevices(t *testing.T) {
 			if m, failed = other.Do(context.WithoutCancel(ctx), image(t)); failed == nil {
 				m.Release()
 				asked++
-				time.Sleep(time.Millisecond) // it is there to notice, not to hinder
+				time.Sleep(time.Millisecond) // it should notice, not disturb
 			}
 		}
 	}()
 	halves := make(chan []string, 1)
-	go func() { // until it is closed, in 3 s
+	go func() { // until the server closes it, in 3 s
 		halves <- c.does("raw", frame(t, half), "answer", "answer")
 	}()
 	for name, test := range map[string]func(cell){"asks": deviceAsks, "alone": deviceAlone, "streams": deviceStreams, "broken": brokenDevices} {
 		t.Run(name, func(t *testing.T) { test(cell{c.shivad, t, c.device}) })
 	}
-	// It has stopped in the middle of a frame.
+	// The device has stopped in the middle of a frame.
 	c.expect(<-halves, []string{deviceRefused, `"type":"DeadlineExceeded"`, "42 bytes", "tcp.message_timeout = 3s"}, []string{deviceClosed})
 	cancel()
 	if <-done; failed != nil || asked == 0 {
@@ -128,7 +129,7 @@ func TestE2EDevices(t *testing.T) {
 	}
 }
 
-// A device asks, is refused and asks again on one connection; it shows its token, and is let in.
+// A device asks, is refused and asks again on one connection; it shows its token, and is accepted.
 func deviceAsks(c cell) {
 	c.expect(c.does("ask", "digits", "8", "8", "answer", "ask", "nobody", "8", "8", "answer", "ask", "digits/1", "8", "8", "answer"),
 		[]string{deviceOK, `"model_name":"digits"`}, []string{deviceRefused, `"type":"Unauthenticated"`, `infer:nobody`}, []string{deviceOK})
@@ -139,11 +140,11 @@ func deviceAsks(c cell) {
 	c.expect(c.doesAt("localhost:"+port, "0", "ask", "digits", "8", "8", "answer"), []string{deviceOK})
 }
 
-// A device finds nobody where it was told, or somebody who says nothing.
+// A device finds no server at its address, or one that never answers.
 func deviceAlone(c cell) {
 	c.expect(c.doesAt("127.0.0.1", "0"), []string{"device: Invalid argument"})
 	c.expect(c.doesAt("[]:6174", "0"), []string{"device: Invalid argument"})
-	// A label of a name has 63 bytes at most: nobody is asked for this one.
+	// A label of a name has at most 63 bytes: no resolver is asked for this one.
 	c.expect(c.doesAt(strings.Repeat("a", 70)+":6174", "0"), []string{"device: No route to host"})
 	c.expect(c.doesAt(hosttest.Refusing(c.t), "0"), []string{"device: Connection refused"})
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +156,7 @@ func deviceAlone(c cell) {
 	c.expect(c.doesAt("[127.0.0.1]:"+port, "1", "ask", "digits", "8", "8", "answer"), []string{"the transport failed or waited too long: "})
 }
 
-// Eight frames of a stream of which the newest counts are sent before the first is answered.
+// Eight frames of a stream with keep = "latest" are sent before the first is answered.
 func deviceStreams(c cell) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	served, goOn := make(chan error, 1), make(chan struct{})
@@ -182,7 +183,7 @@ func deviceStreams(c cell) {
 	}
 	said := make(chan []string, 1)
 	go func() { said <- c.does(append(things, slices.Repeat([]string{"answer"}, frames)...)...) }()
-	// One may execute, and one waits; the others are superseded before anything is answered.
+	// One may execute, and one waits; the others are superseded before any answer.
 	budgettest.Until(c.t, "frames to be superseded", func() bool {
 		var list struct {
 			Versions []struct {
@@ -208,7 +209,7 @@ func deviceStreams(c cell) {
 	}
 }
 
-// frame is a picture of 8x8 for the model digits, as a device sends it.
+// frame returns a picture of 8x8 for the model digits, as a device sends it.
 func frame(t *testing.T, change func([]byte) []byte) string {
 	t.Helper()
 	b, err := shiva.AppendMessage(nil, image(t))
@@ -222,25 +223,25 @@ func whole(b []byte) []byte { return b }
 
 func half(b []byte) []byte { return b[:42] }
 
-// Devices that are broken are told what is wrong.
+// Broken devices are told what is wrong.
 func brokenDevices(c cell) {
 	frame := func(change func([]byte) []byte) string { return frame(c.t, change) }
-	// It is gone before it has said all, or hears an answer.
+	// It disconnects before it has sent everything, or read an answer.
 	c.does("raw", frame(half))
 	c.does("raw", frame(whole))
 
-	// A byte less than it has announced, and one more, before the next frame.
+	// One byte less than announced, and one more, before the next frame.
 	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Delete(b, 30, 31) }), "raw", frame(whole), "answer", "answer", "answer"),
 		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:igits\u0006,`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 420b0100"}, []string{deviceClosed})
 	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Insert(b, 30, 0) }), "raw", frame(whole), "answer", "answer", "answer"),
 		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:\u0000digit,`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 7306420b"}, []string{deviceClosed})
-	// A length that is not that of the checksum, and one that is too much.
+	// A length that does not match the checksum, and one that is too large.
 	c.expect(c.does("raw", frame(func(b []byte) []byte { b[7]++; return b }), "answer", "answer"),
 		[]string{deviceRefused, `"type":"Protocol"`, "crc1"}, []string{deviceClosed})
 	c.expect(c.does("raw", frame(func(b []byte) []byte { b[14] = 0x7f; return b }), "answer", "answer"),
 		[]string{deviceRefused, `"type":"TooLarge"`}, []string{deviceClosed})
 
-	// Its own byte order: of the sizes in the header, and of the dimensions.
+	// The wrong byte order: of the sizes in the header, and of the dimensions.
 	c.expect(c.does("raw", frame(func(b []byte) []byte {
 		b = slices.Insert(b, len(b)-len("digits"), []byte("{}")...)
 		b[4], b[7] = 2, 0
@@ -254,7 +255,7 @@ func brokenDevices(c cell) {
 		return b
 	}), "answer", "answer"), []string{deviceRefused, `"type":"TooLarge"`}, []string{deviceClosed})
 
-	// A picture of another size, and one of numbers of another kind; the connection goes on.
+	// A picture of another size, and one of another dtype; the connection continues.
 	c.expect(c.does("ask", "digits", "9", "8", "answer", "ask", "digits", "0", "8", "answer", "raw", frame(func(b []byte) []byte { b[13] = 4; return b }), "answer", "ask", "digits", "8", "8", "answer"),
 		[]string{deviceRefused, `"type":"InvalidInput"`, "got uint8 [9, 8]"}, []string{deviceRefused, `"type":"InvalidInput"`}, []string{deviceRefused, `"type":"InvalidInput"`, "got int8 [8, 8]"}, []string{deviceOK})
 }

@@ -26,8 +26,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The Python peers: containers by the SDK and by the text of the old protocol, clients by the
-// text of Shiva's, by the reference implementation, and the stock ones of the Predict Protocol.
+// The Python peers: containers on the SDK and on the text of the old protocol, clients on the text
+// of Shiva's protocol and on the reference implementation, and stock clients of the Predict
+// Protocol.
 func TestE2EPython(t *testing.T) {
 	s := start(t, config(t, digits)+`
 [containers]
@@ -64,8 +65,8 @@ command = ["./bin/digits-container"]
 dir = "` + "ROOT" + `"
 `
 
-// A drain at load: every request that was sent has an answer, the process ends by itself and
-// well, and the port can be used again at once.
+// A drain under load: every request that was sent has an answer, the process exits cleanly by
+// itself, and the port can be used again at once.
 func TestE2EDrainUnderLoad(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
@@ -94,9 +95,9 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 						unanswered.Add(1)
 						return
 					default:
-						// The connection ended between two requests of this goroutine: the
-						// server had answered everything it was asked. The client says so by
-						// refusing what it could not send.
+						// The connection ended between two requests of this goroutine: the server
+						// had answered every request. The client reports that by refusing requests
+						// that it could not send.
 						broken.Add(1)
 						return
 					}
@@ -132,8 +133,8 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 	}
 }
 
-// More connections than descriptors: the server stays, those inside are served, those outside
-// are told, and when they leave others come in.
+// More connections than descriptors: the server survives, accepted clients are served, others are
+// refused with the reason, and when clients leave, others are accepted.
 func TestE2EDescriptorsRunOut(t *testing.T) {
 	s := start(t, config(t, digits), "bash", "-c", `ulimit -n 256; exec "$0" "$@"`)
 	s.waitReplicas("digits", 1)
@@ -185,7 +186,8 @@ func TestE2EDescriptorsRunOut(t *testing.T) {
 	}
 }
 
-// A container of RPC v0 does not connect: the server calls it, and calls again when it is gone.
+// A container of RPC v0 does not connect: the server dials it, and dials again when it has
+// disconnected.
 func TestE2ECallsV0(t *testing.T) {
 	var config string
 	var addrs []string
@@ -235,8 +237,8 @@ func TestE2ECallsV0(t *testing.T) {
 	all()
 }
 
-// A container of RPC v0 cannot say that it is not batched: the configuration does. It then gets
-// one item at a time, whatever waits.
+// A container of RPC v0 cannot declare that it is not batched: the configuration does. It then gets
+// one item at a time, however many wait.
 func TestE2ECallsV0Unbatched(t *testing.T) {
 	addr := hosttest.Addr(t)
 	s := start(t, fmt.Sprintf("[model.whole]\nbatched = false\n[[container]]\nname = \"whole\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"whole\"\nversion = \"1\"\ninput = \"ints\"\n", addr))
@@ -246,7 +248,7 @@ func TestE2ECallsV0Unbatched(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var asking sync.WaitGroup
-	for i := range 40 { // of different lengths, and all at once
+	for i := range 40 { // of different lengths, and concurrently
 		asking.Go(func() {
 			clip, _ := tensor.FromSlice(tensor.Shape{2, i}, slices.Repeat([]int32{3}, 2*i))
 			m, err := client.Do(ctx, &shiva.Message{Namespace: "whole", Tensors: []tensor.Tensor{clip}})
@@ -275,8 +277,7 @@ func TestE2ECallsV0Unbatched(t *testing.T) {
 	}
 }
 
-// kill -9 of the container: the requests in it are answered, and the supervised process is back
-// by itself.
+// kill -9 of the container: its requests are answered, and the supervised process is restarted.
 func TestE2EContainerKilled(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
@@ -326,7 +327,7 @@ func zombie(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// A file that does not say what it should is refused with the place and the words.
+// An invalid file is refused with the line and the text.
 func TestE2EConfigFaults(t *testing.T) {
 	for text, says := range map[string]string{
 		"[tcp]\nlisten = 5":      "2",
@@ -383,7 +384,7 @@ func config(t *testing.T, text string) string {
 	return strings.ReplaceAll(text, "ROOT", root(t))
 }
 
-// image is one row of the digits model.
+// image returns one row for the digits model.
 func image(t *testing.T) *shiva.Message {
 	pixels, err := tensor.New(tensor.Uint8, tensor.Shape{8, 8}, make([]byte, 64))
 	if err != nil {

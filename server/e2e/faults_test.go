@@ -26,8 +26,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asReplica makes this binary a container that answers 3x + 1, in 1 ms: of version 1, unless
-// asVersion says otherwise.
+// asReplica makes this binary a container that answers 3x + 1, in 1 ms, as version 1 unless
+// asVersion is set.
 const (
 	asReplica = "SHIVA_E2E_REPLICA"
 	asVersion = "SHIVA_E2E_VERSION"
@@ -90,8 +90,8 @@ const (
 	deadline = time.Second
 )
 
-// A load is an open-loop stream of requests, each with its own number, for as long as a test
-// does something to the containers.
+// A load is an open-loop series of requests, each with its own number, while a test disturbs the
+// containers.
 type load struct {
 	watch *stopwatch
 	stop  chan struct{}
@@ -105,8 +105,8 @@ type load struct {
 	version string         // of the last answer
 }
 
-// begin starts the load. Each request is one call of the client, which gets one answer or none:
-// a second one would be taken for the answer of the next request, and be wrong.
+// begin starts the load. Each request is one call of the client, which gets one answer or none: a
+// second one would be taken for the answer of the next request, and be wrong.
 func (s *shivad) begin() *load {
 	l := &load{watch: newStopwatch(s.t), stop: make(chan struct{}), types: map[string]int{}}
 	const clients = 8
@@ -168,8 +168,8 @@ func (l *load) goesOn(t *testing.T) {
 	budgettest.Until(t, "more results", func() bool { return l.right.Load() >= right+rate/4 })
 }
 
-// end stops the load and holds it against the bars of reliability: every request answered once,
-// none wrongly, each within its deadline, and at least so many in a hundred with a result.
+// end stops the load and compares it with the bars of reliability: every request is answered once,
+// correctly and within its deadline, and at least the given percentage with a result.
 func (l *load) end(t *testing.T, percent float64) {
 	t.Helper()
 	close(l.stop)
@@ -186,7 +186,7 @@ func (l *load) end(t *testing.T, percent float64) {
 	if got := 100 * float64(l.right.Load()) / float64(l.asked.Load()); got < percent {
 		t.Errorf("%.2f %% have a result, expected %g", got, percent)
 	}
-	// The bar is 5 ms at p99.9; the rest is for a machine that is busy with other tests.
+	// The bar is 5 ms at p99.9; the rest allows for a machine that is busy with other tests.
 	if late := p(0.999) - deadline; late > 100*time.Millisecond {
 		t.Errorf("p99.9 is %v after the deadline", late)
 	}
@@ -198,7 +198,7 @@ objective = "20ms"
 execution_timeout = "200ms"
 `
 
-// seconds is how long a fault is kept up: SHIVA_E2E_SECONDS for a long run.
+// seconds returns how long a fault lasts: SHIVA_E2E_SECONDS for a long run.
 func seconds(t *testing.T, usual int) int {
 	t.Helper()
 	n := usual
@@ -235,8 +235,8 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 	l.end(t, 99)
 }
 
-// One of three replicas is stopped and goes on later. Its batch is given to another one after
-// the execution timeout, it gets no more, and it is back by itself.
+// One of three replicas is stopped and continues later. Its batch goes to another one after the
+// execution timeout, it gets no more, and it returns by itself.
 func TestE2EStoppedUnderLoad(t *testing.T) {
 	s := start(t, faultConfig)
 	var replicas [3]*exec.Cmd
@@ -260,14 +260,15 @@ func TestE2EStoppedUnderLoad(t *testing.T) {
 	l.end(t, 99)
 }
 
-// A cable forwards containers' connections until it is cut: then bytes vanish and no end is seen.
+// A cable forwards containers' connections until it is cut: then bytes vanish and neither side sees
+// an end.
 type cable struct {
 	ear net.Listener
 	cut atomic.Bool
 }
 
-// connect lays a cable to the server that carries that many bytes a second in either direction;
-// 0: as many as there are.
+// connect makes a cable to the server that carries rate bytes a second in either direction; 0: no
+// limit.
 func connect(t *testing.T, server string, rate int) *cable {
 	t.Helper()
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
@@ -284,7 +285,7 @@ func connect(t *testing.T, server string, rate int) *cable {
 		for {
 			n, err := from.Read(buf)
 			switch {
-			case w.cut.Load(): // for ever: what was cut once is not put together again
+			case w.cut.Load(): // for ever: a cut connection is not restored
 				<-t.Context().Done()
 				return
 			case err != nil:
@@ -328,9 +329,8 @@ func connect(t *testing.T, server string, rate int) *cable {
 	return w
 }
 
-// The cable of one of three replicas is cut. The server hears nothing from it for three
-// heartbeats, the container nothing from the server, and when there is a cable again the
-// container connects anew.
+// The cable of one of three replicas is cut. For three heartbeats neither side hears from the
+// other, and when there is a cable again the container reconnects.
 func TestE2ECableCutUnderLoad(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n"+faultConfig)
 	w := connect(t, s.containers, 0)
@@ -346,8 +346,8 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	if d := l.watch.read() - cut; d > time.Second {
 		t.Errorf("readiness was wrong for %v", d)
 	}
-	// Whichever comes first: three heartbeats without a byte, or three execution timeouts
-	// without an answer.
+	// Three heartbeats without a byte, or three execution timeouts without an answer, whichever is
+	// first.
 	budgettest.Until(t, "the silence to be noticed", func() bool {
 		return s.logs("container gone", "silent for") || s.logs("container gone", "no answer for")
 	})
@@ -357,7 +357,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	l.end(t, 99)
 }
 
-// There is one replica, and then none: errors are typed, and when it is back, answers are answers.
+// The only replica is killed: errors are typed, and when it is back, requests succeed.
 func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	s := start(t, faultConfig)
 	only := s.replica(s.containers)
@@ -384,8 +384,8 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	l.end(t, 10)
 }
 
-// hostile peers do their worst at the containers' address, again and again. None may hurt those
-// who are served meanwhile.
+// hostile runs hostile peers at the containers' address, again and again. They must not affect the
+// clients that are served meanwhile.
 func hostile(t *testing.T, addr string) (stop func()) {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
@@ -432,8 +432,8 @@ func hostile(t *testing.T, addr string) (stop func()) {
 	}
 }
 
-// Peers that mean harm come and go while others are served. No container hangs, and a busy machine
-// may hold all up for the execution timeout of the other tests.
+// Hostile peers come and go while clients are served. No container hangs; a busy machine may stall
+// everything for the execution timeout of the other tests.
 func TestE2EHostileUnderLoad(t *testing.T) {
 	s := start(t, "")
 	s.replica(s.containers)
@@ -444,7 +444,7 @@ func TestE2EHostileUnderLoad(t *testing.T) {
 	quiet.end(t, 100)
 	stop := hostile(t, s.containers)
 	l := s.begin()
-	time.Sleep(time.Duration(seconds(t, 2)) * time.Second) // as long as they are wanted
+	time.Sleep(time.Duration(seconds(t, 2)) * time.Second) // the duration of the attack
 	stop()
 	l.end(t, 100)
 	for _, words := range []string{"limit 2097152 for a message", "more than 16 frames", "not out; further ones"} {

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback that an application receives reaches a container in Python that asks for it, with
-// the input of the request that it names; what it does with it shows in its next answer.
+// Feedback to an application reaches a container in Python that asks for it, with the input of the
+// request that it names; the effect shows in the container's next answer.
 func TestE2EFeedbackReachesTheContainer(t *testing.T) {
 	s := start(t, "")
 	s.script("learning_model.py", s.containers)

@@ -19,10 +19,10 @@ import (
 var detectorTimeout = flag.Duration("detector-timeout", 30*time.Second,
 	"request_timeout of TestE2EFrigate, on a quiet machine 200ms, as Frigate has it")
 
-// Eight detectors of libzmq, beside two replicas in Python, of which one is killed: everybody gets
-// every answer, and the batches are shared. request_timeout is long, as this machine may be slow,
-// unless -detector-timeout is given; how long an answer takes at most is a test of package frigate,
-// on virtual time.
+// Eight detectors on libzmq with two replicas in Python, one of which is killed: every detector
+// gets every answer, and requests share batches. request_timeout is long, as this machine may be
+// slow, unless -detector-timeout is given; package frigate tests the maximum time of an answer, on
+// virtual time.
 func TestE2EFrigate(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shivad.toml")
@@ -74,7 +74,7 @@ replicas = 2
 	}
 }
 
-// shows is the value of a series on /metrics; 0: there is none.
+// shows returns the value of a series on /metrics; 0: there is none.
 func (s *shivad) shows(series string) (value float64) {
 	s.t.Helper()
 	resp, err := http.Get("http://" + s.admin + "/metrics")

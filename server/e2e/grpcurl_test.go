@@ -25,8 +25,8 @@ import (
 
 const asGRPCurl = "SHIVA_E2E_GRPCURL"
 
-// grpcurlDir is a directory with a grpcurl in it: this program, which does as that one what the
-// pages ask of it.
+// grpcurlDir returns a directory with a grpcurl: this program, which implements what the pages use
+// of it.
 func grpcurlDir(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -41,7 +41,7 @@ func grpcurlDir(t *testing.T) string {
 	return dir
 }
 
-// grpcurl calls a method that it knows from the server's own description alone.
+// grpcurl calls a method, which it knows only from the server's own description.
 func grpcurl(args []string) error {
 	flags := flag.NewFlagSet("grpcurl", flag.ContinueOnError)
 	plaintext, data := flags.Bool("plaintext", false, ""), flags.String("d", "", "")

@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// root is the top of the source tree.
+// root returns the top of the source tree.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
@@ -33,8 +33,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// binary is a program of the tree: that in SHIVA_E2E_BIN if it is set and has one, else that of
-// "make build".
+// binary returns a program of the tree: the one in SHIVA_E2E_BIN if it is set and has one, else the
+// one of "make build".
 func binary(t *testing.T, name string) string {
 	t.Helper()
 	if path := filepath.Join(os.Getenv("SHIVA_E2E_BIN"), name); filepath.IsAbs(path) {
@@ -49,7 +49,7 @@ func binary(t *testing.T, name string) string {
 	return path
 }
 
-// python is the interpreter that has the SDK and the clients installed.
+// python returns the interpreter that has the SDK and the clients installed.
 func python(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("PYTHON")
@@ -64,7 +64,7 @@ type shivad struct {
 	t               *testing.T
 	cmd             *exec.Cmd
 	tcp, rest, grpc string
-	// The same doors' addresses on Unix sockets; empty: they have none.
+	// The doors' addresses on Unix sockets; empty: none.
 	sockets           map[string]string
 	containers, admin string
 	old               [3]string // where containers of v1b, v2 and v2a connect
@@ -95,7 +95,7 @@ func startWith(t *testing.T, args []string) *shivad {
 	t.Helper()
 	s := &shivad{t: t, cmd: exec.Command(args[0], args[1:]...), exited: make(chan error, 1)}
 	s.cmd.Dir = root(t)
-	// The race of a leaked child: it dies with us.
+	// The process ends with the test, even if the test is killed.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
@@ -136,7 +136,7 @@ func startWith(t *testing.T, args []string) *shivad {
 	return s
 }
 
-// line keeps a line of the log, and takes the addresses from the one that says them.
+// line stores a line of the log, and takes the addresses from the line that has them.
 func (s *shivad) line(text string, ready chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ next:
 	return false
 }
 
-// env is the environment of a container or client process that uses the server.
+// env returns the environment of a container or client process that uses the server.
 func (s *shivad) env() []string {
 	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_UNIX="+s.sockets["tcp"], "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// What an operator makes and a policy learns is there after kill -9, and a file brings it to
+// An operator's changes and a policy's learned state survive kill -9, and a file brings them to
 // another server.
 func TestE2EManagedStateSurvives(t *testing.T) {
 	dir := t.TempDir()

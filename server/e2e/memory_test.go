@@ -42,10 +42,10 @@ metadata_bytes = "64KiB"
 message_timeout = "30s"
 `
 
-// A cgroup is one of the kernel's for memory, in which a process has a limit.
+// A cgroup is a memory cgroup of the kernel with a limit.
 type cgroup struct{ dir, procs string }
 
-// newCgroup makes one below this process's own, or says why it cannot.
+// newCgroup makes one below this process's own, or returns why it cannot.
 func newCgroup(t *testing.T, limit int64) (*cgroup, error) {
 	of, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -75,12 +75,12 @@ func newCgroup(t *testing.T, limit int64) (*cgroup, error) {
 	return nil, fmt.Errorf("no cgroup with a limit of memory can be made here: %w", err)
 }
 
-// inside is a command before another that runs it in the cgroup.
+// inside returns a command prefix that runs a command in the cgroup.
 func (g *cgroup) inside() []string {
 	return []string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, g.procs}
 }
 
-// peak is the most memory that the server has had resident.
+// peak returns the server's peak resident memory.
 func (s *shivad) peak() int64 {
 	s.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
@@ -100,7 +100,7 @@ func (s *shivad) peak() int64 {
 	return 0
 }
 
-// big serves a model "big" of rows of 8 MiB, which answers the eighth part of them.
+// big serves a model "big" with rows of 8 MiB, whose answers have an eighth of the size.
 func (s *shivad) big(t *testing.T) {
 	serving := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -123,7 +123,7 @@ func (s *shivad) big(t *testing.T) {
 	s.waitReplicas("big", 1)
 }
 
-// tally counts answers by what they are.
+// tally counts answers by type.
 type tally struct {
 	mu sync.Mutex
 	of map[string]int
@@ -135,10 +135,10 @@ func (c *tally) add(what string) {
 	c.of[what]++
 }
 
-// Three times the budget is offered at any time, over two doors, beside bodies that unpack to
-// thirty times it: nobody is answered anything but a result or Overloaded, and the process
-// stays within its budget and a quarter, in a cgroup of the budget and 30 %. What it shares with
-// the container counts.
+// Clients always offer three times the budget, over two doors, alongside bodies that unpack to
+// thirty times the budget: every answer is a result or Overloaded, and the process stays within its
+// budget and a quarter, in a cgroup of the budget and 30 %. Memory shared with the container
+// counts.
 func TestE2EMemoryBudget(t *testing.T) {
 	var prefix []string
 	if g, err := newCgroup(t, budget*13/10); err != nil {
@@ -210,8 +210,8 @@ func TestE2EMemoryBudget(t *testing.T) {
 	}
 }
 
-// Clients that send 30 KB each, which unpack to nearly twice the budget, cost another nothing:
-// none of its requests is refused.
+// Clients that send 30 KB each, which together unpack to nearly twice the budget, do not affect
+// another client: none of its requests is refused.
 func TestE2EUnpacking(t *testing.T) {
 	s := start(t, strings.Replace(memoryConfig, "200MiB", "400MiB", 1))
 	s.big(t)
@@ -242,8 +242,8 @@ func TestE2EUnpacking(t *testing.T) {
 	}
 }
 
-// What does not fit into the cgroup is lowered, and said with both figures; what was asked for
-// and cannot be had is refused.
+// A default budget that does not fit into the cgroup is lowered, and the log has both figures; a
+// configured one that does not fit is an error.
 func TestE2EMemoryOfCgroup(t *testing.T) {
 	g, err := newCgroup(t, 260<<20)
 	if err != nil {
@@ -271,7 +271,7 @@ func TestE2EMemoryOfCgroup(t *testing.T) {
 	}
 }
 
-// post asks over HTTP, and gives the error's type, or "ok".
+// post sends a request over HTTP, and returns the error's type, or "ok".
 func (s *shivad) post(head []byte, body io.Reader, length int) string {
 	q, err := http.NewRequest("POST", "http://"+s.rest+"/v2/models/big/infer", body)
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *shivad) post(head []byte, body io.Reader, length int) string {
 	return reply.Error
 }
 
-// unfinished is a request of 30 KB whose gzip body has unpacked to 30 MB and has not ended.
+// unfinished returns a request of 30 KB whose gzip body unpacks to 30 MB and has not ended.
 func unfinished(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -313,7 +313,7 @@ func unfinished(t *testing.T) []byte {
 	return fmt.Appendf(nil, "POST /v2/models/big/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", b.Len(), b.Bytes())
 }
 
-// throw keeps 24 connections with such a request each, until ctx ends. A refused one comes again.
+// throw keeps 24 connections with such a request each, until ctx ends. A refused one is sent again.
 func (s *shivad) throw(ctx context.Context, bomb []byte, clients *sync.WaitGroup) *atomic.Int64 {
 	sent := new(atomic.Int64)
 	for range 24 {

@@ -16,10 +16,10 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// The server and its containers need no root, and no place to write but that of the state and of
+// The server and its containers do not need root, nor a place to write except that of the state and
 // the Unix sockets, for all doors and TLS, changes, a restart of containers and a reload. As root
-// this runs them as nobody, else as the user of the test, on a file system that is read-only but
-// for one directory.
+// this test runs them as user nobody, else as the user of the test, on a file system that is
+// read-only except for one directory.
 func TestE2ENobody(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shivad") // not t.TempDir, whose path is too long for a socket
 	if err != nil {
@@ -38,7 +38,7 @@ func TestE2ENobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nobody may not enter every directory of a source tree.
+	// The user nobody may not enter every directory of a source tree.
 	for _, name := range []string{"shivad", "digits-container"} {
 		program, err := os.ReadFile(binary(t, name))
 		if err != nil {
@@ -111,8 +111,8 @@ read_only = true
 	}
 }
 
-// useEveryDoor asks a server through all its doors but that which has been asked, over TLS as well,
-// and has it change, restart a container and reload.
+// useEveryDoor sends requests through all doors that the test has not used yet, over TLS as well,
+// and makes the server change state, restart a container and reload.
 func useEveryDoor(t *testing.T, dir string) {
 	t.Helper()
 	at := func(name string) string { return "unix:" + filepath.Join(dir, "run", name+".sock") }

@@ -23,7 +23,7 @@ func (s *shivad) ctl(args ...string) string {
 	return string(out)
 }
 
-// Version 2 takes over under load when it is ready, and shivactl takes version 1 back. No
+// Version 2 takes over under load when it is ready, and shivactl switches back to version 1. No
 // request fails.
 func TestE2ERollingUnderLoad(t *testing.T) {
 	s := start(t, faultConfig)
@@ -49,8 +49,8 @@ func TestE2ERollingUnderLoad(t *testing.T) {
 	l.end(t, 100)
 }
 
-// The server is not ready without a model that it must have, and says so within a second of its
-// last replica's death; likewise when there is one again.
+// The server is not ready without a required model, and reports that within a second of the last
+// replica's end; the same when there is one again.
 func TestE2EReadiness(t *testing.T) {
 	s := start(t, "[server]\nrequired_models = [\"affine\"]\n")
 	watch := newStopwatch(t)
@@ -74,8 +74,7 @@ func TestE2EReadiness(t *testing.T) {
 	}
 }
 
-// A supervised container that does not stay up is shown by shivactl status, with the last that
-// it said.
+// shivactl status shows a supervised container that does not stay up, with its last output.
 func TestE2ECrashLoop(t *testing.T) {
 	s := start(t, `
 [[container]]

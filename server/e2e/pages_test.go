@@ -20,9 +20,9 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// The pages for users are the README files of the tree. Every block of commands in them is run as
-// it stands, from the first to the last, in a directory that looks like the top of the tree, beside
-// a server with the digits model. A comment before a block says what it is for:
+// The pages for users are the README files of the tree. Every block of commands in them is run
+// unchanged, from the first to the last, in a directory that looks like the top of the tree, with a
+// server that has the digits model. A comment before a block says what it is for:
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
@@ -30,8 +30,8 @@ import (
 //	                       that begins with the same word as the block's last
 //	<!-- ready MODEL -->   the previous block started a container of this model; wait for it
 //
-// A page of commands that take minutes or hours, or need what few machines have, is exempt, with
-// the reason, unless -page names it.
+// A page of commands that take minutes or hours, or need rare equipment, is exempt, with the
+// reason, unless -page names it.
 var exempt = map[string]string{
 	"bench/README.md":               "benchmarks and soaks; make test runs their short forms",
 	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
@@ -84,7 +84,7 @@ type page struct {
 	name   string
 	text   string
 	dir    string // where its commands run
-	source string // the last that it showed
+	source string // the last source that it showed
 	server *shivad
 }
 
@@ -107,7 +107,7 @@ func newPage(t *testing.T, name string) *page {
 	return p
 }
 
-// serve starts a server with a port of TLS, whose authority is ca.pem where the commands run.
+// serve starts a server with a TLS port, whose authority is ca.pem in the commands' directory.
 func (p *page) serve() {
 	p.t.Helper()
 	authority := certtest.New(p.t, "page")
@@ -124,7 +124,7 @@ var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)
 // commandLine matches a line that a reader would type into a shell.
 var commandLine = regexp.MustCompile(`(?m)^ *(\$ |(go|make|bin/\w+|curl|pip|python3?|grpcurl|cc|docker|export|kill) )`)
 
-// run does what each block is for. A block that is neither run nor compared is a mistake, and so
+// run runs or compares each block. A block that is neither run nor compared is a mistake, and so
 // are commands in a block or an indented paragraph that is not run.
 func (p *page) run() {
 	rest := block.ReplaceAllString(p.text, "")
@@ -186,20 +186,20 @@ func (p *page) run() {
 	}
 }
 
-// here puts the ports of the server under test in the place of the defaults.
+// here replaces the default ports by those of the server under test.
 func (p *page) here(text string) string {
 	for port, address := range map[string]string{"6174": p.server.tcp, "6175": p.server.sockets["tcp"], "8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
 		_, mine, err := net.SplitHostPort(strings.TrimPrefix(address, "tls://"))
 		if err != nil {
-			continue // it has none
+			continue // this door has no address
 		}
 		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\()`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
 	}
 	return text
 }
 
-// command runs a script as a user's shell would, and gives what it prints. What it leaves in
-// the background ends with the page.
+// command runs a script as a user's shell would, and returns its output. Background processes end
+// with the page.
 func (p *page) command(script string) string {
 	p.t.Helper()
 	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)
@@ -230,7 +230,7 @@ func (p *page) command(script string) string {
 	return string(printed)
 }
 
-// session runs the commands of a console block, each with what it prints below it.
+// session runs the commands of a console block, and compares the output below each.
 func (p *page) session(text string) {
 	p.t.Helper()
 	var script, expected string
@@ -258,7 +258,8 @@ func (p *page) session(text string) {
 	flush()
 }
 
-// check has shivad read a piece of a configuration, beside the certificates that it may name.
+// check runs shivad --check on a piece of a configuration, next to the certificates that it may
+// name.
 func (p *page) check(toml string) {
 	p.t.Helper()
 	authority := certtest.New(p.t, "page")
@@ -286,7 +287,8 @@ func (p *page) makeRun() *shivad {
 	defer out.Close()
 	cmd := exec.Command("make", "run")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root(p.t), out, out
-	// No reader runs it inside of another make, whose flags hold its output back until it ends.
+	// Readers do not run it inside another make, whose flags would hold its output back until it
+	// ends.
 	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "RUNFLAGS="+strings.Join(flags, " "))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -314,7 +316,7 @@ func (p *page) makeRun() *shivad {
 	return s
 }
 
-// own gives the page a copy of a file of the tree, which speaks to the server under test.
+// own gives the page a copy of a file of the tree that connects to the server under test.
 func (p *page) own(path, text string) {
 	p.t.Helper()
 	top, _, _ := strings.Cut(path, "/")

@@ -58,8 +58,8 @@ func ask(t *testing.T, c *shiva.Client, model string, x tensor.Tensor) (*shiva.M
 }
 
 // waitHeartbeats waits until every container has sent a heartbeat: between hello and the first one,
-// a container in Python may be silent for longer. Of three messages one is a heartbeat: at most two
-// answer offers, of shared memory and of grants.
+// a container in Python may be silent for longer. Of three messages at least one is a heartbeat: at
+// most two answer offers, of shared memory and of grants.
 func (s *shivad) waitHeartbeats() {
 	s.t.Helper()
 	silent, messages := map[string]float64{}, map[string]int{}
@@ -91,12 +91,12 @@ func (s *shivad) steady() {
 	}
 }
 
-// A message that takes twice as long to arrive as a side may be silent, to a container and back.
-// The SDKs count bytes. The plain one's library shows whole messages only, and it hears no
+// A message takes twice as long to arrive as a side may be silent, to a container and back. The
+// SDKs count bytes. The plain container's library reports only whole messages, and receives no
 // heartbeat meanwhile, so its messages are announced.
 func TestE2ESlowCable(t *testing.T) {
 	const size, rate = 8 << 20, 4 << 20
-	// Shared memory would take the way past the cable.
+	// Shared memory would bypass the cable.
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\narena = false\n")
 	s.script("busy_models.py", connect(t, s.containers, rate).ear.Addr().String(), "big")
 	s.plain(connect(t, s.containers, rate).ear.Addr().String())
@@ -158,8 +158,8 @@ func TestE2ESlowCable(t *testing.T) {
 	s.steady()
 }
 
-// A model is loaded that holds the interpreter lock, beside one that waits for work: that one
-// says nothing for three times as long as a side may be silent.
+// While a model loads, it holds the interpreter lock of an idle one: the idle one is silent for
+// three times as long as a side may be.
 func TestE2EInterpreterHeld(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	s.script("busy_models.py", s.containers, "quiet", "greedy")
@@ -168,7 +168,7 @@ func TestE2EInterpreterHeld(t *testing.T) {
 	s.steady()
 }
 
-// A model computes and holds the interpreter lock, beside one that waits for work.
+// A model holds the interpreter lock of an idle one while it computes.
 func TestE2EInterpreterHeldByACall(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	s.script("busy_models.py", s.containers, "quiet", "holder")
@@ -187,9 +187,9 @@ func TestE2EInterpreterHeldByACall(t *testing.T) {
 	s.steady()
 }
 
-// A container in Python that has nothing to do and is stopped is noticed after twice the time that
-// one in another language has, and not after ten times as long: while it computes nothing, nothing
-// of its SDK keeps it from answering PINGs.
+// The server notices an idle container in Python that is stopped after twice the time allowed to
+// one in another language, not after ten times as long: an idle SDK has no reason not to answer
+// PINGs.
 func TestE2EStoppedIdle(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	cmd := s.script("busy_models.py", s.containers, "quiet")
@@ -209,7 +209,7 @@ func TestE2EStoppedIdle(t *testing.T) {
 	s.waitReplicas("quiet", 1)
 }
 
-// A container that executes four batches at once gets four at once: each waits for the others.
+// A container that executes four batches at once gets four: each waits for the others.
 func TestE2EConcurrency(t *testing.T) {
 	s := start(t, "")
 	s.script("busy_models.py", s.containers, "together")
@@ -234,8 +234,8 @@ func TestE2EConcurrency(t *testing.T) {
 	asks.Wait()
 }
 
-// Of a hundred rows one makes the batch that it is in fail. It alone is answered with that, and
-// all others rightly.
+// One of a hundred rows makes its batch fail. Only its request gets that error; all others get
+// correct answers.
 func TestE2EPoison(t *testing.T) {
 	s := start(t, "")
 	s.script("busy_models.py", s.containers, "picky")
@@ -278,7 +278,7 @@ func TestE2EPoison(t *testing.T) {
 	s.steady()
 }
 
-// Containers of RPC v1 to v3 that send from one buffer answer rightly, as they get the next batch
+// Containers of RPC v1 to v3 that send from one buffer answer correctly, as they get the next batch
 // only after their answer. With slots = 2 they do not, and the log warns.
 func TestE2EOneBuffer(t *testing.T) {
 	s := start(t, `
@@ -346,7 +346,7 @@ slots = 2
 	}
 }
 
-// number is the only value of an answer, as text.
+// number returns the only value of an answer, as text.
 func number(m *shiva.Message) string {
 	if len(m.Tensors) != 1 {
 		return ""

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sharer is a client in Python that has asked with shared memory, and waits to be killed.
+// sharer is a client in Python that sends a request with shared memory, and waits to be killed.
 const sharer = `
 import os, sys, threading
 import numpy as np
@@ -55,11 +55,11 @@ func TestE2ESharer(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Println("shares")
-	time.Sleep(time.Hour) // without a timer, Go would call it a deadlock once the server is gone
+	time.Sleep(time.Hour) // without a timer, Go would report a deadlock once the server has ended
 }
 
-// connectionsTo counts the sockets of this machine that are connected to one of its addresses, or
-// are not closed yet although their peer has gone.
+// connectionsTo counts the sockets of this machine that are connected to addr, or not yet closed
+// although their peer is.
 func connectionsTo(t *testing.T, addr string) (n int) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
@@ -78,8 +78,8 @@ func connectionsTo(t *testing.T, addr string) (n int) {
 	return n
 }
 
-// Nothing is left in shared memory of clients that are killed, nor of a server that is, nor has the
-// server a region of a client that is gone.
+// Killed clients and a killed server leave nothing in shared memory, and the server keeps no region
+// of a client that has disconnected.
 func TestE2ERegionsOfTheKilled(t *testing.T) {
 	const shared = "[shared_memory]\ndirectory = \"/dev/shm\"\n"
 	s := start(t, shared)
@@ -143,7 +143,7 @@ func TestE2ERegionsOfTheKilled(t *testing.T) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// Now they may do something about it, such as closing their connections.
+	// Now they may react, for example by closing their connections.
 	budgettest.Until(t, "the clients to notice", func() bool { return connectionsTo(t, s.tcp) == 0 })
 	for _, cmd := range clients {
 		_ = cmd.Process.Kill()

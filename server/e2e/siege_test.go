@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// resident is the memory of the server's process, in MiB.
+// resident returns the memory of the server's process, in MiB.
 func (s *shivad) resident() (mib int) {
 	s.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
@@ -34,8 +34,8 @@ func (s *shivad) resident() (mib int) {
 	return mib >> 10
 }
 
-// Twenty clients that each ask for 256 answers of a MiB and read none: they are closed, and
-// until then take what each may have.
+// Twenty clients each request 256 answers of 1 MiB and read none: they are disconnected, and until
+// then take no more memory than each may.
 func TestE2EUnreadAnswers(t *testing.T) {
 	const clients, asked, each = 20, 256, 8
 	s := start(t, "[tcp]\nstall_timeout = \"3s\"\n")
@@ -93,14 +93,14 @@ func TestE2EUnreadAnswers(t *testing.T) {
 	}
 	budgettest.Until(t, "the clients to be closed", closed)
 	t.Logf("%d MiB before, %d at most", before, most)
-	// What they may have, as much again for the collector, and a few batches on their way.
+	// The memory that they may have, as much again for the collector, and a few batches in flight.
 	if grown := most - before; grown > 2*clients*each+100 {
 		t.Errorf("%d clients that do not read took %d MiB, where each may have %d", clients, grown, each)
 	}
 }
 
-// 500 connections that are held at the operators' door, with nothing said on them, half a
-// request, or a whole one before, do not keep /livez from being answered.
+// 500 open connections at the admin door, without a request, with half of one, or after a whole
+// one, do not keep /livez from answering.
 func TestE2ELivezUnderSiege(t *testing.T) {
 	s := start(t, "")
 	for i := range 500 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A stopwatch measures the time in which this machine lets us run: a moment for which it stands
-// still, or belongs to others, is no delay of the server's.
+// A stopwatch measures the time in which this machine runs the test: moments in which it stalls or
+// runs other work are not the server's delay.
 type stopwatch struct{ ran atomic.Int64 }
 
 func newStopwatch(t *testing.T) *stopwatch {
@@ -29,5 +29,5 @@ func newStopwatch(t *testing.T) *stopwatch {
 	return w
 }
 
-// read is the time since the beginning.
+// read returns the time since the start.
 func (w *stopwatch) read() time.Duration { return time.Duration(w.ran.Load()) }

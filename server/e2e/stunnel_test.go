@@ -18,9 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// Containers that speak no TLS register and answer through stunnel, as the page of containers
-// configures it, and on a Unix socket, and a client asks through it. All get what plain ones get,
-// byte for byte.
+// Containers without TLS register and answer through stunnel, as configured on the page of
+// containers, and on a Unix socket, and a client sends requests through it. All get the same bytes
+// as without stunnel.
 func TestE2EStunnel(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")

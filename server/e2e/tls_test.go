@@ -14,10 +14,10 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// Clients that know nothing of the server but TLS get the bytes that plain ones get: Python's ssl,
-// openssl, curl, Triton's over HTTP and gRPC, and ours in Python, which asks a container in Python
-// that has connected over TLS. Each shows a certificate, and without one none is answered and no
-// container registers. A SIGHUP replaces the server's certificate.
+// Clients with their own TLS libraries get the same bytes as plain ones: Python's ssl, openssl,
+// curl, Triton's over HTTP and gRPC, and ours in Python, which asks a container in Python that has
+// connected over TLS. Each shows a certificate; without one no client is answered and no container
+// registers. A SIGHUP replaces the server's certificate.
 func TestE2ETLS(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")

@@ -23,10 +23,10 @@ import (
 
 var oldFlag = flag.String("old", "", "the `tree` of an earlier release, as .ci/upgrade builds it; empty: nothing is upgraded")
 
-// A release is a tree that is built: an earlier one, or this one.
+// A release is a built tree: an earlier one, or this one.
 type release struct{ name, tree string }
 
-// releases are the earlier one and this one.
+// releases returns the earlier release and this one.
 func releases(t *testing.T) (before, now release) {
 	return release{"old", *oldFlag}, release{"new", root(t)}
 }
@@ -39,8 +39,8 @@ func (r release) python(t *testing.T, script string, args ...string) []string {
 	return append([]string{"env", "PYTHONPATH=" + packages, python(t), filepath.Join(root(t), "server/e2e/python", script)}, args...)
 }
 
-// A member is a server that is replaced by one of another release, at the same addresses and with
-// the same state.
+// A member is a server that can be replaced by one of another release, at the same addresses and
+// with the same state.
 type member struct {
 	*shivad
 	args []string
@@ -59,7 +59,7 @@ func newMember(t *testing.T, state string) *member {
 	return m
 }
 
-// become ends the server, if there is one, as an operator does, and starts that of a release.
+// become stops the server, if there is one, as an operator does, and starts that of a release.
 func (m *member) become(t *testing.T, r release) {
 	t.Helper()
 	if m.shivad != nil {
@@ -71,7 +71,7 @@ func (m *member) become(t *testing.T, r release) {
 		}
 	}
 	m.shivad = startWith(t, append([]string{r.program("shivad")}, m.args...))
-	// Operators may have the other release's program.
+	// Operators may use the other release's shivactl.
 	before, now := releases(t)
 	for _, from := range []release{before, now} {
 		if out, err := exec.Command(from.program("shivactl"), "status", "--addr", m.tcp, "--admin", m.admin).CombinedOutput(); err != nil {
@@ -80,7 +80,7 @@ func (m *member) become(t *testing.T, r release) {
 	}
 }
 
-// A cluster is servers, the containers that are connected to all of them, and clients.
+// A cluster has servers, containers that are connected to all of them, and clients.
 type cluster struct {
 	t          *testing.T
 	servers    []*member
@@ -90,7 +90,7 @@ type cluster struct {
 }
 
 // serve replaces the containers by those of a release, under load: new ones serve before the old
-// ones are ended.
+// ones are stopped.
 func (c *cluster) serve(r release) {
 	c.t.Helper()
 	addresses := make([]string, len(c.servers))
@@ -126,7 +126,7 @@ func (c *cluster) serve(r release) {
 	wait(1)
 }
 
-// learn gives feedback at each server, and sees that all know of it, and of none twice.
+// learn gives feedback to each server, and checks that all have learned it, each exactly once.
 func (c *cluster) learn() {
 	c.t.Helper()
 	const each = 10
@@ -149,7 +149,8 @@ func (c *cluster) learn() {
 	c.knows()
 }
 
-// knows waits until all servers have learned from all feedback, and sees that it is the same.
+// knows waits until all servers have learned from all feedback, and checks that their states are
+// equal.
 func (c *cluster) knows() {
 	c.t.Helper()
 	first := fmt.Sprint(c.servers[0].learned(c.rounds).Users)
@@ -160,7 +161,8 @@ func (c *cluster) knows() {
 	}
 }
 
-// restart replaces the servers, one after the other. What was learned is there, and is learned on.
+// restart replaces the servers, one after the other. Learned state survives, and learning
+// continues.
 func (c *cluster) restart(r release) {
 	c.t.Helper()
 	for _, s := range c.servers {
@@ -176,7 +178,7 @@ func (c *cluster) restart(r release) {
 	}
 }
 
-// A retrier is a client process that retries, at servers that say that they are ready.
+// A retrier is a client process that retries, at servers that report ready.
 type retrier struct {
 	name string
 	cmd  *exec.Cmd
@@ -227,7 +229,7 @@ func (c *cluster) goesOn() {
 	}
 }
 
-// end has the clients stop, and wants no request lost or answered wrongly.
+// end stops the clients, and expects no request to be lost or answered wrongly.
 func (c *cluster) end() {
 	c.t.Helper()
 	for _, p := range c.clients {
@@ -254,8 +256,8 @@ func (c *cluster) end() {
 	}
 }
 
-// upgrade has the servers of a cluster begin as the earlier release, become this one, and go back,
-// and so its containers, under the load of clients of both.
+// upgrade starts the servers and containers of a cluster as the earlier release, upgrades them to
+// this one, and goes back, under the load of clients of both.
 func upgrade(t *testing.T, states ...string) {
 	before, now := releases(t)
 	c := &cluster{t: t}
@@ -281,7 +283,7 @@ func upgrade(t *testing.T, states ...string) {
 	c.end()
 }
 
-// Two servers with one Redis are upgraded one after the other, and one after the other go back.
+// Two servers with one Redis are upgraded one after the other, and downgraded the same way.
 func TestUpgradeRedis(t *testing.T) {
 	if *oldFlag == "" {
 		return
@@ -292,7 +294,7 @@ func TestUpgradeRedis(t *testing.T) {
 	upgrade(t, target, target)
 }
 
-// One server with a file is upgraded, and goes back. Clients wait meanwhile.
+// One server with a file is upgraded and downgraded. Clients wait meanwhile.
 func TestUpgradeFile(t *testing.T) {
 	if *oldFlag == "" {
 		return

@@ -15,21 +15,21 @@ import (
 	"testing"
 )
 
-// imports is the direction of the house, written as Go writes its own ("a < b" means b may
+// imports has the direction of dependencies, in the notation of Go's own ("a < b" means b may
 // import a):
 //
 //	shiva/tensor < shiva, scheduler
 //	scheduler < containers
 //	shiva, containers < server < cmd
 //
-// Data and work know no network; what faces a network is built around them; server puts the
-// rooms together, and cmd, examples and bench use what any user of the module could. The load
-// generator is of bench, and shivactl has it.
+// Data and work know no network; the packages that face a network are built around them; server
+// assembles the packages, and cmd, examples and bench use only what any user of the module could.
+// The load generator belongs to bench, and shivactl imports it.
 //
-// One row per package: what it may import of ours, and of other modules (a module stands for its
-// packages); after a bar, what its tests may import as well. The standard library is free, but
-// for the bans below. Before adding to a row to get a build through, ask which way the arrow then
-// points: usually the code wants to be in another room.
+// One row per package: the packages that it may import of ours, and of other modules (a module
+// stands for its packages); after a bar, those that its tests may import as well. The standard
+// library is allowed, except for the bans below. Before adding to a row to make the tests pass, ask
+// which way the arrow then points: usually the code belongs in another package.
 const imports = `
 shiva/tensor:               github.com/x448/float16 golang.org/x/sys
 shiva/jsontext:             | shiva/budgettest github.com/x448/float16
@@ -140,7 +140,7 @@ bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/j
 bench/reliability:          bench/internal/process
 `
 
-// bans are packages of the standard library that a room must not know, with the reason.
+// bans are packages of the standard library that a package must not import, with the reason.
 var bans = map[string]map[string]string{
 	"shiva/tensor": {"net": "data has no network", "time": "data has no clock"},
 	"scheduler":    {"net": "the scheduler has no sockets", "net/http": "the scheduler has no sockets", "os": "the scheduler has no files"},
@@ -174,7 +174,7 @@ func TestImportDirections(t *testing.T) {
 				t.Errorf("%s imports %s: not in its row of the table of imports", name, imp)
 			}
 		}
-		// Test doubles may serve the tests of any room.
+		// Tests of any package may use test doubles.
 		allowed = slices.Concat(allowed, tests[name], []string{name})
 		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
 			if !covers(allowed, imp) && !isDouble(imp) {
@@ -187,7 +187,7 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// covers tells whether a row allows an import: one of the standard library, or one that it names.
+// covers reports whether a row allows an import: one of the standard library, or one that it names.
 func covers(allowed []string, imp string) bool {
 	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
 		return true
@@ -198,15 +198,15 @@ func covers(allowed []string, imp string) bool {
 	return slices.ContainsFunc(allowed, func(a string) bool { return imp == a || strings.HasPrefix(imp, a+"/") })
 }
 
-// isDouble tells a package of test doubles (shivatest, containertest) by its name.
+// isDouble recognises a package of test doubles (shivatest, containertest) by its name.
 func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
 
-// modules are the directories of our modules: what it takes to draw is not among what the server
-// is made of.
+// modules are the directories of our modules. Drawing charts has its own, so that the server does
+// not depend on its libraries.
 var modules = []string{".", "examples", "bench/chart"}
 
-// packages are those of the modules by their folders, also those that only a build tag shows. They
-// are read as "go list" does, which takes as long as the other tests of the tree.
+// packages returns the packages of the modules by their folders, including those behind a build
+// tag. It reads them itself: "go list" takes as long as the other tests of the tree.
 func packages(t *testing.T) map[string]*build.Package {
 	t.Helper()
 	tagged, all := build.Default, map[string]*build.Package{}
@@ -236,7 +236,7 @@ func packages(t *testing.T) map[string]*build.Package {
 	return all
 }
 
-// The top level has these rooms; everything else lives in the room that it belongs to.
+// The top level has these entries; everything else lives in the folder that it belongs to.
 func TestTopLevel(t *testing.T) {
 	rooms := strings.Fields("shiva server scheduler containers cmd examples bench go.mod go.sum Makefile README.md LICENSE")
 	built := []string{"bin"} // by make, and not in the repository
@@ -258,7 +258,7 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// gnet can be replaced as long as one file of the server knows it.
+// gnet can be replaced as long as only one file of the server imports it.
 func TestOneFileKnowsGnet(t *testing.T) {
 	var files []string
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -282,7 +282,8 @@ func TestOneFileKnowsGnet(t *testing.T) {
 	}
 }
 
-// Sessions of the Shiva door work over any transport: only the door and the transport know sockets.
+// Sessions of the Shiva door work over any transport: only the door and the transports import
+// sockets.
 func TestSessionsKnowNoSockets(t *testing.T) {
 	files, err := filepath.Glob("server/tcp/*.go")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package layout has no code, only tests of the tree: which room imports which, what lies at the
-// top, and what pages and scripts name. They read every file, and are beside no other test, so that
-// the results of other tests stay in Go's cache.
+// Package layout has no code, only tests of the tree: which package imports which, what lies at the
+// top, and what pages and scripts refer to. They read every file, and are in a package of their
+// own, so that the results of other tests stay in Go's cache.
 package layout
 
 import (
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMain has the tests run at the top of the tree.
+// TestMain runs the tests at the top of the tree.
 func TestMain(m *testing.M) {
 	if err := os.Chdir("../.."); err != nil {
 		panic(err)

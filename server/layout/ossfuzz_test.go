@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestOSSFuzz: OSS-Fuzz builds the fuzz targets of the tree, all of them, and no others. Its
-// builder finds the file of a target by the name alone, in the package's folder and those below, so
-// no other file there may have that name.
+// TestOSSFuzz: OSS-Fuzz builds exactly the fuzz targets of the tree. Its builder finds the file of
+// a target by the target's name alone, in the package's folder and those below, so no other file
+// there may contain that name.
 func TestOSSFuzz(t *testing.T) {
 	project, err := os.ReadFile(".oss-fuzz/project.yaml")
 	if err != nil {
@@ -75,8 +75,8 @@ func TestOSSFuzz(t *testing.T) {
 	}
 }
 
-// checkDictionary refuses lines that libFuzzer would refuse: each is a comment or a word in quotes,
-// with \\, \" and \xAB as the only escapes.
+// checkDictionary refuses lines that libFuzzer would refuse: each must be a comment or a word in
+// quotes, with \\, \" and \xAB as the only escapes.
 func checkDictionary(t *testing.T, name string) {
 	t.Helper()
 	text, err := os.ReadFile(name)

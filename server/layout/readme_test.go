@@ -18,8 +18,8 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// What the documents point to is there: files, headings, and targets of make. The commands in
-// them are run by TestE2EPages. README is for visitors, who read no more than 250 lines.
+// Everything that the documents refer to exists: files, headings, and targets of make. TestE2EPages
+// runs their commands. README is for visitors, who read no more than 250 lines.
 func TestDocuments(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -62,8 +62,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// The commands of bench/README.md take minutes, so that TestE2EPages does not run them: their
-// targets of make, programs and flags are there.
+// The commands of bench/README.md take minutes, so TestE2EPages does not run them; but their
+// targets of make, programs and flags exist.
 func TestBenchCommands(t *testing.T) {
 	page, err := os.ReadFile("bench/README.md")
 	if err != nil {
@@ -81,7 +81,7 @@ func TestBenchCommands(t *testing.T) {
 	for _, command := range commands {
 		what, arguments := command[2], strings.Split(command[3], "#")[0]
 		if strings.Contains(what, "@") {
-			continue // a program of others
+			continue // a program of another module
 		}
 		programs := []string{what}
 		if command[1] == "make" {
@@ -120,7 +120,7 @@ func declares(t *testing.T, program, flag string) bool {
 	})
 }
 
-// documents are the pages in Markdown.
+// documents returns the Markdown pages.
 func documents(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -141,7 +141,7 @@ func documents(t *testing.T) (names []string) {
 	return names
 }
 
-// anchors are the names of a page's headings in links.
+// anchors returns the names by which links refer to a page's headings.
 func anchors(text []byte) map[string]bool {
 	names := map[string]bool{}
 	for _, found := range heading.FindAllSubmatch(fence.ReplaceAll(text, nil), -1) {

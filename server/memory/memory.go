@@ -1,4 +1,4 @@
-// Package memory tells how much memory the process may have.
+// Package memory finds out how much memory the process may have.
 package memory
 
 import (
@@ -12,26 +12,26 @@ import (
 	"strings"
 )
 
-// A Limit is the most memory that the process may have, and who says so.
+// A Limit is the maximum memory that the process may have, and its source.
 type Limit struct {
 	Bytes  int64
-	Source string // a file of the kernel's, or GOMEMLIMIT
+	Source string // a file of the kernel, or GOMEMLIMIT
 }
 
-// OfProcess returns the smallest limit there is: of the process's cgroups and all above them,
-// of either version, of the machine, and of GOMEMLIMIT. What cannot be read limits nothing. It
-// reads files, so it is not for every request.
+// OfProcess returns the smallest of all limits: those of the process's cgroups and all above them,
+// of either version, of the machine, and of GOMEMLIMIT. A file that cannot be read limits nothing.
+// OfProcess reads files, so do not call it for every request.
 func OfProcess() Limit {
 	l := under("/")
-	// The variable, and not the limit alone: a program may have set that to what it made of
-	// this one.
+	// The runtime's limit counts only if the variable is set: a program may have derived it from
+	// this function's result.
 	if n := debug.SetMemoryLimit(-1); os.Getenv("GOMEMLIMIT") != "" && n < l.Bytes {
 		l = Limit{n, "GOMEMLIMIT"}
 	}
 	return l
 }
 
-// under is the limit that the kernel's files below root tell.
+// under returns the limit according to the kernel's files below root.
 func under(root string) Limit {
 	l := Limit{Bytes: math.MaxInt64}
 	l.meminfo(filepath.Join(root, "proc/meminfo"))
@@ -57,7 +57,7 @@ func under(root string) Limit {
 
 func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
-// A mount is where a hierarchy of cgroups is seen, from its directory root downwards.
+// A mount shows a hierarchy of cgroups, from its directory root downwards, at a path.
 type mount struct{ root, at, kind, options string }
 
 func mountsOf(file string) (list []mount) {
@@ -73,14 +73,13 @@ func mountsOf(file string) (list []mount) {
 	return list
 }
 
-// unescape undoes what the kernel does to white space and backslashes in paths.
+// unescape undoes the kernel's escaping of white space and backslashes in paths.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
 
-// walk looks at a cgroup and all above it that the mount shows.
+// walk reads the limits of a cgroup and of all above it that the mount shows.
 func (l *Limit) walk(root string, m mount, path string, files ...string) {
-	// In a container the path may be the host's while the mount shows nothing but the
-	// container's own cgroup; and from within a cgroup namespace what is outside begins with
-	// "..".
+	// In a container the path may be the host's while the mount shows only the container's own
+	// cgroup; and within a cgroup namespace, paths of cgroups outside it begin with "..".
 	below, err := filepath.Rel(m.root, path)
 	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
 		below = "."
@@ -100,7 +99,7 @@ func (l *Limit) walk(root string, m mount, path string, files ...string) {
 	}
 }
 
-// file is one that holds a number of bytes, or "max".
+// file reads a file that holds a number of bytes, or "max".
 func (l *Limit) file(root, path string) {
 	text, err := os.ReadFile(filepath.Join(root, path))
 	if err == nil {
@@ -108,7 +107,8 @@ func (l *Limit) file(root, path string) {
 	}
 }
 
-// hierarchy is the file of version 1 that also knows of limits above what the mount shows.
+// hierarchy reads the file of version 1 that also has limits of cgroups above those that the mount
+// shows.
 func (l *Limit) hierarchy(root, path string) {
 	text, _ := os.ReadFile(filepath.Join(root, path))
 	for line := range strings.Lines(string(text)) {
@@ -128,8 +128,8 @@ func (l *Limit) meminfo(path string) {
 	}
 }
 
-// lower makes the limit n bytes if that is less. What is no number is none: version 2 says
-// "max", version 1 a number above all memory.
+// lower makes the limit n bytes if that is less. A text that is not a number is no limit: version 2
+// writes "max" for none, version 1 a number above all memory.
 func (l *Limit) lower(n, source string) {
 	if bytes, err := strconv.ParseInt(n, 10, 64); err == nil && bytes < l.Bytes {
 		*l = Limit{bytes, source}

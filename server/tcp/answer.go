@@ -22,7 +22,7 @@ func (l *loop) encode(c *call) {
 		if l.out, l.vecs, err = shiva.AppendVectored(l.out, l.vecs, &m); err == nil {
 			return
 		}
-		// A shape or a count of the container's answer does not fit the wire.
+		// A shape or a count in the container's answer does not fit the wire format.
 	}
 	c.err = err
 	l.refusal(c, &m, err)
@@ -123,7 +123,7 @@ func (l *loop) listOutputs(c *call) (err error) {
 			l.texts = append(l.texts, t)
 			continue
 		}
-		if !t.DType.OnWire() { // bfloat16 goes as float32, which holds all its values
+		if !t.DType.OnWire() { // bfloat16 is sent as float32, which holds all its values
 			t, err = tensor.Cast(t, tensor.Float32, nil) // garbage-collected: no release
 			if err != nil {
 				return err
@@ -159,7 +159,7 @@ func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 }
 
 // appendFields turns the metadata of an answer into bridge form: it adds a member for each output,
-// which refers to its tensor or is its text. An output replaces a member of the server's with the
+// which refers to its tensor or is its text. An output replaces a member of the server with the
 // same name.
 func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 	outputs := c.gate.Target.Spec.Outputs

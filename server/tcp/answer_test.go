@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The text of a legacy model's answer is in the metadata, and a tensor too when it is numbers.
+// The text of a legacy model's answer is in the metadata, and also a tensor if it is numbers.
 func TestFlatModel(t *testing.T) {
 	r := newRig(t, nil)
 	spec := adapter.Spec(tensor.Float64, tensor.Bytes)
@@ -72,7 +72,7 @@ func TestFlatModel(t *testing.T) {
 	check(ask(""), `{"output":"a cat",`, "no tensor")
 	answer.Store(func([]float64) string { return `{"label":"cat"}` })
 	check(ask(`{"batch":true}`), `{"outputs":[{"label":"cat"},{"label":"cat"}],`, "no tensor")
-	// JSON as encoding/json has it, but not as a client's decoder takes it.
+	// JSON that encoding/json accepts, but not a client's decoder.
 	for _, s := range []string{"\"caf\xe9\"", `"\ud83c"`, strings.Repeat("[", 127) + strings.Repeat("]", 127)} {
 		answer.Store(func([]float64) string { return s })
 		check(ask(`{"batch":true}`), `{"outputs":["`, "no tensor")
@@ -81,8 +81,8 @@ func TestFlatModel(t *testing.T) {
 	check(ask(`{"batch":true}`), `{"outputs":[ [[`, "no tensor")
 }
 
-// The floats that the oldest containers answer with are a tensor of their own type, and in the
-// metadata what JSON can say of them.
+// Float answers of the oldest containers become a tensor of their own type, and metadata as far as
+// JSON can express them.
 func TestFlatFloats(t *testing.T) {
 	r := newRig(t, nil)
 	spec := adapter.Spec(tensor.Float64, tensor.Float32)

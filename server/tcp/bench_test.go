@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// BenchmarkSockets compares the transports on sockets by an echo: a small request at a time, many
-// at a time on several connections, and an image at a time. gnet on Unix sockets is there for the
-// comparison alone.
+// BenchmarkSockets compares the transports on sockets with an echo: one small request at a time,
+// many at a time on several connections, and one image at a time. gnet on Unix sockets exists for
+// this comparison only.
 func BenchmarkSockets(b *testing.B) {
 	for _, k := range []struct {
 		name           string
@@ -60,7 +60,7 @@ func BenchmarkSockets(b *testing.B) {
 	}
 }
 
-// pingPong writes a question and reads the bytes of its answer, n times.
+// pingPong writes a request and reads the bytes of its answer, n times.
 func pingPong(b *testing.B, c io.ReadWriter, ask []byte, answer, n int) (took []time.Duration) {
 	in := make([]byte, answer)
 	for range n {
@@ -78,7 +78,7 @@ func pingPong(b *testing.B, c io.ReadWriter, ask []byte, answer, n int) (took []
 	return took
 }
 
-// newUnixGnetRig has gnet carry what comes by a Unix socket.
+// newUnixGnetRig makes a rig whose Unix sockets are on gnet.
 func newUnixGnetRig(t testing.TB, change func(*Config)) *rig {
 	r := newUnixRig(t, change)
 	e, err := newEngine(r.door, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// answers has a model of a rig answer every row with the same outputs: text, tensor, text.
+// answers is a worker that answers every row with the same outputs: text, tensor, text.
 func answers(b *scheduler.Batch) error {
 	texts := make([]string, 2*b.Rows)
 	for i := range texts {
@@ -41,12 +41,12 @@ func outputs(names ...string) []tensor.Spec {
 	}
 }
 
-// An answer has its texts by name in their shapes, and in bridge form a field for each output.
+// An answer has its texts by name, in their shapes, and in bridge form a field for each output.
 func TestTextsAndFieldsOfAnAnswer(t *testing.T) {
 	r := newRig(t, nil)
 	inputs := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
 	r.model("m", scheduler.Spec{Inputs: inputs, Outputs: outputs("pair", "score", "label")}, answers)
-	// What is called as a member of ours is the output, once.
+	// An output with the name of a member of ours replaces that member.
 	r.model("odd", scheduler.Spec{Inputs: inputs, Outputs: outputs("id", "model_name", "__tensors__")}, answers)
 	c := r.dial()
 	for _, tt := range []struct {
@@ -78,7 +78,7 @@ func TestTextsAndFieldsOfAnAnswer(t *testing.T) {
 	}
 }
 
-// A question without tensors whose keys name inputs is a bridge's, too.
+// A request without tensors whose keys name inputs is a bridge's, too.
 func TestFieldsWithoutTensors(t *testing.T) {
 	r := newRig(t, nil)
 	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "inputs", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}, Outputs: outputs("pair", "score", "label")}
@@ -96,7 +96,7 @@ func TestFieldsWithoutTensors(t *testing.T) {
 	}
 }
 
-// Answers of legacy models in bridge form: the tensor that their text says, else the text.
+// Answers of legacy models in bridge form: the tensor that their text encodes, else the text.
 func TestFieldsOfLegacyModels(t *testing.T) {
 	r := newRig(t, nil)
 	spec := adapter.Spec(tensor.Bytes, tensor.Bytes)

@@ -11,18 +11,18 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A call is one question of a connection, and the place of its answer in the line of answers.
+// A call is one request of a connection, and its place in the line of answers.
 //
 // It belongs to its loop, except between Submit and Complete, when the field gate belongs to the
-// gate. It is freed when its answer has been written, or when it is complete if its client has
-// disconnected by then.
+// gate. It is freed when its answer has been written, or, if its client has disconnected by then,
+// when it is complete.
 type call struct {
 	gate      gate.Call // the gate's side of it
 	session   *session
-	message   *shiva.Message // the question; inputs refer to its memory; nil when no longer needed
-	feedback  gate.Feedback  // in place of gate, for feedback, which is no question
-	namespace string         // of the question; empty if it could not be decoded
-	next      *call          // the next answer to leave
+	message   *shiva.Message // the request; inputs refer to its memory; nil when no longer needed
+	feedback  gate.Feedback  // used instead of gate for feedback
+	namespace string         // of the request; empty if it could not be decoded
+	next      *call          // the next in the line of answers
 
 	question question
 	arrived  time.Time
@@ -37,7 +37,7 @@ type call struct {
 	fetching bool    // inputs are being read from shared memory; the call is opened after that
 	held     bool    // open, and waiting for room for its answer
 	inFlight bool    // submitted and not yet complete
-	answered bool    // the answer is there and may leave in its turn
+	answered bool    // the answer is complete and may leave when it is first in the line
 }
 
 // Complete posts the call to its loop, where everything else about a session happens. Any goroutine
@@ -56,7 +56,7 @@ func (c *call) learned(reply []byte, err error) {
 	c.session.loop.post(c)
 }
 
-// failure is why the call is answered with "!error", or nil.
+// failure returns the error with which the call is answered, as "!error"; nil: none.
 func (c *call) failure() error {
 	if c.err != nil {
 		return c.err
@@ -64,8 +64,8 @@ func (c *call) failure() error {
 	return c.gate.Err
 }
 
-// A refusal is an error as far as the client is told. The error itself may quote as much of the
-// question as the client liked to send.
+// A refusal is the part of an error that the client is told. The error itself may quote any amount
+// of the request.
 type refusal struct {
 	text      string
 	condition error // gate.Bare
@@ -112,14 +112,14 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	return c
 }
 
-// dropQuestion releases a question whose answer is known, except for its id.
+// dropQuestion releases a request whose answer is known, except for its id.
 func (l *loop) dropQuestion(c *call) {
 	id := slices.Clone(c.question.id)
 	l.recycle(c)
 	c.question.id = id
 }
 
-// recycle releases the question of a call for reuse.
+// recycle releases the request of a call for reuse.
 func (l *loop) recycle(c *call) {
 	c.question.reset()
 	if c.message != nil {
@@ -128,7 +128,7 @@ func (l *loop) recycle(c *call) {
 	}
 }
 
-// freeCall counts the call and releases the outputs, the question and the call, in this order.
+// freeCall counts the call and releases the outputs, the request and the call, in this order.
 func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)

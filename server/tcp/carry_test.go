@@ -21,7 +21,7 @@ import (
 
 var errBroken = errors.New("broken")
 
-// A narrow pollable takes so many bytes and no more, until it has room again.
+// A narrow pollable takes a given number of bytes until it has room again.
 type narrow struct {
 	pollable
 	room   int // bytes that it takes
@@ -29,9 +29,9 @@ type narrow struct {
 	took   []byte
 	writes int
 
-	roomy bool          // it says so before it is waited for
-	waits int           // for room
-	told  chan struct{} // that there is some
+	roomy bool          // the result of Room
+	waits int           // number of waits for room
+	told  chan struct{} // reports room
 }
 
 func (n *narrow) TryWrite(vecs [][]byte) (int, error) {
@@ -58,8 +58,8 @@ func (n *narrow) AwaitRoom(done func() bool) error {
 	return nil
 }
 
-// What TLS writes leaves at once as far as the socket takes it, the rest when it is asked for, and
-// what is gathered with the rest; what is wrong with the socket is what is wrong with TLS.
+// Bytes that TLS writes leave at once as far as the socket takes them, the others at flush,
+// together with gathered records. An error of the socket is the error of TLS.
 func TestCiphertextInPieces(t *testing.T) {
 	n := &narrow{room: 3}
 	c := &ciphertext{below: n}
@@ -114,8 +114,8 @@ func TestCiphertextInPieces(t *testing.T) {
 	}
 }
 
-// Four records are one write, TLS's own do not wait for others once these have left, and there is
-// nothing to write behind the end.
+// Four records are one write, TLS's own records do not wait for further ones after that, and
+// nothing can be written after the end.
 func TestBatchesOfRecords(t *testing.T) {
 	server, _ := encryptedPair(t)
 	n := &narrow{pollable: server.cipher.below, room: 1 << 20}
@@ -141,8 +141,8 @@ func TestBatchesOfRecords(t *testing.T) {
 	}
 }
 
-// Records are read as many as there are room and records, those that were read ahead count as
-// unread, and nothing of them is kept once all are read. The end is told after the last bytes.
+// A read returns as many records as have arrived and fit. Records that were read ahead count as
+// unread, and their buffer is released once all are read. The end is reported after the last bytes.
 func TestReadAhead(t *testing.T) {
 	server, client := encryptedPair(t)
 	_ = client.cipher.Conn.(*net.UnixConn).SetWriteBuffer(1 << 20)
@@ -180,7 +180,7 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// A record that is cut off is the end, and bytes that are none are a fault.
+// A truncated record counts as the end, and bytes that are not a record are an error.
 func TestCutRecord(t *testing.T) {
 	for name, said := range map[string]string{"cut": "\x17\x03\x03\x00\x20cut off", "rubbish": "rubbish, and more of it"} {
 		server, client := encryptedPair(t)
@@ -195,8 +195,8 @@ func TestCutRecord(t *testing.T) {
 	}
 }
 
-// The end of our direction is TLS's word for it behind everything that waits, and that of the
-// socket.
+// CloseWrite sends TLS's close_notify after all pending bytes, and then ends the socket's
+// direction.
 func TestCloseWriteOfTLS(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		server, client := encryptedPair(t)
@@ -229,9 +229,8 @@ func TestCloseWriteOfTLS(t *testing.T) {
 	}
 }
 
-// The rest of a large message is read from the socket to where it belongs: what has come, nothing
-// where nothing has, and nothing at the end or of a broken one, which the wait for input tells. All
-// of it goes through the medium, which is TLS where there is TLS.
+// Read returns the bytes that have arrived; none if none has, and none at the end or on a broken
+// socket, which the wait for input reports. All bytes go through the medium, which may be TLS.
 func TestSocketReads(t *testing.T) {
 	near, far := socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
 	w, err := pollableOf(near)
@@ -263,12 +262,12 @@ func TestSocketReads(t *testing.T) {
 		t.Errorf("%d bytes are to be read of a medium that has 7", n)
 	}
 	if k.CloseWrite(); !above.ended {
-		t.Error("the medium does not say the end") // as TLS does: else anybody could cut it off
+		t.Error("the medium does not say the end") // TLS does: otherwise an attacker could truncate the stream
 	}
 }
 
-// A failing medium reads as the system does when the connection is broken. It has bytes that the
-// pollable below it has not, and an end of its own.
+// A failing medium reads like a socket whose connection is broken. Its Unread and CloseWrite differ
+// from those of the pollable below.
 type failing struct {
 	medium
 	ended bool
@@ -278,8 +277,8 @@ func (*failing) TryRead([]byte) (int, error) { return -1, unix.ECONNRESET }
 func (*failing) Unread() int                 { return 7 }
 func (f *failing) CloseWrite() error         { f.ended = true; return nil }
 
-// Who finds the socket full is told once that there is room, however often it tries; not if there
-// was room all the time, and never of a socket that is closed.
+// A writer that finds the socket full is told once that there is room, however often it tries; not
+// if there was room all the time, and never for a closed socket.
 func TestOneWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -311,7 +310,7 @@ func TestOneWatcher(t *testing.T) {
 		n.told <- struct{}{}
 		synctest.Wait()
 		n.roomy = true
-		write(3, 3) // for which nobody tells
+		write(3, 3) // no room is reported for it
 		if k.watched.Load() {
 			t.Error("room that was there already is waited for")
 		}
@@ -348,7 +347,7 @@ func (e *endless) TryRead(p []byte) (int, error) {
 	return 1, nil
 }
 
-// A socket that is being closed is read no more, however much its client goes on to send.
+// A socket that is being closed is no longer read, however much its client still sends.
 func TestNoInputOfWhatCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -371,12 +370,12 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 	})
 }
 
-// A flood is a medium on which more has always arrived.
+// A flood is a medium that always has more input.
 type flood struct{ medium }
 
 func (flood) TryRead([]byte) (int, error) { return 1, nil }
 
-// Clients that never stop sending, as many as may read at a time, do not keep another from it.
+// As many clients as may read at a time never stop sending, and another client is still read.
 func TestFloodsLeaveOthersTheirTurn(t *testing.T) {
 	r := newUnixRig(t, nil)
 	l := newLoop(r.door, func() {}, func() {})
@@ -408,7 +407,7 @@ func TestFloodsLeaveOthersTheirTurn(t *testing.T) {
 	}
 }
 
-// Why a connection has ended is counted on every transport.
+// Every transport counts why a connection ended.
 func TestWhyConnectionsEnd(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		r := newSocketRig(t, nil)
@@ -440,8 +439,8 @@ func TestLoopsOfSockets(t *testing.T) {
 	}
 }
 
-// Whoever closes waits for a turn that a loop has just then, which would keep messages whose memory
-// has been given back.
+// stop waits for the current turn of a loop, which could otherwise keep messages whose memory has
+// been returned.
 func TestStopWaitsForTurns(t *testing.T) {
 	r := newRigAt(t, "unix:"+t.TempDir()+"/s", nil)
 	s := &sockets{door: r.door, ended: make(chan struct{})}
@@ -457,7 +456,7 @@ func TestStopWaitsForTurns(t *testing.T) {
 			l.turns.Unlock()
 			return false
 		}
-		return true // with the lock, for which the loop's turn waits
+		return true // holding the lock, for which the loop's turn waits
 	})
 	wake <- struct{}{}
 	s.conns.Done()
@@ -474,8 +473,8 @@ func TestStopWaitsForTurns(t *testing.T) {
 	}
 }
 
-// A client that ends its direction gets the answers that it is due: with TLS's word for it,
-// without, and in the midst of a record.
+// A client that ends its direction gets its outstanding answers: after a close_notify, without one,
+// and after a truncated record.
 func TestCutBeforeAnswers(t *testing.T) {
 	for name, end := range map[string]func(encryptedClient) error{
 		"close_notify": encryptedClient.CloseWrite,

@@ -15,17 +15,18 @@ type description struct {
 	until  time.Time
 }
 
-// A descriptionKey is what was asked and by whom: identities see different models.
+// A descriptionKey identifies a request for a description. It has the identity, since identities
+// see different models.
 type descriptionKey struct {
 	path      string
 	onlyReady bool
 	who       *identity.Identity
 }
 
-// Lists of all models take the loop time, and memory while they wait to be read, and a client may
-// ask for them as fast as it can write. So the same bytes are sent again for a multiple of the time
+// Lists of all models cost the loop time, and memory while they wait to be read, and a client may
+// request them as fast as it can write. So the same bytes are sent again for a multiple of the time
 // that it took to make them: at most a tenth of the loop's time goes into them, and an answer that
-// costs microseconds is as good as new.
+// costs microseconds is practically current.
 const (
 	describeRarity   = 9
 	mostDescriptions = 64 // per loop
@@ -60,7 +61,7 @@ func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte
 		return d.answer, true, nil
 	}
 	answer, ok, err = l.door.describe(who, route, onlyReady)
-	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and wanted as it is now
+	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and must be current
 		return answer, ok, err
 	}
 	if l.descriptions == nil || len(l.descriptions) == mostDescriptions {

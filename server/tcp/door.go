@@ -31,23 +31,23 @@ type Config struct {
 	Identities *identity.Registry
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
-	// Loops is how many event loops there are; 0: DefaultLoops for TCP, and one per core for Unix
+	// Loops is the number of event loops; 0: DefaultLoops for TCP, and one per core for Unix
 	// sockets and TLS.
 	Loops int
 
-	Settings // the first ones
+	Settings // the initial ones
 }
 
 // Settings of the door can change while it is open.
 type Settings struct {
 	Connections    intake.Settings
-	InFlight       int           // most requests of one connection in flight
-	IdleTimeout    time.Duration // without a question or an answer that waits; 0: none
-	MessageTimeout time.Duration // for a message that has begun; a second more per 16 KiB
+	InFlight       int           // maximum number of requests in flight per connection
+	IdleTimeout    time.Duration // without input or waiting answers; 0: no limit
+	MessageTimeout time.Duration // for a message that has begun, plus a second per 16 KiB
 	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
 	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
-	Resync         bool         // look for the next header after rubbish, instead of closing
+	Resync         bool         // look for the next header after invalid bytes instead of closing
 	ResyncBytes    int          // how many bytes are searched
 	Streams        bool         // a request that names no stream is a frame of its connection's own
 	Keep           setting.Keep // of that stream; 0: as the application or the model is configured
@@ -103,11 +103,11 @@ func Listen(cfg Config) (*Door, error) {
 // A carrier runs the loops of sessions whose transports are of one kind.
 type carrier interface {
 	enroll(*intake.Conn) // makes a session of a connection
-	each(func(l *loop))  // runs a function on each loop, soon; what it does takes a turn
-	stop() error         // ends the loops and the connections that are left
+	each(func(l *loop))  // runs f with each loop, now or soon; f takes the turn itself
+	stop() error         // ends the loops and the remaining connections
 }
 
-// carry starts the carrier for the connections of a network, unless it runs.
+// carry starts the carrier for the connections of a network, unless it is already running.
 func (d *Door) carry(network string, loops int) error {
 	if d.carriers[network] != nil {
 		return nil
@@ -132,17 +132,17 @@ func newDoor(cfg Config) *Door {
 	return d
 }
 
-// Gather has the calls that complete from now on wait in their loops' mailboxes until over is
-// called, so that the answers of a batch are written in one turn. Any goroutine may gather.
+// Gather makes calls that complete from now on wait in their loops' mailboxes until over is called,
+// so that the answers of a batch are written in one turn. Any goroutine may gather.
 func (d *Door) Gather() (over func()) {
 	d.gathering.Add(1)
 	return d.over
 }
 
 // gathered ends Gather. If all answers are of one loop that is idle, this goroutine takes its turn:
-// to wake the loop costs more than most batches, and its thread may have to wait for a core.
+// waking the loop costs more than most batches, and its thread may have to wait for a core.
 func (d *Door) gathered() {
-	d.gathering.Add(-1) // first: what is delivered from here on is seen below, or wakes its loop
+	d.gathering.Add(-1) // first: a call delivered from here on is seen below, or wakes its loop
 	loops := d.loops.Load()
 	if loops == nil {
 		return
@@ -167,7 +167,7 @@ func (d *Door) gathered() {
 	}
 }
 
-// enlist adds a loop to those that gathered looks at.
+// enlist adds a loop to those that gathered checks.
 func (d *Door) enlist(l *loop) {
 	for {
 		before := d.loops.Load()
@@ -182,11 +182,11 @@ func (d *Door) enlist(l *loop) {
 	}
 }
 
-// refuse is what a connection above a limit gets.
+// refuse returns the answer to a connection above a limit.
 func refuse(err error) []byte {
 	var m shiva.Message
 	new(loop).refusal(new(call), &m, err)
-	answer, _ := shiva.AppendMessage(nil, &m) // the server made all parts, and they fit
+	answer, _ := shiva.AppendMessage(nil, &m) // cannot fail: the server made all parts
 	return answer
 }
 
@@ -199,7 +199,7 @@ func (d *Door) Addrs() []net.Addr { return d.listener.All() }
 func (d *Door) Configure(s Settings) {
 	d.settings.Store(&s)
 	for _, c := range d.carriers {
-		c.each((*loop).turn) // the clock of idle_timeout runs from here, if there was none
+		c.each((*loop).turn) // starts the clock of a new idle_timeout
 	}
 }
 
@@ -207,10 +207,10 @@ func (d *Door) Configure(s Settings) {
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
 // Shutdown sends the waiting answers, ends every connection and stops the event loops. All requests
-// must have been completed before (gate drained, scheduler drained): their answers have nowhere to
-// go afterwards. A client that goes on asking is answered (by a draining gate: ErrDraining) until
-// it has been quiet for a moment, or for a second at most. If ctx ends first, the connections that
-// are left are cut, and Shutdown returns the context's error.
+// must have been completed before (gate drained, scheduler drained): afterwards their answers
+// cannot be delivered. A client that keeps sending requests is answered (by a draining gate:
+// ErrDraining) until it has been quiet for a moment, or for a second at most. If ctx ends first,
+// the remaining connections are cut, and Shutdown returns the context's error.
 func (d *Door) Shutdown(ctx context.Context) error {
 	const longest = time.Second
 	d.listener.Close()
@@ -229,7 +229,7 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	}
 	d.copies.Wait()
 	for _, c := range d.carriers {
-		c.each((*loop).turn) // of clients that have gone
+		c.each((*loop).turn) // frees the calls of clients that have disconnected
 		if err := c.stop(); err != nil {
 			return fmt.Errorf("tcp: stop: %w", err)
 		}

@@ -48,7 +48,8 @@ func testOneRowLosesItsBatchDimensionAgain(t *testing.T, newRig func(testing.TB,
 	}
 }
 
-// No rows are answered with none, in their place in the line, and no container is asked.
+// A request of no rows is answered with no rows, in its place in the line, and no container is
+// asked.
 func TestNoRows(t *testing.T) { onAll(t, testNoRows) }
 
 func testNoRows(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -68,7 +69,7 @@ func testNoRows(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	}
 }
 
-// Answers leave in the order of the questions although the second model answers first.
+// Answers leave in the order of the requests although the second model answers first.
 func TestAnswersKeepTheOrderOfQuestions(t *testing.T) { onAll(t, testAnswersKeepTheOrderOfQuestions) }
 
 func testAnswersKeepTheOrderOfQuestions(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -148,7 +149,7 @@ func testSemanticFaultsKeepTheConnection(t *testing.T, newRig func(testing.TB, f
 	values(t, c.next())
 }
 
-// A protocol fault is answered after the answers before it, and then the stream ends.
+// A protocol error is answered after the earlier answers, and then the connection ends.
 func TestProtocolFaultsAreAnsweredAndClosed(t *testing.T) {
 	onAll(t, testProtocolFaultsAreAnsweredAndClosed)
 }
@@ -167,7 +168,7 @@ func testProtocolFaultsAreAnsweredAndClosed(t *testing.T, newRig func(testing.TB
 		c.send(message("m", "", 1, 2, 3, 4))
 		c.bytes(append(rubbish, "and what follows is never read"...))
 		if r.net != nil {
-			synctest.Wait() // the fault is seen before the answer before it is ready
+			synctest.Wait() // the error is detected before the earlier answer is ready
 		}
 		if err := r.echo(<-held); err != nil {
 			t.Fatal(err)
@@ -196,7 +197,7 @@ func header(metadata uint32, tensors, namespace byte) []byte {
 	return append(h, crc, crc*2)
 }
 
-// Bad JSON has a known end: the connection goes on.
+// Bad JSON has a known end: the connection continues.
 func TestBadMetadataKeepsTheConnection(t *testing.T) { onAll(t, testBadMetadataKeepsTheConnection) }
 
 func testBadMetadataKeepsTheConnection(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -217,7 +218,7 @@ func testInFlightLimitIsAnsweredInTurn(t *testing.T, newRig func(testing.TB, fun
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	c := r.dial()
 	var questions []byte
-	for i := range 4 { // in one write, so that all are there before the first is answered
+	for i := range 4 { // in one write, so that all arrive before the first is answered
 		questions, _ = shiva.AppendMessage(questions, message("m", "", float32(i), 0, 0, 0))
 	}
 	c.bytes(questions)
@@ -241,7 +242,7 @@ func testInFlightLimitIsAnsweredInTurn(t *testing.T, newRig func(testing.TB, fun
 	}
 }
 
-// A client that leaves takes its queued requests along: they never reach a worker.
+// The queued requests of a client that disconnects never reach a worker.
 func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -304,8 +305,8 @@ func testConnectionLimitIsSaidAndClosed(t *testing.T, newRig func(testing.TB, fu
 	})
 }
 
-// One address cannot fill the door: it is told so, and others are let in; and what has left
-// makes room.
+// One address cannot fill the door: it gets a refusal, other addresses are accepted, and a
+// connection that ends makes room.
 func TestConnectionsOfOneAddress(t *testing.T) { onAll(t, testConnectionsOfOneAddress) }
 
 func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -323,7 +324,7 @@ func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Con
 		t.Error("it is not counted")
 	}
 	others := 0
-	// On a Unix socket the address is of another user.
+	// On a Unix socket another address would need another user.
 	if addr := r.door.Addrs()[0]; addr.Network() == "tcp" {
 		other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", addr.String())
 		if err != nil {
@@ -345,7 +346,7 @@ func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Con
 	}
 }
 
-// A worker that panics, on the event loop, costs its batch and nothing else.
+// A worker that panics, on the event loop, fails its batch and nothing else.
 func TestPanicInAWorkerIsAnAnswer(t *testing.T) { onAll(t, testPanicInAWorkerIsAnAnswer) }
 
 func testPanicInAWorkerIsAnAnswer(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -361,7 +362,7 @@ func testPanicInAWorkerIsAnAnswer(t *testing.T, newRig func(testing.TB, func(*Co
 	values(t, c.next())
 }
 
-// A message that does not come to its end is answered, and then the connection is closed.
+// A message that never becomes complete is answered, and then the connection is closed.
 func TestHalfMessageIsAnsweredAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
@@ -393,8 +394,8 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	})
 }
 
-// A client that asks for much and reads nothing is closed; what it can pile up is bounded; the
-// client beside it keeps being served meanwhile.
+// A client that requests much and reads nothing is closed; the answers that it can pile up are
+// bounded; another client is served meanwhile.
 func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	onTransports(t, testReaderThatStandsStillIsClosed)
 }
@@ -433,7 +434,7 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 				if _, err := greedy.Write(b); err != nil {
 					return
 				}
-				time.Sleep(time.Millisecond) // the server would read on and on
+				time.Sleep(time.Millisecond) // otherwise the server would never stop reading
 			}
 		}
 	})
@@ -449,15 +450,15 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 		if n := r.pool.InUse(); n > 64<<20 {
 			t.Fatalf("%d MiB of payload for a client that does not read", n>>20)
 		}
-		time.Sleep(5 * time.Millisecond) // asking on and on would take the processor from other tests
+		time.Sleep(5 * time.Millisecond) // continuous requests would take the processor from other tests
 	}
 	close(stop)
 	greedy.Close()
 	writing.Wait()
 }
 
-// What a socket has taken and its client has not is seen: it may be megabytes, which take a
-// slow client minutes.
+// The session knows of bytes that the socket has taken and its client has not read: they may be
+// megabytes, which take a slow client minutes.
 func TestHeldBySocket(t *testing.T) { onAll(t, testHeldBySocket) }
 
 func testHeldBySocket(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {

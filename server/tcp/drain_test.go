@@ -11,9 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// What a client sends before it can know that the server goes is answered: its session ends
-// when it has been quiet for a moment, or when it has had its time. So is a question that has
-// not come to its end by then.
+// Requests that a client sends before it can know of the shutdown are answered: its session ends
+// when it has been quiet for a moment, or when its time is over. A request that is incomplete by
+// then is answered, too.
 func TestGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -68,7 +68,7 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// When there is no time to part, connections are cut, and none is left.
+// Without time for a shutdown all connections are cut.
 func TestShutdownWithoutTime(t *testing.T) {
 	onAll(t, func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 		r := newRig(t, nil)

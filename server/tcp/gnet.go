@@ -21,13 +21,13 @@ import (
 )
 
 // An engine runs the door's loops on gnet, which tells them which sockets have bytes to read. It
-// reads and writes the descriptors itself: gnet would copy what a socket does not take into memory
-// that nobody counts. server/DESIGN.md has the measurements, and gnet's other traps that this file
-// and writable.go avoid.
+// reads and writes the descriptors itself: gnet would copy bytes that a socket does not take into
+// memory that no budget counts. server/DESIGN.md has the measurements, and gnet's other traps that
+// this file and writable.go avoid.
 type engine struct {
 	gnet.BuiltinEventEngine
 	door   *Door
-	client *gnet.Client // gnet's name for event loops whose connections others accept
+	client *gnet.Client // gnet's name for event loops that do not accept connections themselves
 	waiter *waiter
 
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type engine struct {
 	loops   map[gnet.EventLoop]*loop
 }
 
-// newEngine starts that many event loops; 0: DefaultLoops.
+// newEngine starts the given number of event loops; 0: DefaultLoops.
 func newEngine(d *Door, loops int) (*engine, error) {
 	w, err := newWaiter()
 	if err != nil {
@@ -58,15 +58,16 @@ func newEngine(d *Door, loops int) (*engine, error) {
 	return e, nil
 }
 
-// DefaultLoops is how many event loops there are by default on that many processors: one for two.
-// The other half is for what they wait for, containers among it. With one per core, and all of them
-// busy, each answer waits for the core of one more thread, and requests come in more and smaller
-// turns: on two cores, at 62,000 requests a second, the median latency was a fifth higher.
+// DefaultLoops returns the default number of event loops for a number of processors: one for two.
+// The other half is for the work that they wait for, such as that of containers. With one loop per
+// core, and all of them busy, each answer waits for a core for one more thread, and requests arrive
+// in more and smaller turns: on two cores, at 62,000 requests a second, the median latency was a
+// fifth higher.
 func DefaultLoops(processors int) int { return max(1, processors/2) }
 
-// stop ends the event loops and the connections that are left.
+// stop ends the event loops and the remaining connections.
 func (e *engine) stop() error {
-	e.waiter.close() // first: nobody may wake a loop that has ended
+	e.waiter.close() // first: a loop that has ended must not be woken
 	e.mu.Lock()
 	e.stopped = true
 	e.mu.Unlock()
@@ -87,7 +88,7 @@ func (e *engine) stop() error {
 	return err
 }
 
-// each runs f on every loop, in a turn of its event loop, soon.
+// each schedules f on every loop's event loop.
 func (e *engine) each(f func(*loop)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +113,7 @@ func (e *engine) loopOf(el gnet.EventLoop) *loop {
 	return l
 }
 
-// execute runs f in a turn of the event loop, soon.
+// execute schedules f on the event loop.
 func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 	// It fails only when the engine has ended.
 	_ = el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error {
@@ -144,7 +145,7 @@ func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 }
 
 // OnClose is called when the peer has ended its direction or the connection, or when the server has
-// closed it.
+// closed the connection.
 func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
 	k := c.Context().(*conn)
 	l := k.session.loop
@@ -185,8 +186,9 @@ func (e *engine) after(d time.Duration, f func()) {
 
 // A conn is a transport on the socket of a gnet connection. gnet closes a connection when it reads
 // its end, and cannot be told not to. A client that has ended its direction may still be owed
-// answers. Then the conn is detached: it continues with a duplicate of the descriptor, of which
-// gnet knows nothing. Only the waiter watches that one, for room and for the peer going away.
+// answers. Then the conn is detached: it continues with a duplicate of the descriptor, which gnet
+// does not know. Only the waiter watches the duplicate, for room and for a peer that closes the
+// connection.
 type conn struct {
 	engine   *engine
 	place    *intake.Conn // its place in the door's limits
@@ -213,7 +215,7 @@ func (k *conn) detach() bool {
 	return err == nil
 }
 
-// watch has the waiter report room from now on. The duplicate is the same open file: it stays
+// watch asks the waiter to report room from now on. The duplicate is the same open file: it stays
 // watched when the descriptor that the waiter was given is closed.
 func (k *conn) watch() error {
 	if k.watched {
@@ -275,7 +277,8 @@ func (k *conn) Unread() int { return queued(k.fd, unix.SIOCINQ) }
 
 func (k *conn) Unacknowledged() int { return queued(k.fd, unix.SIOCOUTQ) }
 
-// queued is how many bytes the kernel holds of a socket, in the direction that the request names.
+// queued returns how many bytes the kernel holds for a socket, in the direction that the request
+// names.
 func queued(fd int, request uint) int {
 	n, _ := unix.IoctlGetInt(fd, request)
 	return n
@@ -283,13 +286,13 @@ func queued(fd int, request uint) int {
 
 func (k *conn) Acknowledge() { acknowledge(k.fd) }
 
-// acknowledge asks the kernel to acknowledge now; it returns to delaying by itself.
+// acknowledge asks the kernel to acknowledge now; the kernel returns to delaying by itself.
 func acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
 func (k *conn) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
 
-// Close has gnet close the connection on its loop. The descriptor stays valid until OnClose, which
-// waits for its turn, has returned.
+// Close tells gnet to close the connection on its loop. The descriptor stays valid until OnClose,
+// which waits for its turn, has returned.
 func (k *conn) Close() {
 	if !k.detached {
 		_ = k.gnet.Close()
@@ -301,8 +304,8 @@ func (k *conn) Close() {
 
 func (k *conn) Peer() string { return k.place.RemoteAddr().String() }
 
-// gnetLog passes gnet's complaints to the server's log. They concern single connections (resets and
-// the like), so they are debug messages.
+// gnetLog passes gnet's warnings and errors to the server's log. They concern single connections
+// (resets and the like), so they are debug messages.
 type gnetLog struct{ log *slog.Logger }
 
 func (g gnetLog) Debugf(string, ...any)     {}

@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// keepServing has another client's requests going until the returned function is called, which
-// fails the test if one of them was not answered well.
+// keepServing sends another client's requests until the returned function is called, which fails
+// the test if one of them was not answered well.
 func (r *rig) keepServing() (stop func()) {
 	c := r.dial()
 	done := make(chan struct{})
@@ -41,7 +41,7 @@ func (r *rig) keepServing() (stop func()) {
 				m.Release()
 			}
 			served++
-			time.Sleep(time.Millisecond) // virtual time passes only while everybody waits
+			time.Sleep(time.Millisecond) // virtual time passes only while all goroutines wait
 		}
 	})
 	return func() {
@@ -55,8 +55,8 @@ func (r *rig) keepServing() (stop func()) {
 
 const golden = "../../shiva/testdata/golden"
 
-// Every malformed vector, each on a connection of its own: it is answered with an error, or,
-// where it is only cut off, nothing is answered; and nobody else notices.
+// Every malformed vector, each on its own connection, is answered with an error, or, if it is only
+// truncated, not answered; and other clients do not notice.
 func TestMalformedVectors(t *testing.T) { onAll(t, testMalformedVectors) }
 
 func testMalformedVectors(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -80,7 +80,7 @@ func testMalformedVectors(t *testing.T, newRig func(testing.TB, func(*Config)) *
 	stop := r.keepServing()
 	defer stop()
 	tried := 0
-	var all sync.WaitGroup // at once, since what is cut off has no answer to wait for
+	var all sync.WaitGroup // concurrently, since truncated vectors get no answer to wait for
 	for _, v := range index.Vectors {
 		if v.Valid {
 			continue
@@ -157,15 +157,15 @@ func testRandomBytes(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 			_, err := io.Copy(io.Discard, c)
 			var timeout net.Error
 			if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) && !errors.Is(err, net.ErrClosed) {
-				t.Logf("connection %d: %v", i, err) // a reset is fine, for what it sent was rubbish
+				t.Logf("connection %d: %v", i, err) // a reset is fine, since the client sent garbage
 			}
 		}
 		c.Close()
 	}
 }
 
-// Headers that announce the largest legal message and stop hold memory for what came, not for
-// what was announced.
+// Headers that announce the largest legal message and then stop hold memory for the bytes that
+// arrived, not for those announced.
 func TestLengthLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -185,8 +185,8 @@ func TestLengthLies(t *testing.T) {
 	})
 }
 
-// A client that has had an answer and asks nothing holds little: its socket, here at both ends, and
-// its session.
+// A client that has had an answer and sends nothing holds little memory: its socket, here at both
+// ends, and its session.
 func TestIdleClients(t *testing.T) {
 	const clients = 500
 	r := newSocketRig(t, nil)
@@ -209,7 +209,7 @@ func TestIdleClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	come() // and what the first one needs is there
+	come() // and the first one allocates shared memory
 	before := inUse()
 	for range clients {
 		come()
@@ -220,12 +220,12 @@ func TestIdleClients(t *testing.T) {
 	}
 }
 
-// When the memory for payloads is gone, a message is refused in its turn and the connection
-// stays in step.
+// When the memory for payloads is exhausted, a message is refused in its place and the connection
+// stays in sync.
 func TestMemoryBudget(t *testing.T) { onAll(t, testMemoryBudget) }
 
 func testMemoryBudget(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	// The pool is as small as the test allows: the invariants build fills what is taken.
+	// The pool is as small as the test allows: the invariants build fills all memory that is taken.
 	pool := tensor.NewPool(3 << 20)
 	r := newRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)

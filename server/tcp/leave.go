@@ -10,11 +10,11 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// How sessions end. Whoever ends one, the client learns why and gets the answers that it is due:
-// the session discards its input, its answers leave, and then the transport is closed in a way
-// that does not lose them.
+// How sessions end. Whichever side ends a session, the client learns why and gets its outstanding
+// answers: the session discards its input, its answers leave, and then the transport is closed in a
+// way that does not lose them.
 
-// leaveFor stops reading: the session ends when the questions so far have been answered.
+// leaveFor stops reading: the session ends when the requests so far have been answered.
 func (s *session) leaveFor(why metrics.Closed) {
 	if !s.leaving {
 		s.leaving, s.why, s.closing = true, why, new(closing)
@@ -69,10 +69,10 @@ func (s *session) leave() {
 	}
 }
 
-// lingers reports whether to read on after the client's last answer: until it has been quiet for a
-// second, but not before a message of known length, such as one that is too large, has come whole.
-// A client that never stops gets as long as a message of the discarded size may take, or a second
-// if hurried is set.
+// lingers reports whether to keep reading after the client's last answer: until the client has been
+// quiet for a second, but not before a message of known length, such as one that is too large, has
+// arrived completely. A client that never stops gets as long as a message of the discarded size may
+// take, or a second if hurried is set.
 func (s *session) lingers() bool {
 	const quiet, longest = time.Second, 10 * time.Second
 	since := s.loop.now.Sub(s.shut)
@@ -86,13 +86,13 @@ func (s *session) lingers() bool {
 	}
 }
 
-// due reports whether a peer that ends its direction now is still owed something.
+// due reports whether a peer that ends its direction now is still owed an answer.
 func (s *session) due() bool {
 	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
 }
 
 // hangUp is called when the peer, which is owed answers, has ended its direction. A program that
-// has ended looks the same as a client that has no more questions and waits for its answers, as nc
+// has exited looks the same as a client that has no more requests and waits for its answers, as nc
 // does; so the session continues, and finds out (see probe).
 func (s *session) hangUp() {
 	defer s.rescue()
@@ -104,10 +104,10 @@ func (s *session) hangUp() {
 	s.queue()
 }
 
-// probe finds out whether a client that has ended its direction is still there. If it is not, its
-// kernel refuses whatever is sent, and the session ends with everything that it has in queues. The
+// probe finds out whether a client that has ended its direction still reads. If it does not, its
+// kernel answers the byte with a reset, and the session ends with all of its queued requests. The
 // first byte of the next answer can be sent at any time, since all messages begin alike. Answers
-// that come soon are written whole.
+// that complete soon are written whole.
 func (s *session) probe() {
 	const (
 		begin = 6 // the first byte of a message
@@ -123,7 +123,7 @@ func (s *session) probe() {
 	}
 }
 
-// end closes the session for a reason other than the client's wish.
+// end closes the session for a reason other than the client's request.
 func (s *session) end(why metrics.Closed, text string, args ...any) {
 	s.why = why
 	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.transport.Peer()}, args...)...)

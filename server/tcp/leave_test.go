@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// endDirection is what nc does at the end of its input.
+// endDirection ends the client's direction, as nc does at the end of its input.
 func (w *wire) endDirection() {
 	w.t.Helper()
 	if err := w.CloseWrite(); err != nil {
@@ -25,9 +25,8 @@ func (w *wire) endDirection() {
 	}
 }
 
-// A client that ends its direction and waits gets what it is due, in order, and then the end;
-// also when an answer comes late enough to have been probed for, and when the client is not the
-// only one that waits.
+// A client that ends its direction and waits gets its outstanding answers, in order, and then the
+// end; also when an answer is late enough for a probe, and when several clients wait.
 func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	onAll(t, testHalfClosedClientGetsItsAnswers)
 }
@@ -68,7 +67,7 @@ func testHalfClosedClientGetsItsAnswers(t *testing.T, newRig func(testing.TB, fu
 	}
 }
 
-// watched is how many sockets gnet's waiter knows.
+// watched returns how many sockets gnet's waiter watches.
 func (r *rig) watched() int {
 	e, ok := r.door.carriers["tcp"].(*engine)
 	if !ok {
@@ -88,7 +87,7 @@ func (r *rig) endIsSeen() {
 	})
 }
 
-// Answers larger than the socket takes reach a half-closed client that reads slowly.
+// Answers larger than the socket's buffer reach a half-closed client that reads slowly.
 func TestHalfClosedClientReadsMuch(t *testing.T) { onAll(t, testHalfClosedClientReadsMuch) }
 
 func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -106,7 +105,7 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 	})
 	c := r.dial()
 	if socket, ok := c.client.(interface{ SetReadBuffer(int) error }); ok {
-		_ = socket.SetReadBuffer(64 << 10) // otherwise the kernel takes all of the answers
+		_ = socket.SetReadBuffer(64 << 10) // otherwise the kernel would take all of the answers
 	}
 	for range n {
 		c.send(message("wide", "", 1, 2, 3, 4))
@@ -128,7 +127,7 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 	}
 }
 
-// Of a message that its client has not finished when it ends its direction, the client is told so.
+// A client that ends its direction inside a message is told so.
 func TestHalfClosedInsideAMessage(t *testing.T) { onAll(t, testHalfClosedInsideAMessage) }
 
 func testHalfClosedInsideAMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -195,7 +194,7 @@ func testHalfClosedAtTheEnd(t *testing.T, newRig func(testing.TB, func(*Config))
 	}
 }
 
-// Whoever sends to the end before it reads learns why it was refused, however much it had to send.
+// A client that sends everything before it reads learns why it was refused, however much it sends.
 func TestRefusalReachesWhoSendsOn(t *testing.T) { onAll(t, testRefusalReachesWhoSendsOn) }
 
 func testRefusalReachesWhoSendsOn(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -230,8 +229,8 @@ func testRefusalReachesWhoSendsOn(t *testing.T, newRig func(testing.TB, func(*Co
 	}
 }
 
-// A message that is too large is read to the end that it announced, whatever pauses its client
-// makes meanwhile; then the connection is closed in a second.
+// A message that is too large is read to its announced end, whatever pauses its client makes; then
+// the connection is closed within a second.
 func TestPauseInARefusedMessage(t *testing.T) { onAll(t, testPauseInARefusedMessage) }
 
 func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -264,14 +263,14 @@ func testPauseInARefusedMessage(t *testing.T, newRig func(testing.TB, func(*Conf
 	budgettest.Until(t, "the connection to be closed", func() bool { return r.open() == 0 })
 }
 
-// Who sends on for ever after a refusal is cut off all the same. What takes long is tried on
-// virtual time alone.
+// A client that never stops sending after a refusal is cut off. The long cases run on virtual time
+// only.
 func TestLingeringEnds(t *testing.T) { onAll(t, testLingeringEnds) }
 
 func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	for name, tt := range map[string]struct {
 		ask   []byte
-		after time.Duration // of sending on, 100 bytes each 100 ms
+		after time.Duration // of sending 100 bytes each 100 ms
 	}{
 		"rubbish":           {[]byte("no header, and no end of it"), 10 * time.Second},
 		"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
@@ -305,7 +304,8 @@ func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig
 	}
 }
 
-// A client that ends its direction, too, is not waited for: its connection ends at once.
+// The server does not linger for a client that has ended its direction, too: the connection ends at
+// once.
 func TestLingeringIsForWhoSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -323,8 +323,8 @@ func TestLingeringIsForWhoSends(t *testing.T) {
 	})
 }
 
-// A message that is not complete is acknowledged as far as it has arrived, once for each
-// reading; a complete one is not, for its answer does that.
+// An incomplete message is acknowledged as far as it has arrived, once per read; a complete one is
+// not, as its answer acknowledges it.
 func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -348,7 +348,7 @@ func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 	m.Close()
 }
 
-// TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that
+// TestPiecesAreNotDelayed tests the same with the kernel: a client with Nagle's algorithm that
 // writes a message in pieces waits 40 ms and more for each answer if nothing is acknowledged.
 func TestPiecesAreNotDelayed(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) {
@@ -390,7 +390,7 @@ func testPieces(t *testing.T, r *rig, c *wire, socket *net.TCPConn) {
 	}
 }
 
-// A client that has gone for good while answers to others are written costs nobody anything.
+// Clients that disconnect while answers to others are written do not disturb these.
 func TestManyHalfClosed(t *testing.T) { onAll(t, testManyHalfClosed) }
 
 func testManyHalfClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {

@@ -12,45 +12,45 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers to
-// the sockets in bursts: everything that one read of a socket returned is submitted at once, and
-// everything that was completed since is encoded and written at once, per session. When sockets
-// become readable one after another, the turn is deferred until all of them have been read (see
-// input).
+// A loop is the state that the sessions of one event loop share. Requests go to the scheduler and
+// answers to the sockets in bursts: all requests from one read of a socket are submitted at once,
+// and all calls that have completed since are encoded and written at once, per session. When
+// sockets become readable one after another, the turn is deferred until all of them have been read
+// (see input).
 //
 // Completions reach the loop through its mailbox. The first one wakes the loop; those that come
 // before it runs need no wake-up. One wake-up costs about as much as a small request, and much more
 // on an idle machine, where a core has to be woken as well. A batch of 64 rows pays it once. A
 // request that was alone in its batch does not pay it, nor does one whose deadline has passed: the
-// goroutine that completed it takes the turn. So does the one that completes a batch all of whose
-// requests are of one loop, after the last of them (Door.Gather).
+// goroutine that completed it takes the turn. So does the goroutine that completes a batch whose
+// requests are all of one loop, after the last of them (Door.Gather).
 type loop struct {
 	// Set once.
 	door *Door
-	wake func() // has the event loop take a turn, soon
-	arm  func() // has it take a tick, one tick from now
+	wake func() // schedules a turn of the event loop
+	arm  func() // schedules a tick, one tick from now
 
-	readers chan struct{} // has a place for each goroutine with a buffer: see socket.read
+	readers chan struct{} // a semaphore for goroutines with a read buffer: see socket.read
 
-	// turns is held during a turn, nearly always by the event loop. It guards all of the sessions,
+	// turns is held during a turn, nearly always by the event loop. It guards all of the sessions
 	// and the following fields.
 	turns      sync.Mutex
 	tally      *metrics.Tally
 	now        time.Time // of this turn
-	settings   *Settings // likewise
+	settings   *Settings // of this turn
 	ended      time.Time // when the last turn ended
-	deferred   bool      // a turn has been requested for what was read
+	deferred   bool      // a turn has been requested for input already read
 	armed      bool      // a tick has been requested
 	sessions   []*session
-	timed      []*session // those of them with a running clock; see tick
+	timed      []*session // sessions with a running clock; see tick
 	free       []*call
 	unused     int            // free calls that the loop has not needed since the last tick
 	pending    []*call        // to submit at the end of this turn
-	submission []*gate.Call   // of pending, memory for submit
+	submission []*gate.Call   // buffer of submit
 	ready      []*session     // with answers to write at the end of this turn
 	decoder    *shiva.Decoder // for the next session that reads; nil while lent
-	spares     shiva.Spares   // messages for decoder
-	out        []byte         // answers of one session, being encoded
+	spares     shiva.Spares   // messages that decoder reuses
+	out        []byte         // encoded answers of one session
 	vecs       []shiva.Vec
 	block      []byte   // to swap bytes between wire and memory; nil until needed
 	iovecs     [][]byte // of one write
@@ -69,8 +69,8 @@ type loop struct {
 	awake bool // the loop is in a turn, or a wake-up is on its way
 }
 
-// A mail is a completed call, a call whose inputs have been read, or, without a call, the report of
-// a transport that had too little room.
+// A mail is a completed call, a call whose inputs have been read, or, without a call, the report
+// that a transport has room again or has lost its peer.
 type mail struct {
 	call    *call
 	session *session // of the transport
@@ -95,7 +95,7 @@ func (l *loop) post(c *call) {
 	}
 }
 
-// take takes a turn on this goroutine, or wakes the loop if it has one just now.
+// take takes a turn on this goroutine, or wakes the loop if another goroutine is in a turn.
 func (l *loop) take() {
 	if !l.turns.TryLock() {
 		l.wake()
@@ -105,8 +105,8 @@ func (l *loop) take() {
 	l.end()
 }
 
-// postRoom reports that a session's transport has room again, or that its peer has gone. Any
-// goroutine may call it.
+// postRoom reports that a session's transport has room again, or that its peer has closed the
+// connection. Any goroutine may call it.
 func (l *loop) postRoom(s *session, gone bool) {
 	if l.deliver(mail{session: s, gone: gone}) {
 		l.wake()
@@ -118,15 +118,15 @@ func (l *loop) deliver(m mail) (idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mails = append(l.mails, m)
-	if l.awake || l.door.gathering.Load() > 0 { // whoever gathers finds it: see Door.gathered
+	if l.awake || l.door.gathering.Load() > 0 { // Door.gathered will find it
 		return false
 	}
 	l.awake = true
 	return true
 }
 
-// waits reports whether there is something in the mailbox and nobody is on the way to it; the
-// caller is then.
+// waits reports whether the mailbox has mail and no turn is due. If so, the caller must take a turn
+// or wake the loop.
 func (l *loop) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,12 +137,12 @@ func (l *loop) waits() bool {
 	return true
 }
 
-// input is a turn with bytes that have come on one session's transport.
+// input takes a turn with bytes that have arrived on one session's transport.
 //
-// If the loop's last turn has just ended, other sockets are probably readable too. What was read
-// then waits for a later turn, so that requests of several sockets share a submission, and their
+// If the loop's last turn has just ended, other sockets are probably readable too. Then the
+// requests wait for a later turn, so that requests of several sockets share a submission, and their
 // answers a batch. That costs a loop with one busy connection a wake-up, and saves a loop with many
-// a third of what it spends on small requests. An idle loop answers at once.
+// connections a third of its time for small requests. An idle loop answers at once.
 func (l *loop) input(s *session, p []byte) {
 	const straight = 5 * time.Microsecond
 	l.begin()
@@ -180,8 +180,8 @@ func (l *loop) start() {
 // look reads the clock and the door's settings for a turn.
 func (l *loop) look() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
-// end finishes a turn: it submits what was read, collects and writes answers until no completion is
-// left, and submits the calls for which these made room.
+// end finishes a turn: it submits the requests that were read, collects and writes answers until no
+// completion is left, and submits the calls for which these made room.
 func (l *loop) end() {
 	for {
 		if len(l.pending) > 0 {
@@ -203,7 +203,7 @@ func (l *loop) end() {
 	l.turns.Unlock()
 }
 
-// submit submits what was read, except the requests of clients that have gone since.
+// submit submits the pending calls, except those of clients that have disconnected since.
 func (l *loop) submit() {
 	for _, c := range l.pending {
 		switch {
@@ -252,7 +252,7 @@ func (l *loop) collect() bool {
 	return true
 }
 
-// turn is a turn without input, or for deferred input.
+// turn takes a turn without input, or for deferred input.
 func (l *loop) turn() {
 	l.begin()
 	l.deferred = false
@@ -260,7 +260,7 @@ func (l *loop) turn() {
 }
 
 // leave ends every session whose client is quiet, or all sessions, once their answers have left.
-// What a client sent before it could know of the shutdown is still answered.
+// Requests that a client sent before it could know of the shutdown are still answered.
 func (l *loop) leave(all bool) {
 	const quiet = 200 * time.Millisecond
 	l.begin()
@@ -275,8 +275,8 @@ func (l *loop) leave(all bool) {
 // tick is how soon a loop checks its clocks, and how often while one runs.
 const tick = 200 * time.Millisecond
 
-// keepTime requests a tick if there is something to do in it. An idle server has none: waking up
-// five times a second would be most of what it costs to wait for requests.
+// keepTime requests a tick if it would have work. An idle server has no ticks: waking up five times
+// a second would be most of the cost of waiting for requests.
 func (l *loop) keepTime() {
 	if !l.armed && (len(l.timed) > 0 || len(l.free) > fewCalls || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
 		l.armed = true
@@ -284,7 +284,7 @@ func (l *loop) keepTime() {
 	}
 }
 
-// tick is a turn that checks running clocks. Most sessions of a server with many are idle, and
+// tick takes a turn that checks running clocks. Most sessions of a server with many are idle, and
 // checking each of them five times a second would be most of their cost.
 func (l *loop) tick() {
 	l.begin()
@@ -307,7 +307,7 @@ func (l *loop) tick() {
 	l.end()
 }
 
-// time has a session's clocks checked for as long as one runs.
+// time schedules checks of a session's clocks for as long as one of them runs.
 func (l *loop) time(s *session) {
 	if !s.timed {
 		s.timed = true
@@ -347,8 +347,8 @@ func (l *loop) remove(s *session) {
 	l.sessions = l.sessions[:last]
 }
 
-// passage is the block through which swapped tensors pass, both in and out. It has much of the size
-// of the second-level cache and stays there, so that each byte of a tensor goes to or from memory
+// passage returns the block through which swapped tensors pass, both in and out. It takes much of
+// the second-level cache and stays there, so that each byte of a tensor goes to or from memory
 // once.
 func (l *loop) passage() []byte {
 	const size = 256 << 10
@@ -359,7 +359,7 @@ func (l *loop) passage() []byte {
 }
 
 // takeDecoder lends the loop's decoder to a session that reads, or makes one if a session with a
-// half-received message has it. So idle connections have none.
+// half-received message has it. So idle connections hold none.
 func (l *loop) takeDecoder() *shiva.Decoder {
 	if d := l.decoder; d != nil {
 		l.decoder = nil

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A loop has ticks while a clock of a session runs, or idle connections are to be closed, and none
-// otherwise: a server at rest does not wake up.
+// A loop has ticks while a clock of a session runs or while idle_timeout is set and there are
+// connections, and none otherwise: an idle server does not wake up.
 func TestTicks(t *testing.T) { onAll(t, testTicks) }
 
 func testTicks(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -47,8 +47,8 @@ func testTicks(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	budgettest.Until(t, "a loop at rest without connections", ticks(false))
 }
 
-// Answers that are gathered leave in one turn, of the goroutine that gathers them where they are of
-// one loop, and of their loops otherwise.
+// Gathered answers leave in one turn: of the goroutine that gathers them if they are all of one
+// loop, otherwise of their loops.
 func TestGather(t *testing.T) {
 	var batch *scheduler.Batch
 	s, m := newSession(t, func(b *scheduler.Batch) error { batch = b; return nil }, nil)
@@ -58,7 +58,7 @@ func TestGather(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// answered asks, and has it answered between Gather and over.
+	// answered sends a request that is answered between Gather and over.
 	answered := func() (over func()) {
 		m.out, batch = nil, nil
 		s.take(question)

@@ -15,11 +15,11 @@ import (
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
-// A swap is a connection below TLS that becomes another one.
+// A swap is a connection below TLS that can be replaced.
 type swap struct{ net.Conn }
 
-// encryptedPair is two ends of TLS that do not wait, with as little room between them as there can
-// be.
+// encryptedPair returns two ends of TLS that do not block, with as little buffer between them as
+// possible.
 func encryptedPair(t *testing.T) (a, b *encrypted) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
@@ -55,15 +55,15 @@ func encryptedPair(t *testing.T) (a, b *encrypted) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = sockets[i].SetWriteBuffer(1) // the system has a least size
+		_ = sockets[i].SetWriteBuffer(1) // the system raises it to its minimum
 		ends[i].cipher = &ciphertext{Conn: c.Conn, below: below}
 		c.Conn = ends[i].cipher
 	}
 	return ends[1], ends[0]
 }
 
-// Of what is written so much counts as taken as the socket has, in whole batches: the other end can
-// read that much and less than a batch more, in order, each byte once, whatever it is cut into.
+// Written bytes count as taken once the socket has them, in whole batches: the other end can read
+// these and less than a batch more, in order, each byte once, however they are cut.
 func TestEncryptedMedium(t *testing.T) {
 	server, client := encryptedPair(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -91,7 +91,7 @@ func TestEncryptedMedium(t *testing.T) {
 			left = left[:1+r.IntN(len(left)/4+1)]
 		}
 		if server.ahead > len(left) {
-			left = all[sent : sent+server.ahead] // what has been begun is offered again
+			left = all[sent : sent+server.ahead] // the batch that was begun is offered again
 		}
 		var vecs [][]byte
 		for rest := left; len(rest) > 0; {
@@ -106,7 +106,7 @@ func TestEncryptedMedium(t *testing.T) {
 			full++
 		}
 		if r.IntN(3) == 0 {
-			continue // it is full for the next, too
+			continue // the socket is still full
 		}
 		if hear(); len(got) < sent || len(got) >= sent+batchBytes || !bytes.Equal(got, all[:len(got)]) {
 			t.Fatalf("%d bytes were taken and %d have arrived, or others", sent, len(got))
@@ -121,8 +121,8 @@ func TestEncryptedMedium(t *testing.T) {
 	}
 }
 
-// A client may have TLS write, as answers to its changes of keys, without ever reading that: it is
-// told from others before it has much of our memory.
+// A client may make TLS write, as answers to its key updates, without ever reading: it is detected
+// before it takes much memory.
 func TestUnreadCiphertext(t *testing.T) {
 	server, _ := encryptedPair(t)
 	record, most := make([]byte, 1000), 0
@@ -144,7 +144,8 @@ func TestUnreadCiphertext(t *testing.T) {
 	t.Errorf("%d bytes wait", most)
 }
 
-// What TLS writes by itself goes behind what waits, though the socket has room again by then.
+// Records that TLS writes by itself follow the pending ones, even if the socket has room again by
+// then.
 func TestCiphertextKeepsItsOrder(t *testing.T) {
 	server, client := encryptedPair(t)
 	var sent, got []byte

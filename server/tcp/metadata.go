@@ -29,8 +29,8 @@ type question struct {
 // parameters are the server's keys other than those that shape the message.
 var parameters = parameter.Shiva.Keys()
 
-// parse reads meta, which the decoder has found to be a JSON object or empty. Keys that are neither
-// below nor in parameters go to the container.
+// parse reads meta, which the decoder has checked to be a JSON object or empty. Keys that are
+// neither below nor in parameters go to the container.
 func (q *question) parse(meta []byte) error {
 	q.reset()
 	if len(meta) <= len("{}") {
@@ -99,8 +99,8 @@ func (q *question) isField(key, value []byte) bool {
 		(string(key) == "inputs" || gate.Refers(value))
 }
 
-// isAbsent reports whether a member is a bridge's field that is None. If the key takes no text,
-// that is so even where nothing else shows a bridge.
+// isAbsent reports whether a member is a bridge's field that is None. For a key that takes no text
+// that holds even if nothing else shows that the client is a bridge.
 func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false
@@ -108,12 +108,12 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if p := parameters[string(key)]; p != nil && !p.TakesText() {
 		return true
 	}
-	return q.Bridge && string(key) != "id" // it is echoed, and becomes None in the bridge again
+	return q.Bridge && string(key) != "id" // an id is echoed, and becomes None in the bridge again
 }
 
 // reset makes q the question of a message without metadata.
 func (q *question) reset() {
-	const keep = 4 << 10 // each of thousands of idle calls keeps as much
+	const keep = 4 << 10 // each of thousands of idle calls may keep that much
 	if cap(q.forward) > keep {
 		q.forward = nil
 	}

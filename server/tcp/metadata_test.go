@@ -36,7 +36,7 @@ func TestParseMetadata(t *testing.T) {
 	}
 }
 
-// A limit on nesting above the default's holds for what is behind it, too.
+// A nesting limit above the default applies to all later stages, too.
 func TestParseDeepMetadata(t *testing.T) {
 	var q question
 	deep := strings.Repeat("[", 9999) + strings.Repeat("]", 9999)
@@ -67,8 +67,8 @@ func TestParseMetadataRefuses(t *testing.T) {
 	}
 }
 
-// Whatever object the metadata is: no panic, and what is forwarded is an object with the
-// unknown keys.
+// For any metadata object: no panic, and the forwarded parameters are an object with the unknown
+// keys.
 func FuzzParseMetadata(f *testing.F) {
 	f.Add([]byte(`{"id": "x", "timeout_ms": 5, "priority": 3, "a": [1, {"b": null}], "parameters": {"c": "\u00e9"}}`))
 	f.Add([]byte(`{"inputs": ["a"], "version": "1", "batch": true, "__tensors__": []}`))
@@ -76,7 +76,7 @@ func FuzzParseMetadata(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		budgettest.Input(t)
 		if shiva.ValidObject(b) != nil {
-			return // the decoder lets only objects through
+			return // the decoder passes only objects
 		}
 		var q question
 		if q.parse(b) != nil {

@@ -25,12 +25,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Conversations that are nearly right: messages to models, to the server itself and of
-// feedback, whose metadata, tensors and order are changed as trees and lists rather than as
-// bytes. TestMutants is the short form, "make mutants" a million of them, and FuzzMutants is
-// guided by coverage.
+// Nearly valid conversations: messages to models, to the server itself and with feedback, whose
+// metadata, tensors and order are mutated as trees and lists instead of as bytes. TestMutants is
+// the short form, "make mutants" runs a million of them, and FuzzMutants is guided by coverage.
 
-// A sample is a right message.
+// A sample is a valid message.
 type sample struct {
 	namespace string
 	metadata  *jsontest.Value // nil: none
@@ -43,7 +42,7 @@ type mutants struct {
 	loop    *loop
 	on      *rig // the door on sockets
 	samples []sample
-	cameras []sample // those of the samples that a model answers which is slow
+	cameras []sample // the samples that the slow model answers
 	tally   jsontest.Tally
 }
 
@@ -130,7 +129,7 @@ func mustTensor(t tensor.Tensor, err error) tensor.Tensor {
 	return t
 }
 
-// applications gives the rig a registry in memory, with these in it.
+// applications gives the rig a registry in memory with the given applications.
 func (r *rig) applications(list ...apps.Definition) {
 	r.t.Helper()
 	store, err := state.NewMemory(state.Options{})
@@ -155,7 +154,7 @@ func (r *rig) applications(list ...apps.Definition) {
 	}
 }
 
-// readAndEcho is a container that reads parameters with a library that is none of the most patient.
+// readAndEcho is a container that reads parameters with a strict library.
 func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 	for i := range b.Parts {
 		if p := b.Parts[i].Parameters; p != nil {
@@ -168,7 +167,7 @@ func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 	return m.echo(b)
 }
 
-// slowly is a container that takes long enough for frames to be superseded.
+// slowly is a container slow enough for frames to be superseded.
 func (m *mutants) slowly(b *scheduler.Batch) error {
 	time.AfterFunc(100*time.Microsecond, func() {
 		if err := m.echo(b); err != nil {
@@ -178,7 +177,7 @@ func (m *mutants) slowly(b *scheduler.Batch) error {
 	return nil
 }
 
-// zeros is a container of an old generation, which answers a number for each row.
+// zeros is a container of an old generation, which answers with a number for each row.
 func (m *mutants) zeros(b *scheduler.Batch) error {
 	out, err := m.pool.Get(8 * b.Rows)
 	if err != nil {
@@ -188,13 +187,13 @@ func (m *mutants) zeros(b *scheduler.Batch) error {
 	return b.Complete([]tensor.Tensor{{DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: out.Bytes(), Buf: out}}, nil)
 }
 
-// A talk is what a client sends on one connection.
+// A talk holds the bytes that a client sends on one connection.
 type talk struct {
 	bytes  []byte
-	right  []bool            // which of its messages are right
-	frames []*jsontest.Frame // that its messages are; nil: none, or no more is known
-	cuts   []int             // where its pieces end
-	end    bool              // then it ends its direction
+	right  []bool            // which of its messages are valid
+	frames []*jsontest.Frame // the frames that its messages are; nil: not a frame, or unknown
+	cuts   []int             // the ends of its pieces
+	end    bool              // the client ends its direction afterwards
 }
 
 func (q *talk) String() string {
@@ -204,7 +203,7 @@ func (q *talk) String() string {
 // make makes a conversation.
 func (m *mutants) make(c *jsontest.Choices) *talk {
 	q := new(talk)
-	inStep := true // after a byte more or less the next message begins elsewhere
+	inStep := true // false after an inserted or removed byte, when message boundaries are unknown
 	samples, most := m.samples, 4
 	if c.N(4) == 3 {
 		samples, most = m.cameras, 12
@@ -233,8 +232,8 @@ func (m *mutants) make(c *jsontest.Choices) *talk {
 	return q
 }
 
-// message makes a message, and tells which frame of a stream it is, and whether it is a sample
-// otherwise.
+// message makes a message, and returns which frame of a stream it is, and whether it is otherwise
+// an unchanged sample.
 func (m *mutants) message(c *jsontest.Choices, samples []sample) (text []byte, frame *jsontest.Frame, right bool) {
 	s := jsontest.One(c, samples)
 	q := shiva.Message{Namespace: s.namespace, Tensors: slices.Clone(s.tensors)}
@@ -264,13 +263,14 @@ func (m *mutants) message(c *jsontest.Choices, samples []sample) (text []byte, f
 		right = false
 	}
 	text, err := shiva.AppendMessage(nil, &q)
-	if err != nil { // more tensors than the wire can say
+	if err != nil { // more tensors than the wire format allows
 		return nil, nil, false
 	}
 	return text, frame, right && (frame == nil || frame.Right)
 }
 
-// changed is a list of tensors with one of them missing, twice, of another type or another shape.
+// changed returns a list of tensors with one of them missing, repeated, of another type or another
+// shape.
 func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tensor.Tensor {
 	if len(list) == 0 || c.N(6) == 5 {
 		return append(list, jsontest.One(c, samples).tensors...)
@@ -314,7 +314,7 @@ func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tens
 	return list
 }
 
-// run holds a conversation, or two at once whose frames are of the same streams, and checks the
+// run runs a conversation, or two at once whose frames are of the same streams, and checks the
 // answers.
 func (m *mutants) run(c jsontest.Choices) {
 	l := m.loop
@@ -359,7 +359,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	m.silent()
 }
 
-// leave ends what the client sends, if it does, and waits for the last answer.
+// leave ends the client's direction, if the talk does so, and waits for the last answer.
 func (m *mutants) leave(q *talk, s *session) {
 	l := m.loop
 	if q.end {
@@ -371,19 +371,19 @@ func (m *mutants) leave(q *talk, s *session) {
 		}
 		l.end()
 	}
-	// Feedback is learned elsewhere, and who completes a call may take the turn.
+	// Feedback is learned on other goroutines, and the goroutine that completes a call may take the
+	// turn.
 	for waiting := true; waiting; {
 		l.begin()
 		waiting = s.waiting > 0 && !s.gone
 		l.end()
 		if waiting {
-			time.Sleep(10 * time.Microsecond) // spinning takes the time of those who learn
+			time.Sleep(10 * time.Microsecond) // spinning would take time from these goroutines
 		}
 	}
 }
 
-// silent waits until no stream has a frame without an answer, and those of connections are
-// forgotten.
+// silent waits until every frame has an answer, and the streams of connections are removed.
 func (m *mutants) silent() {
 	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
 	budgettest.Until(m.t, "the streams to fall silent", func() bool {
@@ -396,8 +396,8 @@ func (m *mutants) silent() {
 	})
 }
 
-// judge checks the answers: one for each message, in order, each of the table and of JSON, and
-// good where the question was.
+// judge checks the answers: one for each message, in order, each with an error of the table and
+// valid JSON, and successful for valid messages.
 func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
@@ -467,8 +467,8 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 	}
 }
 
-// newer are the frames that may supersede frame i of q: those after it, and those of other
-// conversations; nil for messages of which it is not known whether they are frames.
+// newer returns the frames that may supersede frame i of q: those after it, and those of other
+// conversations; nil for messages that may or may not be frames.
 func (m *mutants) newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame) {
 	for _, other := range talks {
 		list := other.frames
@@ -484,9 +484,9 @@ func (m *mutants) newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame
 	return frames
 }
 
-// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
-// back, and a superseded one is told by which. One that names no stream is of its connection's, if
-// that is one.
+// judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
+// back, and a superseded one is told by which frame. A frame that names no stream is of its
+// connection's stream, if connections are streams.
 func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
 	if e := shiva.ParseError(answer); e != nil {
 		if e.Type == shiva.Superseded && !f.By(e.By, newer) {
@@ -508,8 +508,8 @@ func TestMutants(t *testing.T) {
 	jsontest.Drive(t, 10_000, &m.tally, m.run)
 }
 
-// TestMutantsOnSockets has the kernel between the two: conversations at the same time, cut where
-// their bytes are.
+// TestMutantsOnSockets runs conversations through the kernel, several at a time and cut into
+// pieces.
 func TestMutantsOnSockets(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		m := newMutants(t)
@@ -529,7 +529,7 @@ func (m *mutants) converse(c jsontest.Choices) {
 	var all sync.WaitGroup
 	for i := range talks {
 		q := m.make(&c)
-		q.end = true // which is how a client learns that there is no other answer
+		q.end = true // so that the client sees that no answer follows
 		talks[i] = q
 		w := m.on.dial()
 		all.Go(func() {
@@ -554,8 +554,8 @@ func (m *mutants) converse(c jsontest.Choices) {
 	m.silent()
 }
 
-// FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says
-// how many messages there are besides the first.
+// FuzzMutants derives conversations from fuzzed bytes, guided by coverage. The first byte is the
+// number of messages after the first.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
 	jsontest.Fuzz(f, len(m.samples), []byte{0}, func(t *testing.T, c jsontest.Choices) {

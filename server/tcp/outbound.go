@@ -5,8 +5,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// outbound is a run of answers that are encoded, and not yet taken by the transport. During a write
-// its memory is the loop's. If the transport had too little room the memory becomes its own: small
+// outbound is a run of encoded answers that the transport has not yet taken. During a write its
+// memory is the loop's. If the transport had too little room, outbound takes the memory over: small
 // parts stay in the buffer that they were encoded into, and large tensors in their calls.
 type outbound struct {
 	first, last *call // nil: nothing is unsent
@@ -16,8 +16,8 @@ type outbound struct {
 	own         bool // vecs and the buffers behind them no longer belong to the loop
 }
 
-// next returns the bytes to write next, in wire order: as they are if they need no swap, otherwise
-// as many as fit into the loop's block.
+// next returns the bytes to write next, in wire order: in place if they need no swap, otherwise as
+// many as fit into the loop's block.
 func (u *outbound) next(l *loop) [][]byte {
 	l.iovecs = l.iovecs[:0]
 	var free []byte
@@ -65,9 +65,9 @@ func (u *outbound) keep(l *loop) {
 }
 
 // unpin copies the answers to a client that does not read out of their batches: a row of a few
-// bytes would hold the memory of its whole batch. Of encoded answers, what vecs refers to is
-// needed; the rest has been copied or written. Answers from a cache may refer to the same memory:
-// one copy serves all of them, as they are released together.
+// bytes would hold the memory of its whole batch. Of encoded answers only the parts that vecs
+// refers to are needed; the rest has been copied or written. Answers from a cache may refer to the
+// same memory: one copy serves all of them, as they are released together.
 func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs
 	last := func(data []byte) *byte { return &data[len(data)-1] }

@@ -8,12 +8,12 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 )
 
-// A connection many of whose requests are refused is read seldom (intake.Conn.Pause). gnet reads
-// whenever epoll reports input, and cannot be told not to. But epoll reports no fewer bytes than
-// the socket's SO_RCVLOWAT, except at the end. So the loop sleeps while few bytes come, and reads
-// them itself after the pause, for all such connections in one turn.
+// A connection whose requests are mostly refused is read at intervals (intake.Conn.Pause). gnet
+// reads whenever epoll reports input, and cannot be told not to. But epoll reports no fewer bytes
+// than the socket's SO_RCVLOWAT, except at the end. So the loop sleeps while few bytes arrive, and
+// reads them itself after the pause, for all such connections in one turn.
 
-// pause has the connection read after a pause. The event loop calls it.
+// pause delays the next read of the connection. The event loop calls it.
 func (k *conn) pause(pause time.Duration) {
 	l := k.session.loop
 	k.until = time.Now().Add(pause)
@@ -41,7 +41,7 @@ func (e *engine) readAfter(pause time.Duration, soon func(func(*loop))) {
 	})
 }
 
-// readPaused is a turn with what has come on the connections whose pause is over. It returns the
+// readPaused takes a turn with the input of the connections whose pause is over. It returns the
 // time until the next pause ends; 0: no connection is paused.
 func (l *loop) readPaused() (next time.Duration) {
 	p := buffers.Get().(*[64 << 10]byte)
@@ -68,8 +68,8 @@ func (l *loop) readPaused() (next time.Duration) {
 	return next
 }
 
-// readNow reads what has come during the pause, and returns the length of the next one; 0: there is
-// none.
+// readNow reads the input that arrived during the pause, and returns the length of the next pause;
+// 0: none.
 func (k *conn) readNow(p []byte) (pause time.Duration) {
 	s := k.session
 	if s.gone {

@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A client that is over its rate is read every now and then: all that it asks is answered, however
-// much comes at once, also what is less than wakes a loop, and its end is seen. Once it is refused
-// no more it is read as all are.
+// A client over its rate is read at intervals: all of its requests are answered, however many
+// arrive at once, even input too small to wake a loop, and its end is detected. Once it is no
+// longer refused, it is read like any other.
 func TestReadInTurns(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		const turn = 10 * time.Millisecond

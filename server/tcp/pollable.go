@@ -10,30 +10,31 @@ import (
 
 // A medium is a socket as its session uses it: a pollable, or TLS on one. Its methods do not block.
 type medium interface {
-	// TryRead reads what has arrived. EAGAIN: nothing has. 0 without an error: nothing will.
+	// TryRead reads bytes that have arrived. EAGAIN: none has. 0 without an error: the input has
+	// ended.
 	TryRead(p []byte) (int, error)
-	// TryWrite writes as much as there is room for. The next call begins with the rest.
+	// TryWrite writes as many bytes as there is room for. The next call must begin with the rest.
 	TryWrite(vecs [][]byte) (int, error)
 	CloseWrite() error // after everything has been written
-	Unread() int       // bytes for TryRead that have arrived, as far as is known
+	Unread() int       // bytes ready for TryRead, as far as known
 }
 
 // A pollable carries the bytes below TLS: the descriptor of a socket, or a connection that has
-// these methods itself. Connections of the network in memory do, on which tests run this door on
+// these methods itself, such as one of the network in memory, with which tests run this door on
 // virtual time.
 type pollable interface {
 	medium
-	// AwaitInput calls done, and again whenever something may have arrived or the peer has ended a
+	// AwaitInput calls done, and again whenever bytes may have arrived or the peer has ended a
 	// direction, until done returns true. It fails when the connection is closed or its read
 	// deadline passes.
 	AwaitInput(done func() bool) error
 	// AwaitRoom is the same for room to write.
 	AwaitRoom(done func() bool) error
-	Room() bool // there is room, or nobody to write to
+	Room() bool // there is room, or a write would fail
 	Gone() bool // the peer has closed the connection, or it is broken
 
 	Unacknowledged() int // see transport
-	Acknowledge()        // likewise
+	Acknowledge()        // see transport
 }
 
 // pollableOf returns the pollable of a connection.
@@ -65,7 +66,7 @@ const socketBuffer = 1 << 20
 type descriptor struct {
 	raw   syscall.RawConn
 	fd    int
-	local bool // on this machine, where there is nothing to acknowledge
+	local bool // a Unix socket, which has no acknowledgements
 }
 
 func (d *descriptor) TryRead(p []byte) (int, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// socketPair is the two ends of a connection.
+// socketPair returns the two ends of a connection.
 func socketPair(t *testing.T, network, addr string) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen(network, addr)
@@ -40,8 +40,8 @@ func socketPair(t *testing.T, network, addr string) (near, far net.Conn) {
 	return near, far
 }
 
-// What a socket can do is known by its kind: on a Unix socket nothing is acknowledged, and its
-// buffer is as large as the system allows. What has no descriptor, or none any more, is refused.
+// The kind of a socket decides: a Unix socket has no acknowledgements, and its buffer is as large
+// as the system allows. A connection without a descriptor, or a closed one, is refused.
 func TestPollableOf(t *testing.T) {
 	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
 		near, _ := socketPair(t, network, addr)
@@ -59,7 +59,7 @@ func TestPollableOf(t *testing.T) {
 				t.Fatal(err)
 			}
 			most, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-			// The system doubles it, for its own use.
+			// The system doubles the size, for its own use.
 			if n, err := unix.GetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil || n < 2*min(most, socketBuffer) {
 				t.Errorf("a buffer of %d bytes, %v; expected %d", n, err, 2*min(most, socketBuffer))
 			}
@@ -76,7 +76,7 @@ func TestPollableOf(t *testing.T) {
 	}
 }
 
-// A connection that is lost before it has a session gives its place back.
+// A connection that is lost before it has a session frees its place in the limits.
 func TestLostWhileItIsLetIn(t *testing.T) {
 	n := new(shivatest.Net)
 	r := newRigAt(t, "memory", func(c *Config) {
@@ -94,7 +94,7 @@ func TestLostWhileItIsLetIn(t *testing.T) {
 	}
 }
 
-// withoutDescriptors accepts connections that are nothing but a net.Conn.
+// withoutDescriptors accepts connections that have only the methods of net.Conn.
 type withoutDescriptors struct{ net.Listener }
 
 func (w withoutDescriptors) Accept() (net.Conn, error) {
@@ -120,9 +120,9 @@ func TestLoopsHaveTheirShare(t *testing.T) {
 	}
 }
 
-// A wake-up that comes before a loop waits for one is not lost.
+// A wake-up that arrives before a loop waits for one is not lost.
 func TestEarlyWakeUp(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the loop begins when this waits
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the loop starts when this goroutine waits
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(newRig(t, nil).door, 1)
 		l := s.loops[0]
@@ -139,7 +139,7 @@ func TestEarlyWakeUp(t *testing.T) {
 	})
 }
 
-// Whoever wakes a loop that is in a long turn does not wait for it, however often.
+// Waking a loop that is in a long turn does not block, however often.
 func TestWakeUpsDoNotWait(t *testing.T) {
 	s := newSockets(newRig(t, nil).door, 1)
 	l := s.loops[0]
@@ -160,7 +160,7 @@ func TestWakeUpsDoNotWait(t *testing.T) {
 	}
 }
 
-// A session knows its client's address, by which logs name it, with TLS as without.
+// A session knows its client's address, which logs contain, with and without TLS.
 func TestPeer(t *testing.T) {
 	for _, name := range []string{"tcp", "tls"} {
 		r := transports[name](t, nil)
@@ -177,7 +177,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// A spy remembers where the last bytes were read to; nil: the last time, there were none.
+// A spy remembers the buffer of the last read; nil: that read returned nothing.
 type spy struct {
 	medium
 	last atomic.Pointer[byte]
@@ -191,10 +191,10 @@ func (s *spy) TryRead(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection that waits for its turn keeps no buffer: whoever else has got it meanwhile keeps
-// what is in it.
+// A paused connection holds no buffer: another connection that has taken the buffer meanwhile keeps
+// its contents.
 func TestPauseKeepsNoBuffer(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // of several, each has a part of the pool
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // with several, each has its own part of the pool
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.Limits{Burst: 40 * time.Millisecond}
 		l.Of[quota.RequestsPerSecond] = 1
@@ -210,7 +210,7 @@ func TestPauseKeepsNoBuffer(t *testing.T) {
 		var s *spy
 		c.bytes(question)
 		c.next()
-		synctest.Wait() // nobody reads while this changes what is read
+		synctest.Wait() // no goroutine reads while this one changes the input
 		onlySession(r, func(one *session) {
 			k := one.transport.(*socket)
 			s = &spy{medium: k.medium}
@@ -221,7 +221,7 @@ func TestPauseKeepsNoBuffer(t *testing.T) {
 		for range 100 {
 			c.bytes(question)
 			synctest.Wait()
-			for { // as long as it has read, is refused, and waits for its turn
+			for { // until it has read, is refused, and is paused
 				last := s.last.Load()
 				if last == nil {
 					break

@@ -21,11 +21,11 @@ import (
 // Shared memory over Shiva: regions are registered through the Predict Protocol's paths. A request
 // lists its tensors in shared memory in its metadata under shiva.MemoryKey, and so does an answer.
 //
-// A client that knows the sizes of outputs gives each of them a place. Others give an area, which
-// takes large outputs in order as far as there is room.
+// A client that knows the sizes of outputs gives each of them a place. Other clients give an area,
+// which takes large outputs in order as far as there is room.
 //
-// A copy takes a millisecond per few megabytes, so the loop does none: inputs are read before the
-// call is opened, while its place in the line waits, and outputs are written before the call is
+// A copy takes a millisecond per few megabytes, so the loop makes no copies: inputs are read before
+// the call is opened, while its place in the line waits, and outputs are written before the call is
 // complete.
 
 // A placed tensor is the metadata of a tensor in shared memory.
@@ -33,14 +33,14 @@ type placed struct {
 	Name string `json:"name"`
 	// Datatype is the Predict Protocol's. A place for an output has none.
 	Datatype string `json:"datatype,omitempty"`
-	Shape    []int  `json:"shape,omitempty"` // likewise
+	Shape    []int  `json:"shape,omitempty"` // of an input or an answer
 	Region   string `json:"region"`
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
 	Index    int    `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
 }
 
-// shared is the part of a question and its answer that is in shared memory.
+// shared is the part of a request and its answer that is in shared memory.
 type shared struct {
 	Inputs  []placed `json:"inputs,omitempty"`
 	Outputs []placed `json:"outputs,omitempty"`
@@ -94,8 +94,8 @@ func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
 
 var errBridge = fmt.Errorf("%w: metadata key %q does not go with a question in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
 
-// place begins to read the question's inputs in shared memory. waits reports that the call waits
-// for them.
+// place begins to read the request's inputs in shared memory. waits reports that the call waits for
+// them.
 func (s *session) place(c *call) (waits bool, err error) {
 	q := &c.question
 	if c.shared, err = parseMemory(q.shared, &s.loop.settings.Limits); err != nil {
@@ -103,7 +103,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	}
 	switch named := len(c.message.Tensors) == 0 || q.names != nil; {
 	case q.Bridge && len(c.shared.Inputs)+len(c.shared.Outputs) == 0:
-		c.shared = nil // an area for outputs that has no room is left empty
+		c.shared = nil // a bridge's outputs do not go to the area
 		return false, nil
 	case q.Bridge:
 		return false, errBridge
@@ -120,7 +120,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	}
 	var moved int64
 	for i := range c.shared.Inputs {
-		moved += min(c.shared.Inputs[i].Size, left) // one that is larger is refused below
+		moved += min(c.shared.Inputs[i].Size, left) // fetch refuses a larger one
 	}
 	if err := c.use.More(moved, s.loop.now); err != nil {
 		return false, err
@@ -130,7 +130,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	return true, nil
 }
 
-// address is the client's, in the form of gate.ClientOf.
+// address returns the client's address, in the form of gate.ClientOf.
 func (s *session) address() string {
 	if s.client == "" {
 		s.client = gate.ClientOf(s.transport.Peer())
@@ -170,7 +170,7 @@ func (s *session) fetched(c *call) {
 	s.finish(c)
 }
 
-// checkOutputs checks the places of outputs before a model is asked in vain.
+// checkOutputs checks the places of outputs before the model is executed in vain.
 func (c *call) checkOutputs(d *Door) error {
 	if c.gate.Bridge && len(c.shared.Outputs) > 0 {
 		return errBridge
@@ -192,7 +192,7 @@ func (c *call) checkOutputs(d *Door) error {
 	return nil
 }
 
-// output is the index of an output of the model.
+// output returns the index of an output of the model.
 func (c *call) output(name string) (int, error) {
 	specs := c.gate.Target.Spec.Outputs
 	i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == name })
@@ -244,7 +244,7 @@ func (c *call) putNamed() error {
 	return nil
 }
 
-// putOutput writes an output to a place, and records in p what is there.
+// putOutput writes an output to a place, and records it in p.
 func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
 	t := c.gate.Outputs[at]
 	t.Name = p.Name
@@ -262,7 +262,7 @@ func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
 
 const (
 	areaWorth   = 64 << 10 // smallest output that goes to the area, in bytes
-	areaAligned = 64       // outputs begin at multiples of it, from the area's beginning
+	areaAligned = 64       // outputs begin at multiples of it, relative to the area
 )
 
 // worthPutting reports whether an output goes to the area if there is room. Texts do not, nor does
@@ -336,7 +336,7 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 		err = g.Unregister(client, name)
 		value = map[string]any{"unregistered": name}
 	default:
-		return nil, false, nil // and no model has such a route
+		return nil, false, nil // no model has such a route either
 	}
 	if regions.IsOff(err) {
 		err = fmt.Errorf("%w: %s", scheduler.ErrNotFound, regions.Off)

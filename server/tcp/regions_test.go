@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sharing is a rig whose clients may register files, and one of 4 KiB, registered as "r".
+// sharing returns a rig whose clients may register files, and a file of 4 KiB, registered as "r".
 func sharing(t *testing.T) (r *rig, file string) {
 	t.Helper()
 	r = newRig(t, func(c *Config) {
@@ -26,7 +26,7 @@ func sharing(t *testing.T) (r *rig, file string) {
 	r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 4 << 20, Regions: 8})
 	content := make([]byte, 4<<10)
 	for i := range content {
-		content[i] = byte(i % 60) // of floats that are numbers
+		content[i] = byte(i % 60) // so that floats are finite numbers
 	}
 	file = filepath.Join(dir, "file")
 	if err := os.WriteFile(file, content, 0o600); err != nil {
@@ -46,7 +46,7 @@ func output(offset, size int) string {
 	return fmt.Sprintf(`{"name":"x","region":"r","offset":%d,"byte_size":%d}`, offset, size)
 }
 
-// Regions are registered, listed and forgotten by the Predict Protocol's paths.
+// Regions are registered, listed and unregistered by the Predict Protocol's paths.
 func TestRegionPaths(t *testing.T) {
 	r, _ := sharing(t)
 	w := r.dial()
@@ -85,8 +85,8 @@ func TestRegionPaths(t *testing.T) {
 	}
 }
 
-// Inputs come from regions and outputs go there; answers keep the order of their questions, also
-// where only some of them wait for copies.
+// Inputs come from regions and outputs go there; answers keep the order of their requests, even if
+// only some of them wait for copies.
 func TestSharedTensors(t *testing.T) {
 	r, file := sharing(t)
 	r.model("m", floats("x"), r.echo)
@@ -134,7 +134,7 @@ func TestSharedTensors(t *testing.T) {
 		}
 		a.Release()
 	}
-	// Of several tensors some travel, and have names.
+	// Some tensors are in the message, with names, and others in the region.
 	w.send(&shiva.Message{Namespace: "two", Metadata: []byte(`{"__tensors__":["a"],"shared_memory":{"inputs":[` + input(64) + `],"outputs":[` + output(2048, 16) + `]}}`),
 		Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: content[:16]}}})
 	a := w.next()
@@ -144,8 +144,7 @@ func TestSharedTensors(t *testing.T) {
 	a.Release()
 }
 
-// Outputs without a place of their own fill an area with the large ones of them, and what has no
-// room there travels.
+// Large outputs without a place go to the area, and outputs without room there stay in the message.
 func TestArea(t *testing.T) {
 	r, _ := sharing(t)
 	specs := make([]tensor.Spec, 6)
@@ -155,7 +154,7 @@ func TestArea(t *testing.T) {
 	specs[2].DType, specs[2].Shape = tensor.Bytes, tensor.Shape{-1}
 	r.model("many", scheduler.Spec{Inputs: specs, Outputs: specs}, r.echo)
 	dir := r.regions.Settings().Directory
-	const size = 70_001 // no multiple of what outputs are aligned to
+	const size = 70_001 // not a multiple of the alignment of outputs
 	if err := os.WriteFile(filepath.Join(dir, "out"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +224,7 @@ func TestArea(t *testing.T) {
 	a.Release()
 }
 
-// A region that was registered for a connection ends with it, and no other does.
+// A region that was registered for a connection ends with it, and no other region does.
 func TestRegionOfConnection(t *testing.T) {
 	r, _ := sharing(t)
 	names := func() string {
@@ -248,7 +247,7 @@ func TestRegionOfConnection(t *testing.T) {
 	}
 	w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/region/a/unregister"})
 	w.next().Release()
-	register(other, "a", "false").Release() // the name is another's now
+	register(other, "a", "false").Release() // another region has the name now
 	w.Close()
 	budgettest.Until(t, "b to go", func() bool { return !strings.Contains(names(), "{b ") })
 	for _, name := range []string{"r", "a", "c", "d"} {
@@ -268,7 +267,7 @@ func TestRegionOfConnection(t *testing.T) {
 	}
 }
 
-// What is wrong is answered in its place, and what waits behind it goes on.
+// An invalid request is answered in its place, and those behind it continue.
 func TestWrongPlaces(t *testing.T) {
 	r, file := sharing(t)
 	r.model("m", floats("x"), r.echo)
@@ -316,7 +315,7 @@ func TestWrongPlaces(t *testing.T) {
 	}
 }
 
-// A client that goes while its tensors are copied leaves nothing behind.
+// A client that disconnects while its tensors are copied leaves nothing behind.
 func TestGoneWhileCopied(t *testing.T) {
 	r, file := sharing(t)
 	row := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}

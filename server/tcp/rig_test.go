@@ -36,7 +36,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(budgettest.RunWaiting(m)) }
 
-// patience is how long a test waits for what must happen: only one that fails ever does.
+// patience is how long a test waits for an event that must happen: only a failing test waits that
+// long.
 const patience = time.Minute
 
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
@@ -47,16 +48,16 @@ type rig struct {
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
 	door    *Door
-	gathers *atomic.Pointer[Door] // for the scheduler, once it is open
+	gathers *atomic.Pointer[Door] // the door for the scheduler's hook, once it is open
 	net     *shivatest.Net        // nil: clients are on sockets
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
 	closed  bool
-	tls     *tls.Config // of clients; nil: they speak none
+	tls     *tls.Config // of clients; nil: no TLS
 }
 
-// newRig is a rig in memory. In a synctest bubble its clocks are virtual.
+// newRig makes a rig in memory. In a synctest bubble its clocks are virtual.
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	n := new(shivatest.Net)
@@ -70,19 +71,19 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	return r
 }
 
-// newSocketRig is a rig for what only the kernel shows.
+// newSocketRig makes a rig on TCP sockets, for behaviour of the kernel.
 func newSocketRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	return newRigAt(t, "127.0.0.1:0", change)
 }
 
-// newUnixRig is one on the other transport for sockets.
+// newUnixRig makes a rig on the other transport for sockets.
 func newUnixRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	return newRigAt(t, "unix:"+t.TempDir()+"/s", change)
 }
 
-// newTLSRig is one whose clients speak TLS, and show a certificate.
+// newTLSRig makes a rig whose clients speak TLS, and show a certificate.
 func newTLSRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	authority := certtest.New(t, "authority")
@@ -98,20 +99,20 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 		}
 		c.Connections.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, time.Minute
 	})
-	// The keys are exchanged in the way that takes the least work: it is most of a handshake.
+	// The cheapest key exchange: it is most of the work of a handshake.
 	r.tls = &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}, RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
 	return r
 }
 
-// onAll runs a test on all transports: in memory on virtual time, and on each for sockets.
+// onAll runs a test on all transports: in memory on virtual time, and on each kind of socket.
 func onAll(t *testing.T, test func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { test(t, newRig) }) })
 	onSockets(t, test)
 }
 
-// onTransports runs a test of what only the kernel shows on each transport for sockets, on all at
-// once and beside others, since such tests mostly wait.
+// onTransports runs a test of kernel behaviour on each kind of socket, in parallel, since such
+// tests mostly wait.
 func onTransports(t *testing.T, test func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig)) {
 	t.Parallel()
 	onSockets(t, test)
@@ -126,7 +127,7 @@ func onSockets(t *testing.T, test func(t *testing.T, newSocketRig func(testing.T
 	}
 }
 
-// transports are those for sockets.
+// transports are the kinds of rigs on sockets.
 var transports = map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig, "unix": newUnixRig, "tls": newTLSRig}
 
 func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
@@ -190,7 +191,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	return r, cfg
 }
 
-// close ends everything, with nothing left behind.
+// close stops the rig, and fails if anything is left behind.
 func (r *rig) close(ctx context.Context) (err error) {
 	r.closed = true
 	r.gate.Drain()
@@ -206,7 +207,7 @@ func (r *rig) close(ctx context.Context) (err error) {
 	return err
 }
 
-// open is how many connections there are.
+// open returns the number of open connections.
 func (r *rig) open() int { return r.door.listener.Open() }
 
 type lockedWriter struct {
@@ -266,7 +267,7 @@ type wire struct {
 	rest []byte // of buf, not decoded yet
 }
 
-// A client is what *net.TCPConn, *net.UnixConn and *shivatest.Link have in common.
+// A client has the methods that *net.TCPConn, *net.UnixConn and *shivatest.Link have in common.
 type client interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -301,7 +302,7 @@ func (r *rig) connect() (net.Conn, error) {
 	return net.Dial(network, addr)
 }
 
-// An encryptedClient has what tests do to the socket of a client, too.
+// An encryptedClient also gives tests access to the client's socket.
 type encryptedClient struct {
 	*tls.Conn
 	socket *net.TCPConn
@@ -309,7 +310,7 @@ type encryptedClient struct {
 
 func (c encryptedClient) SetReadBuffer(n int) error { return c.socket.SetReadBuffer(n) }
 
-// loops are those of all sessions.
+// loops returns all loops of the door.
 func (r *rig) loops() (list []*loop) {
 	for _, c := range r.door.carriers {
 		switch c := c.(type) {

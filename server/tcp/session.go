@@ -19,39 +19,39 @@ import (
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
-// A session is one client connection: bytes in, answers out, in the order of the questions. It runs
-// in turns of its loop, and does not know what carries the bytes.
+// A session is one client connection: bytes in, answers out, in the order of the requests. It runs
+// in turns of its loop, and does not depend on the kind of transport.
 type session struct {
 	loop      *loop
 	transport transport
 	conn      *intake.Conn   // the transport's, for quotas; nil in tests without an intake
-	claimed   *quota.Account // the one that conn counted for last; nil: none
+	claimed   *quota.Account // the account for which conn was last counted; nil: none
 	id        uint64         // of the connection, never 0
-	client    string         // gate.ClientOf, once a frame needed it
+	client    string         // gate.ClientOf; "" until a request needs it
 	index     int32          // in loop.sessions
 	waiting   int32          // length of the line of answers
 
 	decoder    *shiva.Decoder // the loop's, while a message is half-received
-	head, tail *call          // questions whose answers have not left, oldest first
-	inFlight   int            // of these, those that the scheduler has
-	held       int            // and those that wait for room before they are submitted
-	firstHeld  *call          // the first of these
+	head, tail *call          // requests whose answers have not left, oldest first
+	inFlight   int            // of these, the number that the scheduler has
+	held       int            // and the number that waits for room before submission
+	firstHeld  *call          // the oldest that waits for room
 	outbox     gate.Outbox
-	shown      *identity.Shown // by its handshake and its first message; nil: nothing
-	stream     *gate.OwnStream // nil: it has had no frame
+	shown      *identity.Shown // credentials of the handshake and the first message; nil: none
+	stream     *gate.OwnStream // nil: it has had no frame of its own stream
 	refusals   int             // bytes of the refusals in the line
 
 	lastInput time.Time    // for the idle timeout
 	clock     intake.Clock // of the half-received message; zero: not running
 
 	outbound       outbound  // encoded answers that the transport has not taken
-	progress       time.Time // when transport or peer last took some, or nothing waited
+	progress       time.Time // when transport or peer last took bytes, or nothing waited
 	unacknowledged int       // bytes, when last checked
 
 	// One-byte fields together: thousands of sessions are idle, and their size counts.
 	met     bool           // it has had a message
 	regions bool           // it has registered regions that end with it
-	why     metrics.Closed // why the session ends; unless set, because of its client
+	why     metrics.Closed // why the session ends; zero: the client ends it
 	queued  bool           // in loop.ready
 	timed   bool           // in loop.timed
 	gone    bool           // the transport is closed; completed calls are only freed
@@ -60,7 +60,7 @@ type session struct {
 	*closing
 }
 
-// closing is what only a session that is leaving has to remember.
+// closing is the state that only a session that is leaving needs.
 type closing struct {
 	discarded int64     // bytes of input
 	rest      int64     // bytes of the refused message still to come
@@ -78,7 +78,7 @@ func (s *session) rescue() {
 	if r := recover(); r != nil {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
-		if !s.outbound.own { // what was being encoded is lost
+		if !s.outbound.own { // answers being encoded are lost
 			s.outbound = outbound{}
 			s.loop.out, s.loop.vecs = nil, nil
 		}
@@ -130,8 +130,8 @@ func (s *session) traffic(p []byte) {
 			l.time(s)
 		}
 		// A client that writes a message in pieces may hold back the next piece until this one is
-		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to carry
-		// the acknowledgement.
+		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer that
+		// could carry the acknowledgement.
 		s.transport.Acknowledge()
 	case d.Buffered(): // it looks for a header, and the client may send none
 		s.decoder, s.clock = d, intake.Clock{}
@@ -155,7 +155,7 @@ func (s *session) dropHalf() {
 // into the tensor unless its bytes are swapped.
 func (s *session) readInto(d *shiva.Decoder) {
 	const (
-		worth = 32 << 10 // smaller rests come with the next event
+		worth = 32 << 10 // the next event brings smaller rests
 		turn  = 4 << 20  // after which other sessions of the loop are served
 	)
 	for total := 0; total < turn; {
@@ -216,8 +216,8 @@ func (s *session) question(m *shiva.Message, err error) {
 	s.held++
 }
 
-// submit has a call submitted at the end of this turn if there is room for its answer. An error is
-// the call's answer.
+// submit schedules a call for submission at the end of this turn if there is room for its answer.
+// An error is the call's answer.
 func (s *session) submit(c *call) (ok bool, err error) {
 	if c.fetching {
 		return false, nil
@@ -231,7 +231,7 @@ func (s *session) submit(c *call) (ok bool, err error) {
 	return ok, err
 }
 
-// submitHeld submits, in order, the held calls for whose answers there is room now.
+// submitHeld submits, in order, the held calls whose answers have room now.
 func (s *session) submitHeld() {
 	for s.held > 0 && !s.gone && !s.ending {
 		c := s.firstHeld
@@ -248,7 +248,7 @@ func (s *session) submitHeld() {
 	}
 }
 
-// unhold notes that a call is no longer held.
+// unhold removes a call from the held ones.
 func (s *session) unhold(c *call) {
 	c.held = false
 	s.held--
@@ -271,7 +271,7 @@ func (s *session) line(m *shiva.Message) *call {
 	return c
 }
 
-// tryOpen is open, with panics caught.
+// tryOpen is open, with panics turned into errors.
 func (s *session) tryOpen(c *call, fault error) error {
 	return s.attempt(c, func(c *call) error { return s.open(c, fault) })
 }
@@ -350,7 +350,7 @@ func (s *session) open(c *call, fault error) error {
 func (s *session) identify(token []byte) (*identity.Identity, error) {
 	identities := s.loop.door.identities
 	if token != nil && string(token) != "null" {
-		text, _ := jsontext.Unquote(token) // "" for JSON that is no text, and so no token
+		text, _ := jsontext.Unquote(token) // "" if the JSON is not a string, and so not a token
 		shown := identity.Token(text)
 		if !s.met {
 			s.show(shown)
@@ -371,7 +371,8 @@ func (s *session) show(token identity.Shown) {
 	s.shown = &token
 }
 
-// charge takes what a message costs from its client's quotas. Questions about health cost nothing.
+// charge takes the price of a message from its client's quotas. Questions about health cost
+// nothing.
 func (s *session) charge(c *call, who *identity.Identity) error {
 	switch {
 	case s.conn == nil:
@@ -389,7 +390,7 @@ func (s *session) charge(c *call, who *identity.Identity) error {
 	return s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
 }
 
-// route turns the message of c, whose inputs are there, into a call, feedback or an error.
+// route turns the message of c, whose inputs are complete, into a call, feedback or an error.
 func (s *session) route(c *call) (err error) {
 	cfg, m, q := s.loop.settings, c.message, &c.question
 	if q.names != nil && !q.Bridge {
@@ -450,7 +451,7 @@ func (s *session) fault(c *call, err error) error {
 	return fmt.Errorf("%w: %w", condition, err)
 }
 
-// finish notes that c's answer is there.
+// finish records that c's answer is complete.
 func (s *session) finish(c *call) {
 	c.answered = true
 	c.use.Answered()
@@ -465,8 +466,8 @@ func (s *session) finish(c *call) {
 	s.settle(c)
 }
 
-// settle makes an answer ready to leave, and releases what it no longer needs: the line before it
-// may be long.
+// settle makes an answer ready to leave, and releases memory that it no longer needs: the line
+// before it may be long.
 func (s *session) settle(c *call) {
 	if err := c.failure(); err != nil {
 		r := &refusal{gate.Text(err), gate.Bare(err)}
@@ -481,8 +482,8 @@ func (s *session) settle(c *call) {
 	}
 }
 
-// room continues to write what was left unsent. A session whose input has ended learns only here
-// that its peer has gone, and ends.
+// room continues to write unsent answers. A session whose input has ended learns only here that its
+// peer has closed the connection, and ends.
 func (s *session) room(gone bool) {
 	if gone && !s.hungUp.IsZero() {
 		s.close()
@@ -491,7 +492,7 @@ func (s *session) room(gone bool) {
 	}
 }
 
-// queue has the loop flush the session at the end of this turn.
+// queue schedules a flush of the session at the end of this turn.
 func (s *session) queue() {
 	if !s.queued && !s.gone {
 		s.queued = true
@@ -540,7 +541,7 @@ func (s *session) encode() {
 	}
 }
 
-// drain writes what is unsent. It reports whether nothing is left and more may be encoded.
+// drain writes unsent answers. It reports whether all are written and more may be encoded.
 func (s *session) drain() bool {
 	l, u := s.loop, &s.outbound
 	if u.first == nil || s.gone || s.ending {
@@ -575,13 +576,13 @@ func (s *session) drain() bool {
 // requests that need some. Busy clients, too, stop reading for a while.
 const standing = time.Second
 
-// stalled reports whether answers wait for a peer that has read none for d.
+// stalled reports whether answers wait for a peer that has read nothing for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
 	return s.outbound.bytes > 0 && now.Sub(s.progress) >= d
 }
 
-// floodFactor times the in-flight limit is how many questions of any kind, including refused ones,
-// may wait behind unanswered ones.
+// floodFactor times the in-flight limit is the number of requests of any kind, including refused
+// ones, that may wait for their answers to leave.
 const floodFactor = 16
 
 // runs reports whether a clock of the session runs, other than that of idle_timeout.
@@ -594,8 +595,8 @@ func (s *session) tick() {
 	defer s.rescue()
 	cfg, now := s.loop.settings, s.loop.now
 	if s.outbound.first != nil && !s.ending {
-		// A socket reports room when a third of its buffer is free, which is megabytes: a slow peer
-		// has read for a long time by then.
+		// A socket reports room only when a third of its buffer is free, which is megabytes: a slow
+		// peer has been reading for a long time by then.
 		n := s.transport.Unacknowledged()
 		if n < s.unacknowledged {
 			s.progress = now

@@ -22,17 +22,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// memory is a transport that keeps what is written, as much as it has room for.
+// memory is a transport that keeps written bytes, as far as it has room.
 type memory struct {
 	out    []byte
 	full   bool // has no room
-	few    int  // if not 0, what it takes at a time
-	held   int  // what it says that it holds
-	acks   int  // times that input was acknowledged at once
+	few    int  // if not 0, the bytes that it takes at a time
+	held   int  // the result of Unacknowledged
+	acks   int  // calls of Acknowledge
 	shut   bool
 	closed bool
 	broken error // of every write
-	later  bool  // Close is heard of later, as with gnet
+	later  bool  // closed is called later, as with gnet
 	s      *session
 }
 
@@ -69,7 +69,7 @@ func (m *memory) Close() {
 	}
 }
 
-// newSession is a session on a loop that nobody runs but the test.
+// newSession makes a session on a loop whose turns only the test takes.
 func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
 	t.Helper()
 	return newSessionOf(t, floats("x"), w, pool)
@@ -121,7 +121,7 @@ func roomFor(s *session) {
 	s.loop.turn()
 }
 
-// Answers arrive whole and in order however little the socket takes at a time, and nothing is
+// Answers arrive whole and in order however little the socket takes at a time, and no memory is
 // freed before it was written.
 func TestPiecemealAnswers(t *testing.T) {
 	pool := tensor.NewPool(1 << 30)
@@ -177,8 +177,8 @@ func TestPiecemealAnswers(t *testing.T) {
 	}
 }
 
-// Whatever a client asks behind an unanswered question, the line is bounded: then its last
-// question is answered with the reason, and it is read no more.
+// Whatever a client sends behind an unanswered request, the line is bounded: beyond the bound the
+// request is answered with the reason, and the session stops reading.
 func TestLineIsBounded(t *testing.T) {
 	for name, ask := range map[string]*shiva.Message{
 		"control":  message("!models", ""),
@@ -206,7 +206,8 @@ func TestLineIsBounded(t *testing.T) {
 	}
 }
 
-// What was refused, or answered at once, holds no payload while its answer waits for its turn.
+// A request that was refused, or answered at once, holds no payload while its answer waits in the
+// line.
 func TestRefusedPayload(t *testing.T) {
 	for name, ask := range map[string]*shiva.Message{
 		"route":    message("nobody", `{"id":"a"}`, make([]float32, 4096)...),
@@ -235,7 +236,7 @@ func TestRefusedPayload(t *testing.T) {
 	}
 }
 
-// Nor does it hold what was read from its metadata, which can be many times as large.
+// Nor does it hold values parsed from its metadata, which can be many times as large.
 func TestRefusedMetadata(t *testing.T) {
 	s, _ := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
 	note := strings.Repeat("x", 100<<10)
@@ -252,8 +253,8 @@ func TestRefusedMetadata(t *testing.T) {
 	}
 }
 
-// A refusal says what of the question is wrong, and not all of what is wrong: neither while it
-// waits, nor to a client that takes a megabyte of metadata.
+// A refusal tells what is wrong with a request without quoting all of it: neither while it waits,
+// nor to a client that accepts a megabyte of metadata.
 func TestRefusalIsShort(t *testing.T) {
 	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
 	long := strings.Repeat(`\"`, 300<<10)
@@ -284,7 +285,7 @@ func TestRefusalIsShort(t *testing.T) {
 	}
 }
 
-// What a call keeps for the next question is small, whatever the last one said.
+// A call keeps little memory for the next request, whatever the last one had.
 func TestCallsKeepLittle(t *testing.T) {
 	s, _ := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 	ask, err := shiva.AppendMessage(nil, message("m", `{"note":"`+strings.Repeat("x", 1<<19)+`"}`, 1, 2, 3, 4))
@@ -300,7 +301,7 @@ func TestCallsKeepLittle(t *testing.T) {
 	}
 }
 
-// Nor does a loop keep what one large answer was encoded in.
+// Nor does a loop keep the buffer in which one large answer was encoded.
 func TestLoopKeepsLittle(t *testing.T) {
 	words := floats("x")
 	words.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
@@ -322,8 +323,8 @@ func TestLoopKeepsLittle(t *testing.T) {
 	}
 }
 
-// Calls that a crowd has left behind are given up within seconds; those that are needed, and a few,
-// are not.
+// Free calls that a burst has left behind are dropped within seconds; those that are needed, and a
+// few more, are kept.
 func TestLoopGivesUpCalls(t *testing.T) {
 	s, _ := newSessionOf(t, floats("x"), func(*scheduler.Batch) error { return nil }, nil)
 	l := s.loop
@@ -365,7 +366,7 @@ func TestLoopGivesUpCalls(t *testing.T) {
 	}
 }
 
-// The requests of a client that has gone before they were submitted are not.
+// Requests of a client that disconnects before they are submitted are dropped.
 func TestGoneBeforeItsTurn(t *testing.T) {
 	rows := 0
 	s, m := newSession(t, func(b *scheduler.Batch) error { rows += b.Rows; b.Fail(errNot); return nil }, nil)
@@ -385,7 +386,7 @@ func TestGoneBeforeItsTurn(t *testing.T) {
 	}
 }
 
-// What could not be written to one session's socket is not written to another's.
+// Bytes that could not be written to one session's socket are not written to another's.
 func TestFailedWriteStaysWithItsSession(t *testing.T) {
 	s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 	other := &memory{}
@@ -407,8 +408,8 @@ func TestFailedWriteStaysWithItsSession(t *testing.T) {
 	s.closed()
 }
 
-// A small question and its answer allocate nothing of ours in steady state; what is left is the
-// scheduler's and the worker's share.
+// A small request and its answer make no allocations in this package in steady state; the rest are
+// the scheduler's and the worker's.
 func TestAllocationsOfARequest(t *testing.T) {
 	if budgettest.Race || tensor.Invariants {
 		t.Log("counts only in an ordinary build")
@@ -440,8 +441,8 @@ func TestAllocationsOfARequest(t *testing.T) {
 	}
 }
 
-// expired tells that half a message was answered, that our direction has ended, and that the
-// socket is closed a second later.
+// expired checks that half a message was answered, that the server's direction has ended, and that
+// the socket is closed a second later.
 func expired(t *testing.T, m *memory) {
 	t.Helper()
 	_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)
@@ -461,7 +462,7 @@ func bubble(t *testing.T, name string, f func(*testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
-// later is what happens in a session, and in its loop, after so long.
+// later takes the ticks of a session and its loop that are due after d.
 func later(s *session, d time.Duration) {
 	time.Sleep(d)
 	s.loop.tick()
@@ -470,7 +471,7 @@ func later(s *session, d time.Duration) {
 // hold is a model that never answers.
 func hold(*scheduler.Batch) error { return nil }
 
-// The clocks of a session. A message that does not come in time ends it.
+// The clocks of a session. A message that does not arrive in time ends it.
 func TestMessageClock(t *testing.T) {
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
@@ -503,7 +504,7 @@ func TestMessageClock(t *testing.T) {
 		next.Resync, next.IdleTimeout = true, 0
 		s.loop.door.Configure(next)
 		s.take([]byte("a lorry goes by outside"))
-		m.out = nil // a fault, in the eyes of the decoder
+		m.out = nil // a protocol error for the decoder
 		later(s, time.Hour)
 		if len(m.out) > 0 || m.closed {
 			t.Error("closed for a message that has not begun")
@@ -554,7 +555,7 @@ func TestReaderClock(t *testing.T) {
 			t.Errorf("closed %v, %d bytes unsent", m.closed, s.outbound.bytes)
 		}
 		later(s, 9*time.Second)
-		m.full, m.few = false, 1 // it reads a byte
+		m.full, m.few = false, 1 // the client reads a byte
 		roomFor(s)
 		m.full = true
 		later(s, 9*time.Second)
@@ -590,7 +591,7 @@ func TestReaderClock(t *testing.T) {
 		if !m.shut || m.closed || len(m.out) == 0 {
 			t.Errorf("expected an answer and the end of our direction only: shut %v, closed %v, %d bytes", m.shut, m.closed, len(m.out))
 		}
-		s.take(make([]byte, 1000)) // what was on its way does not reset the connection
+		s.take(make([]byte, 1000)) // bytes in transit do not reset the connection
 		later(s, 1100*time.Millisecond)
 		if !m.closed {
 			t.Error("still open")
@@ -602,8 +603,8 @@ var errNot = scheduler.ErrContainerFailed
 
 func BenchmarkRequest(b *testing.B) { benchmarkRequest(b, nil) }
 
-// BenchmarkRequestOfIdentity is BenchmarkRequest of a client that has shown its token, where
-// identities are declared.
+// BenchmarkRequestOfIdentity is BenchmarkRequest for a client that has shown its token, with
+// identities declared.
 func BenchmarkRequestOfIdentity(b *testing.B) {
 	who := new(identity.Registry)
 	sum := sha256.Sum256([]byte("t0ken"))
@@ -612,7 +613,7 @@ func BenchmarkRequestOfIdentity(b *testing.B) {
 }
 
 func benchmarkRequest(b *testing.B, identities *identity.Registry) {
-	const burst = 16 // questions in one reading
+	const burst = 16 // requests per read
 	pool := tensor.NewPool(1 << 30)
 	var parts []tensor.Tensor
 	s, m := newSession(b, func(batch *scheduler.Batch) error {

@@ -27,7 +27,7 @@ type sockets struct {
 	turns sync.WaitGroup
 }
 
-// newSockets starts that many loops; 0: one per core.
+// newSockets starts the given number of loops; 0: one per core.
 func newSockets(d *Door, loops int) *sockets {
 	loops = cmp.Or(loops, runtime.NumCPU())
 	s := &sockets{door: d, ended: make(chan struct{})}
@@ -41,7 +41,7 @@ func newSockets(d *Door, loops int) *sockets {
 	return s
 }
 
-// run takes the turns of a loop that no connection takes.
+// run takes the turns of a loop that are not taken by a connection's goroutine.
 func (s *sockets) run(l *loop, requested <-chan struct{}, clock *time.Timer) {
 	defer clock.Stop()
 	for {
@@ -115,11 +115,12 @@ type socket struct {
 	hungUp  bool        // the peer has ended its direction
 }
 
-// buffers hold bytes that have arrived while they are processed: idle connections have none.
+// buffers hold input while it is processed: idle connections have none.
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// readers is how many goroutines of a loop have a buffer: one whose turn it is, and some that read
-// and decrypt meanwhile. All others wait without, even if thousands of clients send at once.
+// readers is how many goroutines of a loop may hold a buffer: the one in a turn, and some that read
+// and decrypt meanwhile. All others wait without a buffer, even if thousands of clients send at
+// once.
 const readers = 4
 
 func (k *socket) run() {
@@ -132,8 +133,8 @@ func (k *socket) run() {
 	k.place.Close()
 }
 
-// input reads what has arrived, and reports whether nothing more can come. It reads until nothing
-// is left: the poller reports each arrival once, and several together as one.
+// input reads the bytes that have arrived, and reports whether the input has ended. It reads until
+// nothing is left: the poller reports each arrival once, and several together as one.
 func (k *socket) input() (done bool) {
 	s := k.session
 	for !k.closing.Load() {
@@ -162,8 +163,8 @@ func (k *socket) input() (done bool) {
 	return true
 }
 
-// read takes a turn with what has arrived, as far as a buffer holds it. Who has more waits for
-// another place behind those who wait already.
+// read takes a turn with one buffer of input. A connection with more input queues again behind
+// those that already wait for a buffer.
 func (k *socket) read() (n int, err error) {
 	l := k.session.loop
 	l.readers <- struct{}{}
@@ -178,7 +179,7 @@ func (k *socket) read() (n int, err error) {
 	return n, err
 }
 
-// look tells the session when a peer that has ended its direction has gone.
+// look tells the session if a peer that had ended its direction has closed the connection.
 func (k *socket) look() {
 	if k.below.Gone() {
 		k.session.loop.postRoom(k.session, true)
@@ -199,8 +200,8 @@ func (k *socket) Write(vecs [][]byte) (int, error) {
 	return n, err
 }
 
-// watch waits for room once, and takes a turn with it. The poller reports only room that has come
-// since it was asked, so the socket is checked first.
+// watch waits for room once, and takes a turn to use it. The poller reports only room that appears
+// after it was asked, so the socket is checked first.
 func (k *socket) watch() {
 	asked := false
 	err := k.below.AwaitRoom(func() bool {

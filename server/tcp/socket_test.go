@@ -16,9 +16,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A client on a Unix socket that is gone is told from one that waits for its answers by the
-// kernel: its requests leave the queue, also when a byte was sent ahead before it went, and nothing
-// else is to be written.
+// On a Unix socket the kernel tells a client that has closed from one that waits for its answers:
+// its requests leave the queue, even if a byte was sent ahead before it closed and nothing else is
+// to be written.
 func TestGoneFromAUnixSocket(t *testing.T) {
 	r := newUnixRig(t, nil)
 	batches := make(chan *scheduler.Batch, 100)
@@ -48,7 +48,7 @@ func TestGoneFromAUnixSocket(t *testing.T) {
 	}
 }
 
-// A client that never stops sending is closed all the same when the server stops.
+// A client that never stops sending is closed when the server stops.
 func TestFloodAtShutdown(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		r := newSocketRig(t, nil)
@@ -67,7 +67,7 @@ func TestFloodAtShutdown(t *testing.T) {
 					return
 				}
 				if !budgettest.Whole() {
-					time.Sleep(time.Millisecond) // never quiet, without a processor of its own
+					time.Sleep(time.Millisecond) // never quiet, but without taking a whole processor
 				}
 			}
 		}()
@@ -80,11 +80,11 @@ func TestFloodAtShutdown(t *testing.T) {
 	})
 }
 
-// Of clients that send while the turns of their loops last, few have a buffer.
+// While a loop is in a turn, few of the clients that send have a buffer.
 func TestManyWaitForATurn(t *testing.T) {
-	for name, newSocketRig := range transports { // one by one: the memory is that of the process
+	for name, newSocketRig := range transports { // one by one: memory is measured for the process
 		if name == "tcp" {
-			continue // gnet's loops read in their turns
+			continue // gnet's loops read in turns
 		}
 		t.Run(name, func(t *testing.T) {
 			r := newSocketRig(t, nil)
@@ -123,7 +123,7 @@ func TestManyWaitForATurn(t *testing.T) {
 	}
 }
 
-// Descriptors that a client sends along are the kernel's to close, and cost it no answer.
+// The kernel closes descriptors that a client sends along, and the client still gets its answers.
 func TestDescriptorsFromAClient(t *testing.T) {
 	r := newUnixRig(t, nil)
 	r.model("m", floats("x"), r.echo)
@@ -140,9 +140,9 @@ func TestDescriptorsFromAClient(t *testing.T) {
 	values(t, c.next())
 }
 
-// A request over a socket allocates little beside what the model of these tests does.
+// A request over a socket allocates little in addition to the test's model.
 func TestAllocationsOnSockets(t *testing.T) {
-	for name, newSocketRig := range transports { // one by one: allocations are those of the process
+	for name, newSocketRig := range transports { // one by one: allocations are counted for the process
 		t.Run(name, func(t *testing.T) {
 			r := newSocketRig(t, nil)
 			r.model("m", floats("x"), r.echo)
@@ -157,7 +157,7 @@ func TestAllocationsOnSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := make([]byte, len(answer))
-			// The echo has 4; TLS adds some for each record, here and at the client.
+			// The echo makes 4; TLS adds some for each record, here and at the client.
 			most, encrypted := 6.0, 4.0
 			if budgettest.Race || tensor.Invariants {
 				// Buffers are not reused, and pools drop some at random: 15 and 24 are usual.
@@ -178,15 +178,14 @@ func TestAllocationsOnSockets(t *testing.T) {
 				t.Errorf("%v allocations for a request", n)
 			}
 			runtime.ReadMemStats(&after)
-			if n := (after.TotalAlloc - before.TotalAlloc) / asked; n > 16<<10 && !budgettest.Race { // where pools forget
+			if n := (after.TotalAlloc - before.TotalAlloc) / asked; n > 16<<10 && !budgettest.Race { // in which pools drop buffers
 				t.Errorf("%d bytes allocated for a request: a buffer for what it reads has 64 KiB", n)
 			}
 		})
 	}
 }
 
-// BenchmarkIdle is the memory of a connection that says nothing, the server's side and the
-// client's.
+// BenchmarkIdle measures the memory of an idle connection, the server's side and the client's.
 func BenchmarkIdle(b *testing.B) {
 	for name, newSocketRig := range map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig, "unix": newUnixRig} {
 		b.Run(name, func(b *testing.B) {

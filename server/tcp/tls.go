@@ -17,14 +17,14 @@ const (
 
 // An encrypted medium is TLS on a pollable. crypto/tls is made for connections that block. Reading
 // without blocking relies on its rule that a read which failed with a temporary error, such as
-// EAGAIN, may be repeated. It has no such rule for writing, so writes of TLS always succeed: what
-// the socket does not take of a batch of records waits in the cipher. The bytes of the batch count
-// as taken only when the socket has all of it. So a session knows whether each answer has left, and
-// one whose client does not read holds one batch.
+// EAGAIN, may be repeated. It has no such rule for writing, so writes of TLS always succeed: the
+// part of a batch of records that the socket does not take waits in cipher. The bytes of the batch
+// count as taken only when the socket has all of it. So a session knows whether each answer has
+// left, and a session whose client does not read holds one batch.
 type encrypted struct {
 	tls    *tls.Conn
 	cipher *ciphertext
-	ahead  int // bytes at the start of the next write whose records are in the cipher
+	ahead  int // bytes at the start of the next write whose records are already in cipher
 }
 
 func (e *encrypted) TryRead(p []byte) (n int, err error) {
@@ -112,7 +112,7 @@ type ciphertext struct {
 	ahead []byte          // the part of block that TLS has not read
 
 	mu        sync.Mutex // TLS also writes while it reads, to change keys
-	gathering bool       // records wait for those that follow
+	gathering bool       // records wait for further ones
 	batch     *[batchBytes + 4<<10]byte
 	pending   []byte // not taken by the socket yet; usually within batch
 }
@@ -142,7 +142,7 @@ func (c *ciphertext) Read(p []byte) (int, error) {
 var batches = sync.Pool{New: func() any { return new([batchBytes + 4<<10]byte) }}
 
 func (c *ciphertext) Write(p []byte) (int, error) {
-	const most = 2 * batchBytes // a batch, and what TLS writes by itself
+	const most = 2 * batchBytes // a batch, and records that TLS writes by itself
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0

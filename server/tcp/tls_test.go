@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// inUse is the memory of goroutines and of what they refer to.
+// inUse returns the size of goroutines' stacks and of the live heap.
 func inUse() int64 {
 	var m runtime.MemStats
 	for range 4 { // stacks shrink by half at a time
@@ -26,8 +26,8 @@ func inUse() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// A thousand clients that begin a handshake and say no more cost what those few may that the door
-// waits for, and one beside them is served.
+// A thousand clients that begin a handshake and then stop cost no more than the few that the door
+// waits for, and another client is served.
 func TestManyUnfinishedHandshakes(t *testing.T) {
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
 	r.model("m", floats("x"), r.echo)
@@ -53,12 +53,12 @@ func TestManyUnfinishedHandshakes(t *testing.T) {
 	runtime.KeepAlive(all)
 }
 
-// Hundreds of clients that send a byte at a time cost a record's memory each at most, the clients'
-// own among it, and one beside them is served.
+// Hundreds of clients that send a byte at a time cost at most a record's memory each, including the
+// clients' own, and another client is served.
 func TestManySlowTLSClients(t *testing.T) {
 	const pieces = 3
-	clients := max(100, budgettest.Rounds(1000)) // beside whom what else the process has is little
-	// The pieces of a message may be far apart where the machine has other work.
+	clients := max(100, budgettest.Rounds(1000)) // so many that other memory of the process hardly counts
+	// The pieces of a message may be far apart if the machine is busy.
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total, c.MessageTimeout = 2000, time.Minute })
 	r.model("m", floats("x"), r.echo)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -70,7 +70,7 @@ func TestManySlowTLSClients(t *testing.T) {
 		c.bytes(ask)
 		values(t, c.next())
 	}
-	quick() // and what the first one needs is there
+	quick() // and the first one allocates shared memory
 	before := inUse()
 	slow := make([]*wire, clients)
 	for i := range slow {
@@ -86,7 +86,7 @@ func TestManySlowTLSClients(t *testing.T) {
 	if budgettest.Race || tensor.Invariants {
 		most *= 2
 	}
-	// What tests beside this one have for a moment is counted, too.
+	// Memory that parallel tests hold for a moment is counted, too.
 	budgettest.Until(t, fmt.Sprintf("%d KiB for each at most", most>>10), func() bool { return (inUse()-before)/int64(clients) <= most })
 	for _, c := range slow {
 		c.bytes(ask[pieces:])
@@ -96,8 +96,8 @@ func TestManySlowTLSClients(t *testing.T) {
 	}
 }
 
-// What a session has not been able to write counts as not written, down to the record that waits as
-// ciphertext: everything arrives once the client reads, in order, and nothing of it twice.
+// Bytes that a session could not write count as not written, even a record that waits as
+// ciphertext: everything arrives once the client reads, in order, and nothing arrives twice.
 func TestEncryptedInPieces(t *testing.T) {
 	r := newTLSRig(t, nil)
 	sized(r, "large", 1<<20, 0)
@@ -124,7 +124,7 @@ func TestEncryptedInPieces(t *testing.T) {
 	}
 }
 
-// A connection ends with its socket, with and without the close_notify of TLS, and with what is no
+// A connection ends with its socket, with and without close_notify, and after bytes that are not a
 // record.
 func TestEndOfTLS(t *testing.T) {
 	r := newTLSRig(t, nil)
@@ -132,12 +132,12 @@ func TestEndOfTLS(t *testing.T) {
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	values(t, c.next())
-	// Without close_notify: the end of a socket is that of its client.
+	// Without close_notify the end of the socket is the end of its client.
 	_ = c.client.(encryptedClient).socket.CloseWrite()
 	if _, err := io.ReadAll(c.client.(encryptedClient).Conn); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)
 	}
-	// With rubbish in place of a record.
+	// With garbage in place of a record.
 	broken := r.dial()
 	if _, err := broken.client.(encryptedClient).socket.Write([]byte("rubbish, and more of it")); err != nil {
 		t.Fatal(err)

@@ -4,11 +4,11 @@ package tcp
 // loop, and none of them blocks. It reports events on the wire through loop.input, loop.postRoom,
 // session.hangUp and session.closed.
 type transport interface {
-	Read(p []byte) int                // bytes that have arrived since input's; 0: none
+	Read(p []byte) int                // bytes that arrived after those of loop.input; 0: none
 	Unread() int                      // bytes ready for Read, as far as known
-	Write(vecs [][]byte) (int, error) // as much as there is room for; postRoom announces more
+	Write(vecs [][]byte) (int, error) // as much as there is room for; postRoom reports more
 	Unacknowledged() int              // bytes that Write took and the peer has not confirmed
-	Acknowledge()                     // confirms what has arrived without waiting for an answer
+	Acknowledge()                     // confirms received bytes without waiting for an answer
 	CloseWrite()                      // ends the server's direction
 	Close()                           // ends both directions; session.closed follows, now or later
 	Peer() string

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// However the bytes are cut on their way in, and however little room there is on their way out, a
-// conversation has the same answers, byte for byte.
+// However the input is cut, and however little room there is for the output, a conversation has the
+// same answers, byte for byte.
 func TestAnyPieces(t *testing.T) {
 	images, err := tensor.FromSlice(tensor.Shape{300, 4}, make([]float32, 1200))
 	if err != nil {
@@ -106,8 +106,8 @@ func TestLargeTensorsInPieces(t *testing.T) {
 	}
 }
 
-// A client that reads nothing is closed when it has stood still for the door's stall timeout, and
-// not before; one beside it is served meanwhile.
+// A client that reads nothing is closed after the door's stall timeout, and not before; another
+// client is served meanwhile.
 func TestClientThatNeverReads(t *testing.T) {
 	const stall = 3 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestClientThatNeverReads(t *testing.T) {
 	})
 }
 
-// The requests of a client that is gone leave the queue within two ticks, although its end looks
-// like that of one that waits for its answers.
+// The requests of a client that has closed leave the queue within two ticks, although its end looks
+// like that of a client that waits for its answers.
 func TestClientGoneOrWaiting(t *testing.T) {
 	for name, gone := range map[string]bool{"gone": true, "waiting": false} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sized is a model that answers each row with as many bytes as its first number says, in memory
-// that it shares with so many rows of others. declared may be -1.
+// sized adds a model that answers each row with as many bytes as the row's first number, in memory
+// shared with rows of other requests, whose number is others. declared may be -1.
 func sized(r *rig, name string, declared, others int) {
 	r.t.Helper()
 	spec := scheduler.Spec{
@@ -36,8 +36,8 @@ func sized(r *rig, name string, declared, others int) {
 	})
 }
 
-// onlySession looks at the one session that there is, between two turns of its loop. There may
-// be none yet, or no more.
+// onlySession calls look with the only session, between two turns of its loop. There may be none
+// yet, or none any more.
 func onlySession(r *rig, look func(*session)) {
 	for _, l := range r.loops() {
 		l.turns.Lock()
@@ -48,10 +48,10 @@ func onlySession(r *rig, look func(*session)) {
 	}
 }
 
-// What a client leaves unread is bounded from the first answer on, long before anybody can say
-// that it stands still, and whether or not the model says how large its answers are. Where
-// answers are larger than its last ones batches of them are there at once, and are bounded when
-// it stands still and they have been cut up.
+// A client's unread answers are bounded from the first one on, long before it counts as stalled,
+// and whether or not the model declares the size of its answers. If answers are larger than the
+// model's last ones, whole batches of them may be held, and are bounded once the client counts as
+// stalled and they have been copied out of their batches.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	t.Parallel() // it waits
 	for name, c := range map[string]unread{
@@ -66,8 +66,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 // unread is a case of TestUnreadAnswersAreBounded.
 type unread struct {
 	declared int
-	before   int // small questions that come first
-	others   int // rows of others in each batch, enough for it to be cut up
+	before   int // small requests that come first
+	others   int // rows of other requests in each batch, enough for copying to pay
 }
 
 func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -75,8 +75,8 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 	r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
 	bound := int64(limit + 2*answer + asked*input)
 	if r.net == nil {
-		// What the kernel takes, megabytes, counts as read, and as much again may be held of the
-		// batch that it came in, which is cut up only when more than half of it has left.
+		// Bytes that the kernel takes, megabytes, count as read, and as many may be held of their
+		// batch, which is copied only when more than half of it has left.
 		bound += 2 * limit
 	}
 	sized(r, "m", c.declared, c.others)
@@ -105,7 +105,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 			still = s.stalled(s.loop.now, standing) && s.inFlight == 0
 			nothing = s.inFlight+s.held == 0 && s.outbound.first == nil
 		})
-		if nothing { // the kernel took all that the limit let through; it will be full
+		if nothing { // the kernel took all that the limit allowed; it will be full
 			if _, err := greedy.Write(b); err != nil {
 				t.Fatal(err)
 			}
@@ -127,8 +127,8 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 	}
 }
 
-// Who reads gets every answer, however many are larger together than what may wait; and the
-// more it has read, the more of its requests share a batch.
+// A client that reads gets every answer, even if together they exceed the limit for unread answers;
+// and the more it has read, the more of its requests share a batch.
 func TestReaderGetsEverything(t *testing.T) {
 	t.Parallel() // it waits
 	const limit, answer, asked = 256 << 10, 150 << 10, 40
@@ -157,8 +157,8 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// Refusals wait like answers: a client that sends nothing but faults, each with a long id, is
-// sent away.
+// Refusals wait like answers: a client that sends only invalid requests, each with a long id, is
+// disconnected.
 func TestUnreadRefusalsAreBounded(t *testing.T) { onAll(t, testUnreadRefusalsAreBounded) }
 
 func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -195,16 +195,16 @@ func testUnreadRefusalsAreBounded(t *testing.T, newRig func(testing.TB, func(*Co
 	_, _ = io.WriteString(c, "x")
 }
 
-// What waits for a client that stands still takes what it counts, and not the batches that it
-// came in; and it is still what it was.
+// Answers that wait for a stalled client take only the memory that is counted for them, not that of
+// their batches; and they are unchanged.
 func TestStandingAnswersAreUnpinned(t *testing.T) {
 	t.Run("uint8", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10, false) })
 	t.Run("swapped", func(t *testing.T) { testUnpinned(t, tensor.Float32, 64<<10, false) })
 	t.Run("one memory for all", func(t *testing.T) { testUnpinned(t, tensor.Uint8, 4<<10, true) })
 }
 
-// testUnpinned asks for several answers at once and for others one by one. If they are cached, all
-// lie in the same memory.
+// testUnpinned requests several answers at once and others one by one. If they are cached, all lie
+// in the same memory.
 func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const batch, asked = 1 << 20, 12
@@ -221,7 +221,7 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 				buf.Retain()
 			} else {
 				var err error
-				if buf, err = pool.Get(batch); err != nil { // as if it were others' as well
+				if buf, err = pool.Get(batch); err != nil { // as if it had rows of other requests as well
 					return err
 				}
 				n++
@@ -242,7 +242,7 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 			t.Fatal(err)
 		}
 		const together = 3
-		m.few = 100 // inside of the first answer
+		m.few = 100 // ends inside the first answer
 		s.take(bytes.Repeat(ask, together))
 		m.full = true
 		for range asked - together {
@@ -250,7 +250,7 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 		}
 		before := pool.InUse()
 		if cached {
-			cache.Release() // as a cache does that has no room for it any more
+			cache.Release() // as a cache does to evict it
 		} else if before < asked*batch {
 			t.Fatalf("%d KiB are out before", before>>10)
 		}
@@ -278,7 +278,7 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 				}
 			}
 		}
-		s.loop.spares.Release() // the questions' memory
+		s.loop.spares.Release() // the memory of the requests
 		if n := pool.InUse(); n != 0 {
 			t.Errorf("%d bytes are left", n)
 		}

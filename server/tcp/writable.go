@@ -9,10 +9,10 @@ import (
 )
 
 // A waiter tells sessions when their sockets have room again. gnet has no such event: it would copy
-// what a socket does not take into a buffer of its own, and the answers to a slow reader would lie
-// in memory that nobody counts. So answers stay where they are, and one epoll set beside those of
-// gnet's loops watches the sockets that were full. Waiting in the runtime's poller instead would
-// cost a descriptor and a goroutine for each.
+// bytes that a socket does not take into its own buffer, and the answers to a slow reader would lie
+// in memory that no budget counts. So answers stay where they are, and one epoll set in addition to
+// those of gnet's loops watches the sockets that were full. Waiting in the runtime's poller instead
+// would cost a descriptor and a goroutine for each.
 type waiter struct {
 	stop  int // an event counter
 	ended sync.WaitGroup
@@ -40,8 +40,8 @@ func newWaiter() (*waiter, error) {
 	return w, nil
 }
 
-// watch has the session's loop told, until the socket is closed, whenever there is room after a
-// write that found too little, and when the peer has gone.
+// watch notifies the session's loop, until the socket is closed, whenever there is room after a
+// write that found too little, and when the peer has closed the connection.
 func (w *waiter) watch(fd int, s *session) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,7 +54,8 @@ func (w *waiter) watch(fd int, s *session) error {
 	return nil
 }
 
-// forget ends the reports to a session. The set forgets its socket when that is closed.
+// forget ends the reports to a session. The kernel removes the socket from the set when it is
+// closed.
 func (w *waiter) forget(s *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -24,7 +24,7 @@ import pytest
 HERE = Path(__file__).parent
 TOP = HERE.parents[2]
 PATIENCE = 120.0
-"""Seconds to wait for what must happen, on the slowest machine."""
+"""Seconds to wait for an event that must happen, on the slowest machine."""
 
 CONFIG = """
 [tcp]
@@ -69,7 +69,7 @@ def port() -> str:
 
 
 class Server:
-    """A shivad on ports of its own, which keeps them when it is started again, and its models."""
+    """A shivad on its own ports, which keeps them when it is restarted, and its models."""
 
     def __init__(self, folder: Path, more: str = "") -> None:
         addresses = {door: port() for door in ("tcp", "containers", "admin")}
@@ -119,7 +119,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What GStreamer finds the element by, and nothing of the Python that runs this."""
+    """The environment in which GStreamer finds the element, without that of this test's Python."""
     keep = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR") if key in os.environ}
     registry = str(tmp_path_factory.mktemp("registry") / "registry")
     plugins = str(TOP / "shiva/python/src/shiva_client/gstreamer")
@@ -127,7 +127,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Pipeline:
-    """A gst-launch-1.0 whose elements leave what they get in files of a folder."""
+    """A gst-launch-1.0 whose elements write their input to files in a folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str], description: str) -> None:
         self.folder = folder
@@ -150,7 +150,7 @@ class Pipeline:
         return self.wait()
 
     def records(self) -> list[Any]:
-        """What the results have in whole lines."""
+        """The complete lines of the results."""
         path = self.folder / "results"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]

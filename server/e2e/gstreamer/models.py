@@ -1,4 +1,4 @@
-"""Models that the pictures of videotestsrc are shown to."""
+"""Models for the pictures of videotestsrc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOW = 0.2
 
 
 def box(image: Any) -> Any:
-    """Around what is bright: x, y, width, height."""
+    """The box around the bright pixels: x, y, width, height."""
     y, x = np.nonzero(image.max(axis=2) > 100)
     return np.array([[x.min(), y.min(), np.ptp(x) + 1, np.ptp(y) + 1]] if len(x) else np.empty((0, 4)), np.int32)
 

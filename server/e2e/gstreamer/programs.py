@@ -31,7 +31,7 @@ def until(what: str, holds: Callable[[], Any]) -> Any:
 
 
 class Player:
-    """A pipeline, and what leaves on its results."""
+    """A pipeline, and the output of its results pad."""
 
     def __init__(self, options: str, video: str = "fakesink name=video sync=true", source: str = SOURCE) -> None:
         text = f"{source} ! shivainfer name=i location={LOCATION} {options} ! {video}"
@@ -65,7 +65,7 @@ class Player:
         return [what for kind, what in self.seen[since:] if kind == "answer"]
 
     def wait(self, count: int = 1, since: int = 0) -> list[Any]:
-        """The answers behind what was seen before, when there are so many."""
+        """The answers after those seen before, once there are enough."""
         until("answers", lambda: len(self.answers(since)) >= count)
         return self.answers(since)
 
@@ -95,7 +95,7 @@ class Player:
 
 
 def seeks() -> None:
-    """What was shown before a flush is not answered after it, and each place begins anew."""
+    """Pictures from before a flush are not answered after it, and each seek starts again."""
     for keep in ("latest", "all"):
         p = Player(f"model=slow keep={keep}")
         p.state(Gst.State.PLAYING)
@@ -110,7 +110,7 @@ def seeks() -> None:
             assert p.seen[flushed + 1][1].parse_segment().start == second * Gst.SECOND
         flushes = [kind for kind, _ in p.seen].count("flush-stop")
         assert flushes == 3, f"a seek through two sinks flushes once: {flushes} times for 3"
-        # To the end: the answers that are under way come, and then the end.
+        # To the end: the outstanding answers arrive, and then the end.
         begin, end = 10 * Gst.SECOND, 10 * Gst.SECOND + Gst.SECOND // 3
         p.pipeline.seek(1.0, Gst.Format.TIME, Gst.SeekFlags.FLUSH, Gst.SeekType.SET, begin, Gst.SeekType.SET, end)
         assert p.message(Gst.MessageType.EOS | Gst.MessageType.ERROR).type == Gst.MessageType.EOS
@@ -124,7 +124,7 @@ def seeks() -> None:
 
 
 def joined() -> None:
-    """Where a video goes on to another, answers to the first come before anything of the second."""
+    """When one video follows another, answers to the first come before any output of the second."""
     part = "videotestsrc num-buffers=10 ! video/x-raw,format=RGB,width=320,height=240,framerate=30/1 ! c."
     p = Player("model=slow", source=f"{part} {part} concat name=c")
     p.state(Gst.State.PLAYING)
@@ -136,7 +136,7 @@ def joined() -> None:
 
 
 def states() -> None:
-    """To and fro between all states."""
+    """Back and forth between all states."""
     p = Player("model=ball")
     for _ in range(3):
         for state in (Gst.State.READY, Gst.State.PAUSED, Gst.State.PLAYING):
@@ -156,7 +156,7 @@ def states() -> None:
 
 
 def memory() -> None:
-    """Nothing is left of an element whose pipeline has gone."""
+    """Nothing is left of an element whose pipeline has ended."""
     pipeline = Gst.parse_launch(
         f"{SOURCE} ! shivainfer name=i location={LOCATION} model=ball ! fakesink i.results ! fakesink"
     )
@@ -175,7 +175,7 @@ def memory() -> None:
 
 
 def hanging() -> None:
-    """A server that says nothing does not hold up a pause, a seek or the end of the pipeline."""
+    """A server that never answers does not block a pause, a seek or the end of the pipeline."""
     for keep in ("latest", "all"):
         p = Player(f"model=ball keep={keep} timeout=3600000", "fakesink name=video sync=true async=false")
         assert p.pipeline.set_state(Gst.State.PLAYING) != Gst.StateChangeReturn.FAILURE
@@ -188,7 +188,7 @@ def hanging() -> None:
 
 
 def late() -> None:
-    """An answer to what was shown before a flush, and is told of just behind it, goes nowhere."""
+    """An answer to a picture from before a flush that arrives just after it is dropped."""
     sys.path.append(f"{os.environ['GST_PLUGIN_PATH']}/../..")
     from shiva_client.gstreamer.results import Results
     from shiva_client.gstreamer.session import Picture
@@ -237,7 +237,7 @@ def pads() -> None:
 
 
 def messages() -> None:
-    """Programs hear of failures, and of their end, as messages of the element."""
+    """Programs learn of failures, and of their end, from messages of the element."""
     p = Player("model=bell")
     p.state(Gst.State.PLAYING)
     failed = p.message(Gst.MessageType.ELEMENT).get_structure()

@@ -25,7 +25,7 @@ def results(name: str = "i") -> str:
 
 
 def green(frame: np.ndarray, found: list[int]) -> bool:
-    """Whether a box is drawn around what was found, and nothing within."""
+    """Whether a box is drawn around the detected object, and nothing inside it."""
     x, y, width, height = found
     middle_x, middle_y = x + width // 2, y + height // 2
     lines = [frame[y, middle_x], frame[y + height - 1, middle_x], frame[middle_y, x], frame[middle_y, x + width - 1]]
@@ -33,7 +33,7 @@ def green(frame: np.ndarray, found: list[int]) -> bool:
 
 
 def test_every_picture_has_its_own_answer(server: Server, launch: Launch) -> None:
-    """With all kept: the JSON is that of the picture, and its boxes are drawn on it."""
+    """With keep = all, the JSON is that of the picture, and its boxes are drawn on it."""
     p = launch(
         f"{camera('num-buffers=20')} ! tee name=t ! queue ! filesink location=before "
         f"t. ! queue ! shivainfer name=i keep=all model=ball location={server.tcp} ! filesink location=after {results()}"
@@ -48,7 +48,7 @@ def test_every_picture_has_its_own_answer(server: Server, launch: Launch) -> Non
         assert record["outputs"]["boxes"] == found
         assert record["outputs"]["mean"] == pytest.approx([before[i].mean()])
         assert green(after[i], found[0])
-        # Nothing else is drawn but the line of text above.
+        # Nothing else is drawn except the line of text above.
         x, y, width, height = found[0]
         away = (before[i] != after[i]).any(axis=2)
         away[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = False
@@ -58,7 +58,7 @@ def test_every_picture_has_its_own_answer(server: Server, launch: Launch) -> Non
 
 
 def test_a_slow_model_does_not_hold_up_the_video(server: Server, launch: Launch) -> None:
-    """With the latest kept: few pictures are answered, and the last is when the video has ended."""
+    """With keep = latest, few pictures are answered, and the last after the video has ended."""
     p = launch(
         f"{camera('is-live=true num-buffers=45')} ! tee name=t ! queue ! filesink location=before "
         f"t. ! queue ! shivainfer name=i model=slow location={server.tcp} ! filesink location=after {results()}"
@@ -75,7 +75,7 @@ def test_a_slow_model_does_not_hold_up_the_video(server: Server, launch: Launch)
 
 
 def test_a_server_that_hangs_does_not_hold_up_the_video(server: Server, launch: Launch) -> None:
-    """Nor does it hold up the end for longer than the timeout."""
+    """Nor does it delay the end for longer than the timeout."""
     server.process.send_signal(signal.SIGSTOP)
     try:
         for keep in ("latest", "all"):
@@ -207,7 +207,7 @@ def test_a_change_of_size(server: Server, launch: Launch, keep: str) -> None:
 
 @pytest.mark.parametrize("scene", ["seeks", "joined", "states", "memory", "hanging", "late", "pads", "messages", "properties"])
 def test_programs(server: Server, environment: dict[str, str], scene: str) -> None:
-    """What gst-launch-1.0 does not do: programs of the system's Python do it."""
+    """Programs of the system's Python do what gst-launch-1.0 cannot."""
     if scene == "hanging":
         server.process.send_signal(signal.SIGSTOP)
     try:

@@ -1,6 +1,6 @@
-"""A server with models, load and identities, and Chromium to look at its page.
+"""A server with models, load and identities, and Chromium to open its page.
 
-`make page-test` builds what is started here. PAGE_PICTURES is a folder in which the pictures of the
+`make page-test` builds the programs. PAGE_PICTURES is a folder to which the pictures of the
 README are written; by default they are not kept.
 """
 
@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 TOP = Path(__file__).parents[3]
 PATIENCE = 180.0
-"""Seconds to wait for what must happen, on the slowest machine."""
+"""Seconds to wait for an event that must happen, on the slowest machine."""
 
 TOKENS = {"operator": "operator-4f0cBq9Z", "reader": "reader-1hZ8mWq2"}
 
@@ -83,7 +83,7 @@ def port() -> str:
 
 
 class Server:
-    """A shivad on ports of its own, which keeps them when it is started again."""
+    """A shivad on its own ports, which keeps them when it is restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.addresses = {door: port() for door in ("tcp", "containers", "admin")}
@@ -123,11 +123,11 @@ class Server:
         return one
 
     def start_digits(self) -> None:
-        """Starts a container that nobody starts again."""
+        """Starts a container that is not restarted."""
         self.digits = self.run("bin/digits-container")
 
     def open(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
-        """Asks the admin door; the answer is to be closed."""
+        """Sends a request to the admin door; the caller must close the answer."""
         request = urllib.request.Request(f"{self.url}{path}", data=None if body is None else json.dumps(body).encode(), method=method)
         request.add_header("Authorization", f"Bearer {TOKENS[who]}")
         request.add_header("Content-Type", "application/json")
@@ -172,7 +172,7 @@ def loaded(server: Server) -> Server:
 
 
 def heldout() -> list[tuple[list[list[int]], int]]:
-    """Pictures of 8x8 pixels, and what they are of."""
+    """Pictures of 8x8 pixels, and their labels."""
     data = (TOP / "examples/digits/heldout.u8").read_bytes()
     return [([list(data[at + 8 * y : at + 8 * y + 8]) for y in range(8)], data[at + 64]) for at in range(0, len(data), 65)]
 
@@ -190,7 +190,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
-    """Opens a page, signed in as somebody. It says nothing in the console, and asks nobody else."""
+    """Opens a page, signed in. It must log nothing in the console, and use no other host."""
     faults: list[str] = []
     pages: list[Page] = []
 

@@ -1,4 +1,4 @@
-"""The page is played as an operator would: it is looked at, and used."""
+"""The tests use the page as an operator would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ expect.set_options(timeout=1000 * PATIENCE)
 
 
 def test_sign_in(open_page: Open, loaded: Server) -> None:
-    """Who shows no token, or a wrong one, sees nothing; who reads alone has nothing to press."""
+    """Without a valid token nothing is shown; with read rights only, there are no buttons."""
     page = open_page(who="")
     dialog = page.get_by_role("dialog")
     dialog.wait_for()
@@ -46,7 +46,7 @@ def test_sign_in(open_page: Open, loaded: Server) -> None:
 
 
 def test_start_and_stop(open_page: Open, loaded: Server) -> None:
-    """A container is stopped by somebody who is sure, by keys alone, and started again."""
+    """A container is stopped after a confirmation, with the keyboard only, and started again."""
     page = open_page()
     stop = page.get_by_role("button", name="Stop blurred")
     state = page.get_by_role("region", name="Containers of the configuration").get_by_role("row", name="blurred")
@@ -71,7 +71,7 @@ def test_start_and_stop(open_page: Open, loaded: Server) -> None:
 
 
 def test_number_of_processes(open_page: Open, loaded: Server) -> None:
-    """A container whose processes follow the load shows how many there are, may be, and why."""
+    """A container whose processes follow the load shows their number, bounds, and the reason."""
     page = open_page()
     row = page.get_by_role("region", name="Containers of the configuration").get_by_role("row", name="inked")
     expect(row).to_contain_text("ready")
@@ -91,7 +91,7 @@ def test_number_of_processes(open_page: Open, loaded: Server) -> None:
 
 
 def test_load_and_unload(open_page: Open, loaded: Server) -> None:
-    """A model is unloaded by somebody who has the right to and is sure, and loaded again."""
+    """A model is unloaded with the right to do so, after a confirmation, and loaded again."""
     page = open_page("#/model/blurred/1")
     unload, load = (page.get_by_role("button", name=f"{verb} blurred", exact=True) for verb in ("Unload", "Load"))
     dialog = page.get_by_role("dialog", name="Unload blurred?")
@@ -129,7 +129,7 @@ def test_killed(open_page: Open, loaded: Server) -> None:
 
 
 def test_try(open_page: Open, loaded: Server) -> None:
-    """A picture, a drawing and JSON go in; what the model says and where its time went comes out."""
+    """A picture, a drawing or JSON gives the model's answer and where its time went."""
     page = open_page("#/model/digits/1")
     box = page.get_by_role("region", name="Try it")
     result = page.locator(".result")
@@ -166,7 +166,7 @@ def test_try(open_page: Open, loaded: Server) -> None:
 
 
 def test_shows(open_page: Open, loaded: Server) -> None:
-    """All that operators ask about is there, and changes while it is looked at."""
+    """The page has all that operators ask about, and updates it."""
     page = open_page("#/model/sharp/1")
     for text in ("strategy deadline", "Latency", "In time, against deadlines", "Latency profile of", "planned with", "Rows of the last batches"):
         expect(page.locator("main")).to_contain_text(text)
@@ -181,7 +181,7 @@ def test_shows(open_page: Open, loaded: Server) -> None:
 
 
 def test_before_it_was_opened(open_page: Open, loaded: Server) -> None:
-    """Plots begin with what the server has kept of the time in which nobody looked."""
+    """Plots begin with the history that the server has kept while no page was open."""
 
     def told() -> tuple[str, dict[str, Any]]:
         with loaded.open("/v1/watch?since=0") as events:
@@ -213,13 +213,13 @@ def test_before_it_was_opened(open_page: Open, loaded: Server) -> None:
 
 
 def answered(past: dict[str, Any]) -> int:
-    """How many samples there are in which the loaded model has answered."""
+    """The number of samples in which the loaded model has answered."""
     return next((sum(1 for v in m["p99"] if v) for m in past["models"] if m["name"] == "sharp"), 0)
 
 
 @pytest.mark.parametrize("path", ["#/", "#/model/sharp/1", "#/model/selection", "#/activity"])
 def test_accessible(open_page: Open, loaded: Server, path: str) -> None:
-    """No rule of axe is broken, light or dark, and nothing is wider than a telephone."""
+    """No rule of axe is broken, light or dark, and nothing is wider than a phone."""
     page = open_page(path)
     page.locator(".panel").first.wait_for()
     for scheme, width in (("light", 1280), ("dark", 375)):
@@ -239,7 +239,7 @@ def test_login_is_accessible(open_page: Open, loaded: Server) -> None:
 
 
 def test_a_day(open_page: Open, server: Server) -> None:
-    """What a page keeps of a day is bounded, and a server that begins anew is a gap, not a peak."""
+    """The data that a page keeps for a day is bounded, and a restart shows as a gap, not a peak."""
     page = open_page()
     kept = page.evaluate("""async () => {
       const { History } = await import('/page/history.js');
@@ -284,7 +284,7 @@ def test_events_in_pieces(open_page: Open, server: Server) -> None:
 
 
 def test_names_are_text(open_page: Open, server: Server) -> None:
-    """Whatever somebody calls something, the page shows its name and nothing else."""
+    """The page shows every name as text, whatever it contains."""
     name = '<img src=x onerror="document.title=1"><b>bold</b>'
     with pytest.raises(urllib.error.HTTPError, match="403"):
         server.ask(f"/v1/apps/{urllib.parse.quote(name, safe='')}", {"models": ["sharp"]}, who="reader", method="PUT")
@@ -319,7 +319,7 @@ def test_pictures(open_page: Open, loaded: Server, tmp_path: Path) -> None:
 
 
 def test_restart(open_page: Open, loaded: Server) -> None:
-    """A page that was left open says that the server is away, and goes on when it is back."""
+    """An open page shows that the server is unreachable, and continues when it is back."""
     page = open_page()
     page.evaluate("window.same = true")
     loaded.stop()
@@ -330,7 +330,7 @@ def test_restart(open_page: Open, loaded: Server) -> None:
     expect(page.locator("#ready")).to_contain_text("ready")
     expect(page.get_by_role("region", name="Connected containers").get_by_role("row", name="sharp/1")).to_contain_text("serving")
     assert page.evaluate("window.same"), "the page was loaded again, though it is the same"
-    # It is the server's to say who may look: what was let in before is asked again.
+    # The restarted server checks the token again.
     page.evaluate("sessionStorage.setItem('shivad.token', 'another')")
     loaded.stop()
     loaded.start()

@@ -1,4 +1,4 @@
-"""Models that keep their process busy in ways that a server must not take for death.
+"""Models that keep their process busy in ways that a server must not take for a crash.
 
     busy_models.py HOST:PORT MODEL...
 """
@@ -20,7 +20,7 @@ four = threading.Barrier(4)
 
 @model(name="big", inputs=[Tensor("x", "UINT8", [-1, -1])], outputs=[Tensor("y", "UINT8", [-1, -1])], batched=True)
 def big(x: Any) -> Any:
-    """Gives back what may be large."""
+    """Returns its input, which may be large."""
     return x
 
 
@@ -29,7 +29,7 @@ BYTES = Tensor("x", "UINT8", [-1, -1])
 
 @model(name="shared", inputs=[BYTES], outputs=[BYTES, Tensor("where", "INT64", [-1])], batched=True)
 def shared(x: Any) -> Any:
-    """Returns its input, whether that is shared memory (1), and whether outputs can be (2)."""
+    """Returns its input, whether it is in shared memory (1), and whether outputs can be (2)."""
     where = 0
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -57,7 +57,7 @@ def picky(x: Any) -> Any:
 
 @model(name="quiet", inputs=X, outputs=X)
 def quiet(x: Any) -> Any:
-    """Has nothing to do while the next one is loaded."""
+    """Is idle while the next one is loaded."""
     return x
 
 

@@ -1,6 +1,6 @@
-"""The server under test, and the processes that the tests start beside it.
+"""The server under test, and the processes that the tests start.
 
-SHIVA_TCP, SHIVA_REST, SHIVA_GRPC, SHIVA_CONTAINERS and SHIVA_ADMIN say where a running shivad
+SHIVA_TCP, SHIVA_REST, SHIVA_GRPC, SHIVA_CONTAINERS and SHIVA_ADMIN tell where a running shivad
 listens; the Go test that starts one (server/e2e) sets them. It supervises a container in Go, of the
 model "digits".
 """
@@ -23,7 +23,7 @@ from wire_client import Client, Message
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0
-"""Seconds to wait for what must happen, on the slowest machine."""
+"""Seconds to wait for an event that must happen, on the slowest machine."""
 
 
 class Server:
@@ -66,7 +66,7 @@ def wait(test: Callable[[], bool], what: str) -> None:
 
 
 class Process:
-    """A container process; its output is shown if it did not live to be stopped."""
+    """A container process; its output is shown if it ended before it was stopped."""
 
     def __init__(self, log: Path, *command: str, **environment: str) -> None:
         self._log = log.open("w+")
@@ -83,7 +83,7 @@ class Process:
         self._process.wait(PATIENCE)
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM, and return the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(PATIENCE)
 

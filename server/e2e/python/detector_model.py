@@ -1,4 +1,4 @@
-"""A model that sees white rectangles, as a YOLO network would answer for them."""
+"""A model that detects white rectangles, with the answers of a YOLO network."""
 
 import time
 

@@ -1,9 +1,9 @@
-"""Eight detectors that ask as those of Frigate do, on sockets of libzmq.
+"""Eight detectors that behave like Frigate's, on sockets of libzmq.
 
     python detectors.py ENDPOINT PID
 
-The process PID is killed when half of the images are answered. Prints how many answers there were,
-those that were not right, and the longest time of one in seconds.
+The process PID is killed when half of the images are answered. Prints the number of answers, of
+wrong ones, and the longest time of one in seconds.
 """
 
 import json

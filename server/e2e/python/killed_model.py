@@ -1,4 +1,4 @@
-"""A model that answers with its process id, after as many seconds as it is asked for."""
+"""A model that answers with its process id, after the requested number of seconds."""
 
 import os
 import time

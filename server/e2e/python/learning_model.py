@@ -1,4 +1,4 @@
-"""Answers with its weight, which feedback sets: to the last label of the input that it is about."""
+"""Answers with its weight, which feedback sets to the last label of its input."""
 
 import sys
 

@@ -121,7 +121,7 @@ def placed(memory: bytearray, frames: list[bytes]) -> Iterator[memoryview]:
 def session(
     context: zmq.Context[zmq.Socket[bytes]], rpc: str, address: str, name: str, version: str, kind: str, one_buffer: bool
 ) -> None:
-    """One socket's life: for ever in v1, and else until the server has been silent for too long."""
+    """Serve one socket: for ever in v1, else until the server has been silent for too long."""
     memory = bytearray(1 << 16) if one_buffer else None
     who = [name.encode(), version.encode(), str(TYPES[kind][0]).encode()]
     old = rpc in ("v1", "v1b")

@@ -1,4 +1,4 @@
-"""A model that takes every image for a nought."""
+"""A model that classifies every image as 0."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ SIDE = 64
 
 @model(name="seen", inputs=[Image("image", SIDE, SIDE)], outputs=[Tensor("pixels", "UINT8", [-1, SIDE, SIDE, 3])])
 def seen(image: Any) -> Any:
-    """Gives back what it was given."""
+    """Returns its input."""
     return image
 
 
@@ -22,7 +22,7 @@ def seen(image: Any) -> Any:
     outputs=[Tensor("point", "FP32", [-1, 2])],
 )
 def corner(image: Any, batch: Batch) -> Any:
-    """Where the lower right corner of what it was given is in the client's picture."""
+    """Returns where the lower right corner of its input is in the client's picture."""
     return np.float32([fit.points([SIDE, SIDE]) for fit in batch.fits["image"]])
 
 

@@ -1,6 +1,6 @@
-"""Asks one server after the other for 3x + 1, again until there is an answer, until its input ends.
+"""Asks one server after the other for 3x + 1, with retries, until its input ends.
 
-It asks only servers that say that they are ready, over HTTP. Then it prints what became of its
+It asks only servers that report ready over HTTP. At the end it prints the outcomes of its
 requests as JSON, as server/e2e/testdata/peer does.
 
     retry.py SHIVA_ADDRESS=HTTP_ADDRESS...
@@ -18,7 +18,7 @@ from shiva_client import Client, NotAnswered, RemoteError
 
 
 class Server:
-    """One of the servers, with a client of it."""
+    """One of the servers, and its client."""
 
     def __init__(self, addresses: str) -> None:
         """Use the server at "SHIVA_ADDRESS=HTTP_ADDRESS"."""
@@ -27,7 +27,7 @@ class Server:
         self._health = f"http://{http}/v2/health/ready"
 
     def check(self) -> None:
-        """Raise OSError unless the server is ready. The client connects again without asking."""
+        """Raise OSError unless the server is ready. The client reconnects by itself."""
         urllib.request.urlopen(self._health, timeout=5).close()
 
 

@@ -20,7 +20,7 @@ for datatype in ECHOED:
 
 @model(name="rows", inputs=PAIR, outputs=SUM, per_row=True)
 def rows(x: Any) -> Any:
-    """Fails on its own for a row that begins with a negative number."""
+    """Fails only the request with a row that begins with a negative number."""
     if x[0] < 0:
         raise ValueError(f"{x[0]:g} is negative")
     return x.sum()
@@ -38,7 +38,7 @@ def wrong(x: Any) -> Any:
 
 @model(name="slow", inputs=PAIR, outputs=SUM)
 def slow(x: Any) -> Any:
-    """Takes as many seconds as the first row says."""
+    """Takes the number of seconds in the first row."""
     time.sleep(float(x[0, 0]))
     return x.sum(axis=1)
 
@@ -64,7 +64,7 @@ IMAGE, MASK = Tensor("image", "FP32", [-1, 2]), Tensor("mask", "FP32", [-1, 2])
 
 @model(name="sub", inputs=[IMAGE, MASK], outputs=[Tensor("scores", "FP32", [-1, 2]), Tensor("label", "BYTES", [-1])])
 def sub(image: Any, mask: Any, batch: Batch) -> Any:
-    """Its inputs do not commute; the label is what came beside them."""
+    """Its inputs do not commute; the label is from the parameters."""
     labels = [json.dumps(r.parameters, sort_keys=True) for r in batch.requests for _ in range(r.rows)]
     return image - mask, np.array(labels, object)
 
@@ -74,13 +74,13 @@ WIDE = [Tensor(f"x{i}", "INT32", [-1]) for i in range(255)]
 
 @model(name="wide", inputs=WIDE, outputs=[Tensor(f"y{i}", "INT32", [-1]) for i in range(255)], batched=True)
 def wide(*x: Any) -> Any:
-    """Gives its inputs backwards, each times its place: y0 is 0 times x254."""
+    """Returns its inputs in reverse, each times its position: y0 is 0 times x254."""
     return tuple(i * value for i, value in enumerate(reversed(x)))
 
 
 @model(name="short", inputs=PAIR, outputs=[Tensor("y", "BF16", [-1, 2])])
 def short(x: Any) -> Any:
-    """Cuts float32 down to bfloat16, which Shiva does not have either: it goes out as float32."""
+    """Truncates float32 to bfloat16, which Shiva does not have: it is sent as float32."""
     return (x.view("uint32") >> 16).astype("uint16")
 
 
@@ -109,7 +109,7 @@ def clip(x: Any, gain: Any) -> Any:
     per_row=True,
 )
 def boxes(image: Any) -> Any:
-    """As many boxes as the first pixel says."""
+    """Returns as many boxes as the value of the first pixel."""
     n = int(image[0, 0])
     names = [f"{i} of {n}" for i in range(n)]
     return np.full((n, 4), n, "f4"), np.arange(n, dtype="f4"), names, np.array([[name, ""] for name in names], object).reshape(n, 2)

@@ -1,4 +1,4 @@
-"""A client of Triton, whichever of the four, as tests use them."""
+"""Any of Triton's four clients, as tests use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ used: dict[str, set[str]] = {}
 
 
 class Stock:
-    """A client whose methods can be called alike, whether they wait or give something to await."""
+    """A client whose methods are called the same way, whether they block or are coroutines."""
 
     def __init__(self, name: str, module: Any, address: str, run: Callable[[Any], Any]) -> None:
         self.name, self.http = name, name.startswith("http")
@@ -49,7 +49,7 @@ class Stock:
         return wrapped
 
     def input(self, name: str, array: np.ndarray, **binary: bool) -> Any:
-        # Those of asyncio take their sibling's.
+        # The asyncio clients use those of the blocking one.
         made = (triton_http if self.http else triton_grpc).InferInput(
             name, list(array.shape), np_to_triton_dtype(array.dtype)
         )
@@ -67,13 +67,13 @@ class Stock:
         return {key: value.string_param or value.int64_param for key, value in output.parameters.items()}
 
     def json(self, method: Any) -> Any:
-        """What a method answers, from gRPC too in the form of HTTP."""
+        """The result of a method; gRPC results are converted to the form of HTTP."""
         return method() if self.http else method(as_json=True)
 
 
 @contextlib.contextmanager
 def refused(stock: Stock, http: int, grpc: str, *texts: str) -> Iterator[None]:
-    """The client raises what its users expect."""
+    """The client raises the exception that its users expect."""
     with pytest.raises(InferenceServerException) as info:
         yield
     error = info.value
@@ -83,7 +83,7 @@ def refused(stock: Stock, http: int, grpc: str, *texts: str) -> Iterator[None]:
 
 
 def array(name: str) -> np.ndarray:
-    """Rows of a datatype, the extremes among them."""
+    """Rows of a datatype, including the extremes."""
     if name == "BYTES":
         return np.array([[b"", b"a\x00b"], ["grün \U0001f600".encode(), b"x" * 70000]], dtype=object)
     if name == "BOOL":

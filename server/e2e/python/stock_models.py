@@ -1,4 +1,4 @@
-"""Models for the test with the stock clients, beside the SDK's own and the supervised one in Go."""
+"""Models for the test with the stock clients, besides the SDK's and the supervised one in Go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for datatype in ECHOED:
 
 @model(name="stock_told", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("told", "BYTES", [-1])], per_row=True)
 def told(x: Any, request: Request) -> Any:
-    """Says what it was told beside the rows."""
+    """Returns the parameters that it got with the rows."""
     return json.dumps({"parameters": request.parameters, "priority": request.priority})
 
 
@@ -38,7 +38,7 @@ def simple(INPUT0: Any, INPUT1: Any) -> Any:
 
 @model(name="stock_simple_string", batched=True, **pair("BYTES"))
 def simple_string(INPUT0: Any, INPUT1: Any) -> Any:
-    """The same of numbers that are written out."""
+    """The same for numbers as text."""
     numbers = simple(*(np.vectorize(int, otypes=[np.int64])(x) for x in (INPUT0, INPUT1)))
     return tuple(np.vectorize(str, otypes=[object])(y) for y in numbers)
 
@@ -77,7 +77,7 @@ def fails(x: Any) -> Any:
 
 @model(name="stock_slow", batched=True, inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
 def slow(x: Any) -> Any:
-    """Takes as many seconds as the first row says."""
+    """Takes the number of seconds in the first row."""
     time.sleep(float(x[0]))
     return x
 

@@ -42,7 +42,7 @@ NINE, TWO = np.array([9, 90], "f4"), np.array([2, 20], "f4")
 
 
 def difference(server: Server, question: ShivaBridge) -> tuple[Any, Any]:
-    """The difference, and what the container was told beside the images."""
+    """The difference, and the parameters that the container got with the images."""
     message = ask(server, "sub", question)
     assert message.namespace == "sub", message.metadata
     answer = Difference.from_shiva_message(message)
@@ -191,7 +191,7 @@ def test_plain_messages_are_as_before(server: Server) -> None:
 
 
 class Plain(ShivaBridge):
-    """A message that no bridge made, by a bridge's way out."""
+    """A message that no bridge made, sent through a bridge."""
 
     tensors: list[np.ndarray]
 

@@ -107,7 +107,7 @@ def test_errors(client: Client) -> None:
 
 
 def frames(count: int, taken: list[float] | None = None) -> Iterator[np.ndarray]:
-    """A camera of 100 frames a second, before a model that does 20, and when it took each."""
+    """A camera of 100 frames a second, for a model that does 20, and the times of its frames."""
     for i in range(count):
         if taken is not None:
             taken.append(time.time())
@@ -157,7 +157,7 @@ def test_a_stream_of_all_frames(client: Client) -> None:
 
 
 def test_a_superseded_frame_is_told_by_which(client: Client) -> None:
-    """Each on a connection of its own, as on one their answers would wait for the first."""
+    """Each on its own connection, as on one connection the answers would wait for the first."""
     others = [Client(client._name) for _ in range(2)]
     try:
         for seconds in (0.5, 2, 8):  # a busy machine may have executed the first before the others arrive
@@ -205,7 +205,7 @@ async def negative(message: shiva.ShivaMessage) -> shiva.ShivaMessage:
 
 
 def test_the_reference_server() -> None:
-    """Which knows no names, parameters or streams: what they say comes back."""
+    """It knows no names, parameters or streams: it returns them unchanged."""
     with reference(negative) as port:
         with Client("127.0.0.1", port) as client:
             for dtype in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "c8", "c16", "longdouble"):

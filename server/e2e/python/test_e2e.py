@@ -114,7 +114,7 @@ def test_each_image_has_its_own_boxes(client: Client, counts: list[int]) -> None
 
 @pytest.mark.parametrize("counts", [[2], [0], [1], [2, 0, 1], [0, 0], [1, 1]])
 def test_ragged_texts_have_the_form_of_all_texts(client: Client, counts: list[int]) -> None:
-    """The texts of all rows, nested by their shape; those of one row are a list of its own."""
+    """The texts of all rows, nested by their shape; each row has its own list."""
 
     def expected(counts: list[int]) -> dict[str, Any]:
         names = [f"{i} of {n}" for n in counts for i in range(n)]
@@ -136,7 +136,7 @@ def test_text_through_the_sdk(client: Client) -> None:
 
 
 def test_texts_keep_their_shape(client: Client) -> None:
-    """Text, and bytes that are none, of two dimensions."""
+    """Text, and bytes that are not text, of two dimensions."""
     for texts in ([["a", "b"], ["c", ""]], [["null", {"b64": "/wA="}]]):
         answer = client.ask("pairs", __texts__={"x": texts})
         assert answer.metadata["__texts__"] == {"x": texts}, answer.metadata
@@ -153,7 +153,7 @@ def test_bfloat16_goes_out_as_float32(client: Client) -> None:
 
 
 def test_a_bad_row_fails_alone(client: Client) -> None:
-    """Requests that share a batch do not share a fault."""
+    """Requests that share a batch do not share an error."""
     for i in range(40):
         client.send(Message("rows", {"id": i}, [np.array([-1 if i % 4 == 0 else i, 1], "f4")]))
     for i in range(40):
@@ -241,7 +241,7 @@ def test_a_killed_container_is_a_typed_error_and_comes_back(server: Server, clie
     process.kill()
     answer = client.receive()
     assert answer.namespace == "!error"
-    # Which one depends on how long the server hopes for another replica before it gives up.
+    # Which one depends on how long the server waits for another replica.
     assert answer.metadata["type"] in ("ContainerLost", "Unavailable", "DeadlineExceeded"), answer.metadata
     assert answer.metadata["retryable"] is True
     server.wait_gone("killed/1")
@@ -284,7 +284,7 @@ def test_control_requests(client: Client, namespace: str) -> None:
 
 
 def test_the_reference_client(server: Server) -> None:
-    """The reference implementation of Shiva, as it is on the package index."""
+    """The reference implementation of Shiva from the package index."""
     import shiva
 
     async def talk() -> None:

@@ -1,4 +1,4 @@
-"""The examples in Python, as their README says to start them."""
+"""The examples in Python, started as their README describes."""
 
 from __future__ import annotations
 

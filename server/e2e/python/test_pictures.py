@@ -41,7 +41,7 @@ def decoded(file: np.ndarray) -> np.ndarray:
 
 
 def huge() -> np.ndarray:
-    """A PNG of 100 bytes that says it has 30,000 x 30,000 pixels."""
+    """A PNG of 100 bytes that claims 30,000 x 30,000 pixels."""
 
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,6 +1,6 @@
 """Triton's stock clients, over HTTP and gRPC, blocking and asyncio, with models in Python and Go.
 
-The server knows nothing of them. Every method that they have is called: the last test looks.
+The server does not know them. All of their methods are called, as the last test checks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BOTH_DOORS = [
 ]
 MEMORY = "system_shared_memory"
 DIGITS = "digits"
-"""The model in Go, whose process is the server's own."""
+"""The model in Go, whose process the server starts."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_model_metadata_and_config(stock: Stock) -> None:
     options = {} if stock.http else {"as_json": True}
     metadata = stock.get_model_metadata(DIGITS, "1", headers={"x-header": "1"}, **options)
     assert metadata["platform"] == "go"
-    # Both clients give the shape as their JSON has it: numbers over HTTP, strings of int64 over
+    # Both clients return the shape as in their JSON: numbers over HTTP, strings of int64 over
     # gRPC.
     assert [(t["name"], t["datatype"], [int(n) for n in t["shape"]]) for t in metadata["inputs"] + metadata["outputs"]] == [
         ("image", "UINT8", [-1, 8, 8]),
@@ -315,10 +315,10 @@ def test_errors(stock: Stock) -> None:
     if not stock.http:
         with pytest.raises(InferenceServerException) as info:
             stock.infer("stock_slow", [stock.input("x", np.array([0.3], dtype=np.float32))], client_timeout=0.05)
-        # The client has a clock of its own. The server's transport ends the call by the same
-        # deadline, and when that is what the client hears first it calls it cancelled.
+        # The client has its own clock. The server's transport ends the call at the same
+        # deadline, and if the client sees that first, it reports CANCELLED.
         assert info.value.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
-    # Afterwards the client is as good as before.
+    # Afterwards the client works as before.
     assert stock.infer("stock_told", [stock.input("x", x)]).as_numpy("told").shape == (1,)
 
 
@@ -453,7 +453,7 @@ def test_plugins(stock: Stock) -> None:
 
 
 def test_bodies(stock: Stock, server: Server) -> None:
-    """What the client makes and reads for those that send it themselves."""
+    """Bodies that the client builds and parses for users that send them themselves."""
     if not stock.http:
         return
     rows = array("FP32")
@@ -466,7 +466,7 @@ def test_bodies(stock: Stock, server: Server) -> None:
     assert same(result.as_numpy("x"), rows)
 
 
-# What only the blocking clients have.
+# Methods that only the blocking clients have.
 
 
 def test_async_infer_over_http(server: Server) -> None:
@@ -537,7 +537,7 @@ def test_stream(server: Server, algorithm: str | None) -> None:
             client.async_stream_infer(
                 "stock_int32", [x], request_id=str(i), enable_empty_final_response=True, priority=1
             )
-        # A request that fails is answered in its place, and the stream goes on.
+        # A request that fails is answered in its place, and the stream continues.
         client.async_stream_infer("stock_fails", [grpc_input("x", np.zeros(1, dtype=np.int32))], request_id="fails")
         client.async_stream_infer("stock_int32", [grpc_input("x", np.full((1, 1), 20, dtype=np.int32))], request_id="20")
         for i in range(20):

@@ -1,4 +1,4 @@
-"""TritonRemoteModel of the package ultralytics, as its users have it."""
+"""TritonRemoteModel of the package ultralytics, as its users call it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import dots
 
 @pytest.fixture(scope="module", autouse=True)
 def files(server: Server, start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The networks that containers of the example serve, by their names."""
+    """The networks that containers of the example serve, by name."""
     folder = tmp_path_factory.mktemp("networks")
     made = {name: folder / f"{name}.onnx" for name in ("dots", "still_dots")}
     for name, path in made.items():

@@ -1,4 +1,4 @@
-"""Clients that know TLS from their own libraries: each gets what a plain one gets, byte for byte.
+"""Clients with their own TLS libraries: each gets the same bytes as a plain client.
 
 Called with the directory of the certificates; the addresses are in the environment.
 """
@@ -53,7 +53,7 @@ def whole(read: Callable[[int], bytes]) -> bytes:
 
 
 def told(answer: bytes) -> bytes:
-    """An answer without its metadata, which has the time that it took."""
+    """An answer without its metadata, which contains its time."""
     size = struct.unpack(">i", answer[4:8])[0]
     assert answer[8] == 2, answer
     return answer[:4] + answer[8:10] + answer[12:68] + answer[68 + size :]
@@ -71,7 +71,7 @@ with context.wrap_socket(socket.create_connection(address("TCP", True)), server_
         secure.sendall(piece)
     assert told(whole(secure.recv)) == expected
 
-# Our client, and our container behind the server: what was sent, and what a plain client gets.
+# Our client, and our container behind the server: the input, and the answer of a plain client.
 numbers = np.frombuffer(np.random.default_rng(1).bytes(1_200_000), dtype="<f4").reshape(3, -1)
 trust = TLS(ca=ca, certificate=cert, key=key, server_name="localhost")
 with Client("tls://" + ":".join(map(str, address("TCP", True))), tls=trust) as client, Client(*address("TCP", False)) as plain_client:
@@ -79,7 +79,7 @@ with Client("tls://" + ":".join(map(str, address("TCP", True))), tls=trust) as c
     scores = [c.infer("digits", np.frombuffer(pixels, dtype=np.uint8).reshape(1, 8, 8), timeout=60)["scores"].tobytes() for c in (client, plain_client)]
     assert scores[0] == scores[1]
 
-# A client without a certificate is told so, with its first answer at the latest.
+# A client without a certificate gets an error, with its first answer at the latest.
 try:
     with ssl.create_default_context(cafile=ca).wrap_socket(
         socket.create_connection(address("TCP", True)), server_hostname="localhost"
@@ -93,7 +93,7 @@ except ssl.SSLError as e:
 
 
 def by_openssl(door: str, said: bytes, hear: Callable[[Callable[[int], bytes]], bytes]) -> bytes:
-    """What is heard at a door when something is said."""
+    """The bytes that a door answers to some bytes."""
     host, port = address(door, True)
     command = ["openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{host}:{port}", "-servername", "localhost"]
     with subprocess.Popen([*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as openssl:
@@ -124,7 +124,7 @@ def greeted(read: Callable[[int], bytes]) -> bytes:
 
 
 def properties(heard: bytes) -> dict[bytes, bytes]:
-    """What READY says, in whatever order; the greeting stands for itself."""
+    """The properties of READY, in any order; a greeting is returned unchanged."""
     said, rest = {b"": heard[:64]}, heard[66 : 66 + heard[65]].removeprefix(b"\x05READY")
     while rest:
         name, rest = rest[1 : 1 + rest[0]], rest[1 + rest[0] :]
@@ -137,7 +137,7 @@ with socket.create_connection(address("CONTAINERS", False)) as plain:
     plain.sendall(said)
     assert properties(by_openssl("CONTAINERS", said, greeted)) == properties(greeted(plain.recv))
 
-# HTTP by curl: the same JSON but for ids.
+# HTTP by curl: the same JSON except for ids.
 body = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 8, 8], "data": list(pixels)}]})
 
 

@@ -1,4 +1,4 @@
-"""A model whose tensors travel through TLS, as the environment says, and not by shared memory."""
+"""A model whose tensors go through TLS, as the environment configures, not shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as Ultralytics' client may meet them, beside those of examples/ultralytics."""
+"""More models for Ultralytics' client, in addition to those of examples/ultralytics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = {"task": "classify", "end2end": False, "author": None, "names": {i: f"it'
     outputs=[Tensor("output1", "FP16", [-1, 1]), Tensor("output0", "FP16", [-1, 1])],
 )
 def half(images: Any) -> Any:
-    """Twice the sum of a picture, and the sum: the second output comes first by its name."""
+    """Twice the sum of a picture, and the sum: by name, the second output sorts first."""
     total = images.sum(axis=(1, 2, 3), dtype=np.float32)[:, None].astype(np.float16)
     return total * 2, total
 
@@ -28,7 +28,7 @@ def half(images: Any) -> Any:
     outputs=[Tensor("a_found", "INT32", [-1, 6]), Tensor("b_count", "INT64", [])],
 )
 def rows(images: Any) -> Any:
-    """As many rows as the first pixel says."""
+    """Returns as many rows as the value of the first pixel."""
     n = int(images.flat[0])
     return np.tile(np.arange(6, dtype=np.int32), (n, 1)), np.array(n)
 

@@ -2,7 +2,7 @@
 
     v0_container.py [--alone] HOST:PORT...
 
---alone: a request of several rows is one that it does not know, and closes the connection.
+--alone: a request of several rows is unknown, and closes the connection.
 
 All integers and floats are little-endian. A request has a code u8 and a number of rows N u32, and
 then
@@ -43,7 +43,7 @@ def exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def unpack_block(block: bytes, out: bytearray) -> None:
-    """LZ4 block format: literals, then a match in what is out already, again and again."""
+    """LZ4 block format: repeated literals and matches in the bytes already decoded."""
     at = 0
 
     def length(short: int) -> int:

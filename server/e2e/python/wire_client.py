@@ -1,4 +1,4 @@
-"""A Shiva client written from the protocol's text alone: sockets, struct and numpy.
+"""A Shiva client written only from the protocol's text: sockets, struct and numpy.
 
 A message on the wire (all integers big-endian):
 
@@ -42,7 +42,7 @@ RECEIVE = {code: np.dtype(name) for name, code in SEND.items()} | {2: np.dtype("
 
 @dataclass
 class Message:
-    """What one side says to the other."""
+    """A message from one side to the other."""
 
     namespace: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)

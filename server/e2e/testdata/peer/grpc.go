@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 )
 
-// overGRPC has a connection to each server, which grpc-go makes anew when it was lost. It asks a
+// overGRPC has a connection to each server, which grpc-go makes again when it was lost. It asks a
 // server whether it is ready after each request that has no answer.
 type overGRPC struct {
 	servers []pb.GRPCInferenceServiceClient

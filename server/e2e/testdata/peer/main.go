@@ -1,8 +1,8 @@
-// Command peer is what TestUpgrade has around servers: it is built in the old tree and in the new
-// one, by its SDK and its client. As a container it serves affine, which answers 3x + 1, until it
-// is ended by SIGTERM. As a client it retries: it asks one server after the other, over Shiva, HTTP
-// or gRPC, until its input ends, and then prints what became of its requests as JSON. It asks only
-// servers that say that they are ready, as balancers do: one that has just started knows no model.
+// Command peer is the container and the client of TestUpgrade: it is built in the old tree and in
+// the new one, with that tree's SDK and client. As a container it serves affine, which answers 3x +
+// 1, until SIGTERM. As a client it retries: it asks one server after the other, over Shiva, HTTP or
+// gRPC, until its input ends, and then prints the outcomes of its requests as JSON. It asks only
+// servers that report ready, as balancers do: one that has just started knows no model.
 //
 //	peer serve|tcp|rest|grpc ADDRESS...
 package main
@@ -33,7 +33,7 @@ const (
 	workers  = 4
 	pace     = 5 * time.Millisecond // between the requests of a worker
 	attempt  = 5 * time.Second
-	patience = 30 * time.Second // with a request
+	patience = 30 * time.Second // for a request
 )
 
 func main() {
@@ -77,7 +77,7 @@ func serve(servers []string) error {
 	}, servers...)
 }
 
-// retry asks until the input ends. Each worker has an asker of its own.
+// retry sends requests until the input ends. Each worker has its own asker.
 func retry(newAsker func() (asker, error)) error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -108,7 +108,7 @@ func retry(newAsker func() (asker, error)) error {
 	return json.NewEncoder(os.Stdout).Encode(all)
 }
 
-// A count is what became of requests.
+// A count has the outcomes of requests.
 type count struct {
 	Right, Wrong, Lost int
 	Retries            int
@@ -124,8 +124,8 @@ func (c *count) add(one count) {
 	}
 }
 
-// An asker makes one attempt at the server of that number: y is the answer to n. again reports
-// whether another attempt may help.
+// An asker makes one attempt at the server with the given index: y is the answer to n. again
+// reports whether another attempt may help.
 type asker interface {
 	ask(ctx context.Context, server int, n int64) (y int64, again bool, err error)
 }
@@ -155,7 +155,7 @@ func insist(a asker, n int64) count {
 	}
 }
 
-// overShiva has a connection to each server, which it makes anew when it was lost.
+// overShiva has a connection to each server, and makes a new one when it was lost.
 type overShiva struct {
 	addresses []string
 	clients   []*shiva.Client
